@@ -1,0 +1,242 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedstill._version import __version__
+from fedstill.core.errors import FedstillError
+
+app = typer.Typer(
+    name="fedstill",
+    help="Federated learning and knowledge distillation.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets: list, check, add, look at how they are partitioned.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+# Options that mean the same in every command.
+Out = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+Root = Annotated[Path | None, typer.Option(help="Where data sets are; else FEDSTILL_DATA, else your data folder.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or mps; bits are promised on the cpu only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. training.rate=0.01; repeatable.")]
+Plugin = Annotated[list[Path] | None, typer.Option(help="A Python file with parts of your own; repeatable.")]
+Preset = Annotated[str | None, typer.Option(help="A recipe's scale, e.g. paper, lite or tiny.")]
+Variant = Annotated[str | None, typer.Option(help="A recipe's reading, e.g. seed or sound.")]
+Data = Annotated[str | None, typer.Option(help="Data set, npz:FILE or folder:FOLDER.")]
+Model = Annotated[str | None, typer.Option(help="Model, by name.")]
+Cut = Annotated[str | None, typer.Option("--partition", help="Partition, e.g. iid or dirichlet:alpha=0.1.")]
+Clients = Annotated[int | None, typer.Option(help="How many clients.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.")]
+Experiment = Annotated[str, typer.Argument(help="A method, a recipe, or a recipe file.", metavar="METHOD_OR_RECIPE")]
+RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
+
+
+@app.command()
+def run(
+    experiment: Experiment,
+    data: Data = None,
+    model: Model = None,
+    partition: Cut = None,
+    participation: Annotated[str | None, typer.Option(help="Who takes part, e.g. random:fraction=0.1.")] = None,
+    clients: Clients = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    engine: Annotated[str, typer.Option(help="in-process, processes or wire.")] = "in-process",
+    workers: Annotated[int, typer.Option(help="Worker processes of the processes engine.")] = 2,
+    data_root: Root = None,
+    device: Device = "cpu",
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the experiment and stop.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment, go on with an interrupted one, or show a finished one."""
+    from fedstill.cli import experiments
+
+    flags = experiments.Flags(data, model, partition, participation, clients, rounds, seed, set_ or [])
+    chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
+    if dry_run:
+        experiments.show_plan(chosen, data_root, json)
+    else:
+        experiments.run(chosen, out, engine, workers, data_root, device, quiet, json)
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[
+        str | None, typer.Argument(help="methods, datasets, models, partitions, policies, engines or recipes.")
+    ] = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Everything that can be chosen by name, with a sentence each."""
+    from fedstill.cli import listing
+
+    listing.show(what, plugin or [], json)
+
+
+@app.command()
+def show(run: RunFolder, json: Json = False) -> None:
+    """A run's rounds as a table and a curve."""
+    from fedstill.cli import runs
+
+    runs.show(run, json)
+
+
+@app.command()
+def egress(
+    experiment: Experiment,
+    data: Data = None,
+    model: Model = None,
+    set_: Set = None,
+    data_root: Root = None,
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """What leaves a client in this experiment, with measured sizes."""
+    from fedstill.cli import experiments
+
+    flags = experiments.Flags(data=data, model=model, set_=set_ or [])
+    experiments.egress(experiments.assemble(experiment, flags, preset, variant, plugin or []), data_root, json)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    files: Annotated[list[Path], typer.Argument(help="Pictures, or .npy arrays.", metavar="FILE...")],
+    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
+    client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Classify files with a run's model."""
+    from fedstill.cli import runs
+
+    runs.predict(run, files, which, client, device, plugin or [], json)
+
+
+@app.command()
+def clean(
+    out: Out = Path("runs"),
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Free checkpoints of finished runs.")] = False,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Remove unfinished runs.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what runs take on disk, and free it."""
+    from fedstill.cli import cleaning
+
+    cleaning.clean(out, checkpoints, unfinished, everything, yes, json)
+
+
+@app.command()
+def demo(
+    out: Out = Path("demo"),
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+) -> None:
+    """Train on the built-in digits in four ways and compare them in an HTML report."""
+    from fedstill.cli import demonstration
+
+    demonstration.demo(out, workers, quiet)
+
+
+@data_app.command(name="list")
+def data_list(data_root: Root = None, plugin: Plugin = None, json: Json = False) -> None:
+    """The data sets that are known, and which of them are here."""
+    from fedstill.cli import data
+
+    data.show_available(data_root, plugin or [], json)
+
+
+@data_app.command(name="check")
+def data_check(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    path: Annotated[Path | None, typer.Option(help="Its file or folder, if not under the data root.")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Counts, classes, shapes and everything that is wrong with a data set."""
+    from fedstill.cli import data
+
+    data.show_check(name, path, data_root, plugin or [], json)
+
+
+@data_app.command(name="add")
+def data_add(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    path: Annotated[Path, typer.Argument(metavar="PATH")],
+    data_root: Root = None,
+) -> None:
+    """Give a file or folder of yours a name."""
+    from fedstill.cli import data
+
+    data.add_name(name, path, data_root)
+
+
+@data_app.command(name="partition")
+def data_partition(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    partition: Annotated[str, typer.Option(help="Partition, e.g. dirichlet:alpha=0.1.")] = "iid",
+    clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="A picture to write (.png or .svg).")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Draw who would hold how much of which class."""
+    from fedstill.cli import data
+
+    data.show_partition(name, partition, clients, seed, out, data_root, plugin or [], json)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"fedstill {__version__}")
+        raise typer.Exit
+
+
+_USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def main() -> None:
+    """Run a command. Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted."""
+    try:
+        code = app(standalone_mode=False)
+    except FedstillError as error:
+        _complain(str(error), error.exit_code)
+    except _USAGE_ERROR as error:
+        _complain(error.format_message(), 2)  # type: ignore[attr-defined]
+    except (typer.Abort, KeyboardInterrupt):
+        _complain("interrupted: run the same command again to go on", 130)
+    except BrokenPipeError:
+        # Whoever read our output has had enough (`| head`): not an error.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(text: str, code: int) -> None:
+    print(f"fedstill: {' '.join(text.split())}", file=sys.stderr)
+    sys.exit(code)

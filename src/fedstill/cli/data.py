@@ -1,0 +1,102 @@
+"""`fedstill data ...`: data sets before anybody trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from fedstill.cli.screen import console, print_json, table
+from fedstill.config import named_part
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data.catalogue import add, available, check, load
+from fedstill.data.partitions import partition as cut
+from fedstill.data.picture import draw_partition, partition_text
+from fedstill.federation.launch import use_plugins
+
+
+def show_available(root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:
+    use_plugins(plugins)
+    entries = available(root)
+    if as_json:
+        print_json([asdict(entry) for entry in entries])
+        return
+    rows = [("✓" if entry.found else "·", entry.name, entry.summary, entry.where) for entry in entries]
+    table("", ("", "name", "what it is", "where, or how to get it"), rows)
+
+
+def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:
+    """Exit code 0 if the data can be used as it is, 2 if it cannot."""
+    use_plugins(plugins)
+    report = check(name, path, root)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        console.print(f"[bold]{report.name}[/bold] ({report.where})", highlight=False, soft_wrap=True)
+        if report.sizes:
+            shape = "x".join(map(str, next(iter(report.shapes.values()))))
+            low, high = report.range or (0, 0)
+            console.print(
+                f"{report.kind}s of shape {shape}, {report.dtype} from {low:g} to {high:g},"
+                f" {len(report.classes)} classes",
+                highlight=False,
+            )
+            columns = ("class", *report.sizes)
+            rows = [
+                (label, *(f"{report.counts[split][number]:,}" for split in report.sizes))
+                for number, label in enumerate(report.classes)
+            ]
+            rows.append(("all", *(f"{count:,}" for count in report.sizes.values())))
+            table("", columns, rows, right=range(1, len(columns)))
+        for text in report.notes:
+            console.print(f"note: {text}", highlight=False, markup=False)
+        for text in report.problems:
+            console.print(f"problem: {text}", highlight=False, markup=False)
+        console.print("no problems found" if report.ok else f"{len(report.problems)} problem(s)", highlight=False)
+        if report.fingerprint:
+            console.print(f"fingerprint {report.fingerprint[:16]}…", highlight=False)
+    if not report.usable:
+        raise typer.Exit(2)
+
+
+def add_name(name: str, path: Path, root: Path | None) -> None:
+    bundle = add(name, path, root)
+    console.print(
+        f"{name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples of {len(bundle.classes)} classes;"
+        f" use it with --data {name}",
+        highlight=False,
+    )
+
+
+def show_partition(
+    name: str,
+    partition: str,
+    clients: int,
+    seed: int,
+    out: Path | None,
+    root: Path | None,
+    plugins: Sequence[Path],
+    as_json: bool,
+) -> None:
+    use_plugins(plugins)
+    if out is not None and out.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"cannot draw {out}: name a .png or .svg file")
+    bundle = load(name, root)
+    labels = bundle.train.labels()
+    if labels is None:
+        raise InputError(f"{name} has no labels, so there is nothing to show")
+    given = named_part(partition)
+    settings = dict(given) if isinstance(given, dict) else {"name": given}
+    shards = cut(settings.pop("name"), labels, clients, len(bundle.classes), Streams(seed), settings)
+    counts = shards.table(labels, len(bundle.classes))
+    if out is not None:
+        draw_partition(counts, bundle.classes, out, title=f"{name}, {partition}, seed {seed}")
+    if as_json:
+        print_json({"classes": bundle.classes, "table": counts.tolist(), "picture": str(out) if out else None})
+        return
+    console.print(partition_text(counts, bundle.classes, console.width), highlight=False, markup=False)
+    if out is not None:
+        console.print(f"drawn in {out}", highlight=False)

@@ -1,0 +1,191 @@
+"""`fedstill run` and `fedstill egress`: experiments before and while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedstill.cli.progress import Display
+from fedstill.cli.screen import console, print_json, share, size, table
+from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Turn
+from fedstill.data.catalogue import load
+from fedstill.federation.launch import launch, use_plugins
+from fedstill.federation.plan import default_model, make_method, make_plan, make_task
+from fedstill.federation.result import Run
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What was given on the command line, over what the method or recipe says."""
+
+    data: str | None = None
+    model: str | None = None
+    partition: str | None = None
+    participation: str | None = None
+    clients: int | None = None
+    rounds: int | None = None
+    seed: int | None = None
+    set_: list[str] = field(default_factory=list)
+
+    def layer(self) -> dict[str, Any]:
+        plain = {key: getattr(self, key) for key in ("data", "model", "clients", "rounds", "seed")}
+        parts = {
+            key: named_part(text) for key in ("partition", "participation") if (text := getattr(self, key)) is not None
+        }
+        return {**{key: value for key, value in plain.items() if value is not None}, **parts}
+
+
+def assemble(name: str, flags: Flags, preset: str | None, variant: str | None, plugins: Sequence[Path]) -> Experiment:
+    use_plugins(plugins)
+    return make_experiment(override(overlay(given_by(name, preset, variant), flags.layer()), flags.set_))
+
+
+def run(
+    experiment: Experiment,
+    out: Path,
+    engine: str,
+    workers: int,
+    data_root: Path | None,
+    device: str,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    display = Display(quiet or as_json)
+    try:
+        done = launch(
+            experiment,
+            out=out,
+            engine=engine,
+            workers=workers,
+            data_root=data_root,
+            device=device,
+            observers=[display],
+        )
+    finally:
+        display.close()
+    if as_json:
+        print_json(done.to_dict())
+    else:
+        show_result(done)
+
+
+def show_result(run: Run) -> None:
+    result = run.result
+    console.print(
+        f"[bold]{result['method']}[/bold] on {result['data']}: {result['model']}, {result['clients']} client(s),"
+        f" {result['partition']}, seed {result['seed']}, {result['rounds']} rounds",
+        highlight=False,
+    )
+    rows = [
+        (which, str(result["round_of"][which] + 1), share(accuracy), share(result["class_accuracy"][which]))
+        for which, accuracy in result["accuracy"].items()
+    ]
+    table("", ("model", "round", "accuracy", "class accuracy"), rows, right=(1, 2, 3))
+    if personal := result["personal"]:
+        console.print(
+            f"personal models of {personal['clients']:.0f} clients: {share(personal['mean'])} ± {share(personal['std'])}"
+            f" on the whole test set, {share(personal['own_mean'])} on each client's own mix of classes",
+            highlight=False,
+        )
+    if result["lost"] or result["skipped"]:
+        console.print(f"{result['lost']} replies lost, {result['skipped']} rounds skipped", highlight=False)
+    if not result["finite"]:
+        console.print("[bold]some rounds had models that are not finite[/bold]: they are never `best`")
+    console.print(
+        f"traffic ↑{size(result['bytes']['up'])} ↓{size(result['bytes']['down'])}, {run.seconds:.1f} s,"
+        f" sha256 {result['sha256'][:16]}…\n{run.path}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
+    """The resolved experiment; data that is not here is said, and is no error."""
+    try:
+        plan = make_plan(experiment, data_root)
+        experiment, found = plan.experiment, f"found; this run is called {plan.folder_name}"
+    except InputError as error:
+        found = f"cannot run here: {error}"
+    content = experiment.model_dump(mode="json")
+    if as_json:
+        print_json({"experiment": content, "status": found})
+        return
+    console.print(yaml.safe_dump({"experiment": content}, sort_keys=False).rstrip(), highlight=False, markup=False)
+    console.print(f"# {found}", highlight=False, markup=False)
+
+
+def egress(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
+    """The manifest a data officer reads: every line that leaves, its kind, its receiver and its measured size."""
+    bundle = load(experiment.data, data_root)
+    experiment = experiment.model_copy(update={"model": experiment.model or default_model(bundle)})
+    method = make_method(experiment, make_task(experiment, bundle))
+    plan = make_plan(experiment, data_root)
+    server = method.start(plan.streams)
+    lines = []
+    down = 0
+    for exchange in method.exchanges(server, 0):
+        turn = Turn(0, experiment.rounds, exchange.name, plan.streams)
+        request = exchange.request(server, plan.profiles[0], turn)
+        assert request is not None
+        down += request.nbytes
+        expected = exchange.expect(server, plan.profiles[0], request)
+        for line in exchange.egress:
+            sizes = [
+                _nbytes(shape, dtype.itemsize)
+                for name, (shape, dtype) in expected.items()
+                if fnmatchcase(name, line.name)
+            ]
+            lines.append(
+                {
+                    "exchange": exchange.name,
+                    "name": line.name,
+                    "kind": line.kind,
+                    "to": line.to,
+                    "tensors": len(sizes),
+                    "bytes": sum(sizes),
+                    "why": line.why,
+                }
+            )
+    manifest = {
+        "method": experiment.method.name,
+        "data": experiment.data,
+        "model": experiment.model,
+        "leaves": lines,
+        "arrives_bytes": down,
+        "participation": "decided by the server from client ids alone; nothing leaves for it",
+        "evaluation": "central, on the server's own test data; nothing leaves for it",
+    }
+    if as_json:
+        print_json(manifest)
+        return
+    console.print(f"What leaves a client in each round of {experiment.method.name} ({experiment.model}):\n")
+    rows = [
+        (
+            str(line["name"]),
+            str(line["kind"]),
+            str(line["to"]),
+            str(line["tensors"]),
+            size(int(str(line["bytes"]))),
+            str(line["why"]),
+        )
+        for line in lines
+    ]
+    table("", ("name", "kind", "to", "tensors", "size", "what it is"), rows, right=(3, 4))
+    console.print(f"\nWhat a client receives at first contact: {size(down)}.", highlight=False)
+    console.print(
+        f"Participation: {manifest['participation']}.\nEvaluation: {manifest['evaluation']}.", highlight=False
+    )
+
+
+def _nbytes(shape: tuple[int, ...], itemsize: int) -> int:
+    count = 1
+    for side in shape:
+        count *= max(side, 1)
+    return count * itemsize

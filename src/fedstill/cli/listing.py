@@ -1,0 +1,46 @@
+"""`fedstill list`: everything that can be chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedstill.cli.screen import console, print_json, table
+from fedstill.config import recipe_names
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.registry import Registry
+from fedstill.data.catalogue import datasets
+from fedstill.data.partitions import partitions
+from fedstill.engines import engines
+from fedstill.federation.launch import use_plugins
+from fedstill.methods import methods
+from fedstill.models import models
+from fedstill.participation import policies
+
+
+def _registered(registry: Registry[object]) -> Callable[[], dict[str, str]]:
+    return lambda: {name: registry.summary(name) for name in registry}
+
+
+SHELVES: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": _registered(methods),  # type: ignore[arg-type]
+    "datasets": _registered(datasets),  # type: ignore[arg-type]
+    "models": _registered(models),  # type: ignore[arg-type]
+    "partitions": _registered(partitions),  # type: ignore[arg-type]
+    "policies": _registered(policies),  # type: ignore[arg-type]
+    "engines": _registered(engines),  # type: ignore[arg-type]
+    "recipes": recipe_names,
+}
+
+
+def show(what: str | None, plugins: Sequence[Path], as_json: bool) -> None:
+    use_plugins(plugins)
+    if what is not None and what not in SHELVES:
+        raise InputError(f"cannot list {what!r}: {did_you_mean(what, SHELVES)}")
+    shown = {name: shelf() for name, shelf in SHELVES.items() if what in (None, name)}
+    if as_json:
+        print_json(shown)
+        return
+    for name, parts in shown.items():
+        table(name, ("name", "what it is"), sorted(parts.items()))
+        console.print()

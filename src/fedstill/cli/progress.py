@@ -1,0 +1,67 @@
+"""Live progress: round, accuracy, traffic, time left. Quiet where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedstill.cli.screen import errors, share, size
+from fedstill.config import Experiment
+
+
+class Display:
+    """An observer that draws one line in the terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet or not errors.is_terminal
+        self.up = self.down = 0
+        self.accuracy: float | None = None
+        self.bar: Progress | None = None
+
+    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+        for record in journal:
+            self._count(record)
+        if self.quiet:
+            return
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[told]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=errors,
+            transient=True,
+        )
+        name = f"{experiment.method.name} on {experiment.data}"
+        self.bar.start()
+        self.bar.add_task(name, total=experiment.rounds, completed=len(journal), told=self._told())
+
+    def round(self, record: dict[str, Any]) -> None:
+        self._count(record)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], advance=1, told=self._told())
+
+    def note(self, text: str) -> None:
+        if not self.quiet or "damaged" in text or "restored" in text:
+            errors.print(f"note: {text}", highlight=False)
+
+    def finish(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back, also when the run was interrupted."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def _count(self, record: dict[str, Any]) -> None:
+        self.up += record["bytes"]["up"]
+        self.down += record["bytes"]["down"]
+        self.accuracy = record.get("metrics", {}).get("accuracy", self.accuracy)
+
+    def _told(self) -> str:
+        return f"accuracy {share(self.accuracy)}  ↑{size(self.up)} ↓{size(self.down)}"

@@ -1,0 +1,89 @@
+"""`fedstill show` and `fedstill predict`: looking at runs and using them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedstill.cli.experiments import show_result
+from fedstill.cli.screen import console, print_json, share, size, sparkline, table
+from fedstill.data.single import read_input
+from fedstill.federation.launch import use_plugins
+from fedstill.federation.plan import check_device
+from fedstill.federation.result import Run
+
+_ROWS = 20
+
+
+def show(path: Path, as_json: bool) -> None:
+    run = Run(path)
+    journal = run.journal
+    if as_json:
+        print_json(run.to_dict() | {"journal": journal} if run.finished else {"run": str(path), "journal": journal})
+        return
+    rows = [
+        (
+            str(record["round"] + 1),
+            share(record.get("metrics", {}).get("accuracy")),
+            " ".join(f"{value:.4f}" for value in record["loss"].values()) or "-",
+            f"{len(record['accepted'])}/{len(record['asked'])}",
+            f"↑{size(record['bytes']['up'])} ↓{size(record['bytes']['down'])}",
+            _trouble(record),
+        )
+        for record in _thinned(journal)
+    ]
+    table("", ("round", "accuracy", "training loss", "replies", "traffic", "trouble"), rows, right=(0, 1, 2, 3))
+    curve = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
+    if curve:
+        console.print(f"\naccuracy {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n", highlight=False)
+    if run.finished:
+        show_result(run)
+    else:
+        rounds = run.config["experiment"]["rounds"]
+        console.print(f"not finished: {len(journal)} of {rounds} rounds; run the same command again to go on")
+
+
+def predict(
+    path: Path,
+    files: Sequence[Path],
+    which: str,
+    client: int | None,
+    device: str,
+    plugins: Sequence[Path],
+    as_json: bool,
+) -> None:
+    use_plugins(plugins)
+    check_device(device)
+    run = Run(path)
+    task = run.task
+    inputs = [read_input(file, task.shape) for file in files]
+    model = run.model(which, client).to(device)
+    probabilities = torch.cat([task.predict(model, one.unsqueeze(0).to(device)) for one in inputs])
+    answers = [
+        {"file": str(file), "class": task.classes[int(row.argmax())], "probability": float(row.max())}
+        for file, row in zip(files, probabilities, strict=True)
+    ]
+    if as_json:
+        print_json({"run": str(path), "predictions": answers})
+        return
+    rows = [(str(answer["file"]), str(answer["class"]), share(float(str(answer["probability"])))) for answer in answers]
+    table("", ("file", "class", "probability"), rows, right=(2,))
+
+
+def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most a screenful: the first, the last, and evenly between."""
+    if len(journal) <= _ROWS:
+        return journal
+    picks = sorted({number * (len(journal) - 1) // (_ROWS - 1) for number in range(_ROWS)})
+    return [journal[number] for number in picks]
+
+
+def _trouble(record: dict[str, Any]) -> str:
+    if record["skipped"]:
+        return f"skipped: {record['skipped']}"
+    reasons = [lost["reason"] for lost in record["lost"]]
+    told = [f"{reasons.count(reason)} {reason}" for reason in sorted(set(reasons))]
+    return ", ".join([*told, *([] if record.get("finite", True) else ["not finite"])])

@@ -1,0 +1,63 @@
+"""How things look in a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+errors = Console(stderr=True)
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def print_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """A plain table that fits the terminal; the columns in `right` are aligned to the right."""
+    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        drawn.add_column(name, justify="right" if number in right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(512), size(1536), size(5 * 2**20)
+    ('512 B', '1.5 KiB', '5.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage."""
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def sparkline(values: Sequence[float], width: int = 60) -> str:
+    """A curve in one line of text, from the lowest to the highest value.
+
+    >>> sparkline([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    if not values:
+        return ""
+    if len(values) > width:
+        values = [values[number * (len(values) - 1) // (width - 1)] for number in range(width)]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(_BARS[min(int((value - low) / span * len(_BARS)), len(_BARS) - 1)] for value in values)

@@ -1,0 +1,17 @@
+"""Experiments, and how they are put together from recipes, flags and settings."""
+
+from fedstill.config.assemble import make_experiment, named_part, overlay, override, override_value
+from fedstill.config.experiment import BEHAVIOUR, Experiment
+from fedstill.config.recipes import given_by, recipe_names
+
+__all__ = [
+    "BEHAVIOUR",
+    "Experiment",
+    "given_by",
+    "make_experiment",
+    "named_part",
+    "overlay",
+    "override",
+    "override_value",
+    "recipe_names",
+]

@@ -1,0 +1,130 @@
+"""Putting an experiment together: method defaults, recipe, overlays, flags and `key=value` settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedstill.config.experiment import DEFAULT_PARTS, PARTS, Experiment, sentence, settings_of
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.settings import Settings
+from fedstill.core.training import Training
+from fedstill.methods import methods
+
+
+def make_experiment(given: Mapping[str, Any]) -> Experiment:
+    """Validate a configuration; what is wrong with it comes as one sentence.
+
+    A method's own defaults go below what was given, and pooled data leaves nothing to partition or to choose.
+    """
+    chosen = section_of(given, "method")
+    if not isinstance(chosen, Mapping) or not isinstance(chosen.get("name"), str):
+        raise InputError(f"an experiment needs a method: {did_you_mean(str(chosen), methods)}")
+    method = methods[chosen["name"]]
+    merged = overlay(method.defaults, given)
+    if method.pooled:
+        merged.update(clients=1, partition="pooled", participation="everyone")
+    try:
+        return Experiment.model_validate(merged)
+    except ValidationError as error:
+        raise InputError(sentence(error, Experiment.model_fields)) from None
+
+
+def overlay(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win; sections are merged, except that another part's name starts its section afresh.
+
+    >>> overlay({"partition": {"name": "dirichlet", "alpha": 1}}, {"partition": "iid", "rounds": 2})
+    {'partition': {'name': 'iid'}, 'rounds': 2}
+    """
+    result = dict(base)
+    for layer in layers:
+        for key in layer:
+            old, new = section_of(result, key), section_of(layer, key)
+            if isinstance(old, dict) and isinstance(new, dict) and new.get("name") in (None, old.get("name")):
+                result[key] = {**old, **new}
+            else:
+                result[key] = new
+    return result
+
+
+def override(given: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Apply `key=value` settings: dotted paths, or a bare name where only one section has it.
+
+    >>> override({"method": "fedavg", "partition": "dirichlet"}, ["rounds=3", "alpha=0.1"])
+    {'method': 'fedavg', 'partition': {'name': 'dirichlet', 'alpha': 0.1}, 'rounds': 3}
+    """
+    result = dict(given)
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator or not key.strip():
+            raise InputError(f"cannot read the setting {assignment!r}: write key=value, e.g. training.rate=0.01")
+        result = override_value(result, key.strip(), parse_value(text.strip()))
+    return result
+
+
+def override_value(given: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """One setting, by dotted path or by a name that only one section has."""
+    return _assign(given, _full_path(given, key), value)
+
+
+def named_part(text: str) -> str | dict[str, Any]:
+    """A part as written on the command line: `name`, or `name:key=value,key=value`.
+
+    >>> named_part("dirichlet:alpha=0.1")
+    {'name': 'dirichlet', 'alpha': 0.1}
+    """
+    name, separator, rest = text.partition(":")
+    if not separator:
+        return name
+    pairs = [piece.partition("=") for piece in rest.split(",")]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise InputError(f"cannot read {text!r}: write name:key=value, e.g. dirichlet:alpha=0.1")
+    return {"name": name, **{key: parse_value(value) for key, _, value in pairs}}
+
+
+def parse_value(text: str) -> Any:
+    """A JSON value where it is one (numbers, true, null, lists), else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def section_of(given: Mapping[str, Any], key: str) -> Any:
+    """What stands under a key, with a part's bare name spelt out."""
+    value = given.get(key, DEFAULT_PARTS.get(key))
+    return {"name": value} if key in PARTS and isinstance(value, str) else value
+
+
+def _sections(given: Mapping[str, Any]) -> dict[str, type[Settings]]:
+    """The settings classes in play, by section."""
+    found: dict[str, type[Settings]] = {"training": Training}
+    for key, registry in PARTS.items():
+        chosen = section_of(given, key)
+        if isinstance(chosen, Mapping) and isinstance(chosen.get("name"), str):
+            found[key] = settings_of(registry[chosen["name"]])
+    return found
+
+
+def _full_path(given: Mapping[str, Any], key: str) -> list[str]:
+    if "." in key or key in Experiment.model_fields:
+        return key.split(".")
+    sections = _sections(given)
+    places = [section for section, kind in sections.items() if key in kind.model_fields]
+    if len(places) == 1:
+        return [places[0], key]
+    if places:
+        raise InputError(f"the setting {key!r} is ambiguous: write {' or '.join(f'{p}.{key}' for p in places)}")
+    nested = [f"{section}.{field}" for section, kind in sections.items() for field in kind.model_fields]
+    raise InputError(f"unknown setting {key!r}: {did_you_mean(key, [*Experiment.model_fields, *nested])}")
+
+
+def _assign(given: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    key, *rest = path
+    if not rest:
+        return {**given, key: value}
+    inner = section_of(given, key)
+    return {**given, key: _assign(inner if isinstance(inner, Mapping) else {}, rest, value)}

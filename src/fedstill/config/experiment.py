@@ -1,0 +1,106 @@
+"""The experiment: a validated, hashable configuration of one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator
+from pydantic_core.core_schema import ValidationInfo
+
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.registry import Registry
+from fedstill.core.settings import Settings
+from fedstill.core.training import Training
+from fedstill.data.partitions import partitions
+from fedstill.methods import methods
+from fedstill.participation import policies
+
+# Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
+# for a new one.
+BEHAVIOUR = 1
+
+# The sections of a configuration in which a part is chosen by name and brings settings of its own.
+PARTS: dict[str, Registry[Any]] = {"method": methods, "partition": partitions, "participation": policies}
+DEFAULT_PARTS = {"partition": "iid", "participation": "everyone"}
+
+
+class Choice(Settings):
+    """A part chosen by name, with its own settings; written as `name`, or as `{name: ..., setting: ...}`."""
+
+    name: str
+    settings: SerializeAsAny[Settings]
+
+
+def choose(section: str, value: Any) -> Choice:
+    """Look the part up and validate its settings with its own settings class."""
+    if isinstance(value, Choice):
+        return value
+    registry = PARTS[section]
+    given = dict(value) if isinstance(value, Mapping) else {"name": value}
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise InputError(f"{section} needs the name of a {registry.what}: {did_you_mean(str(name), registry)}")
+    kind = settings_of(registry[name])
+    try:
+        return Choice(name=name, settings=kind.model_validate(given))
+    except ValidationError as error:
+        raise InputError(sentence(error, kind.model_fields, f"{section}.")) from None
+
+
+def settings_of(part: Any) -> type[Settings]:
+    """The settings class of a registered part: its `Options`, or the part itself where it is one."""
+    options: type[Settings] = part if isinstance(part, type) and issubclass(part, Settings) else part.Options
+    return options
+
+
+class Experiment(Settings):
+    """One run, completely described: equal experiments on equal data give equal bits."""
+
+    method: Choice
+    data: str = Field("digits", min_length=1)
+    model: str | None = Field(None, description="by name; left out, the kind of data decides")
+    partition: Choice = Field(default_factory=lambda: choose("partition", "iid"))
+    participation: Choice = Field(default_factory=lambda: choose("participation", "everyone"))
+    clients: int = Field(10, ge=1, le=10_000_000)
+    rounds: int = Field(10, ge=1, le=1_000_000)
+    seed: int = Field(0, ge=0, lt=2**63)
+    training: Training = Training()
+    validation: float = Field(0.0, ge=0, lt=1, description="share of the training split kept to select a round by")
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round always is one")
+    min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
+    norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
+
+    @field_validator("method", "partition", "participation", mode="before")
+    @classmethod
+    def _choose(cls, value: Any, info: ValidationInfo) -> Choice:
+        return choose(str(info.field_name), value)
+
+    @field_serializer("method", "partition", "participation")
+    def _flatten(self, choice: Choice) -> dict[str, Any]:
+        return {"name": choice.name, **choice.settings.model_dump(mode="json")}
+
+    def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
+        """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
+        facts = {
+            "experiment": self.model_dump(mode="json"),
+            "data": fingerprint,
+            "behaviour": BEHAVIOUR,
+            "plugins": sorted(plugins),
+        }
+        return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def sentence(error: ValidationError, fields: Iterable[str], prefix: str = "") -> str:
+    """The first thing that is wrong, as one sentence that names the field."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    where = prefix + ".".join(path)
+    if first["type"] == "extra_forbidden":
+        near = Training.model_fields if path[0] == "training" and len(path) > 1 else fields
+        return f"unknown setting {where!r}: {did_you_mean(path[-1], near)}"
+    what = first["msg"].removeprefix("Value error, ")
+    value = f" (got {first['input']!r})" if path and isinstance(first["input"], str | int | float) else ""
+    return f"{where.rstrip('.') or 'the experiment'}: {what[0].lower()}{what[1:]}{value}"

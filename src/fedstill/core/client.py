@@ -1,0 +1,30 @@
+"""What every engine does where the data is: make the client, let it reply, see to what leaves."""
+
+from __future__ import annotations
+
+from fedstill.core.egress import UndeclaredEgressError, check_egress
+from fedstill.core.message import Message
+from fedstill.core.protocols import Abstain, ClientFactory, Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.task import Tensors
+
+
+def answer(
+    factory: ClientFactory, exchange: Exchange, who: Profile, request: Message, state: Tensors, turn: Turn
+) -> Reply | Lost:
+    """One client's reply, or why there is none; a client that fails never takes the round down with it."""
+    work = 0.0
+    try:
+        client = factory(who, state, turn)
+        try:
+            with client.streams.ambient("ambient"):
+                message = exchange.reply(client, request, turn)
+        finally:
+            work = client.meter.work
+        check_egress(message, exchange.egress, exchange.name)
+        return Reply(who, message, client.state, work)
+    except Abstain as reason:
+        return Lost(who, "abstained", str(reason), work)
+    except UndeclaredEgressError:
+        raise
+    except Exception as error:  # whatever a client's code raises, the others go on
+        return Lost(who, "failed", f"{type(error).__name__}: {error}", work)

@@ -1,0 +1,88 @@
+"""Data as columns by name. An unlabelled set has no `labels` column at all, so nothing can read one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Batch = Mapping[str, Tensor]
+
+
+class Dataset(Protocol):
+    """Columns by name; `inputs` and `sample_id` are always among them, `labels` only where there are any."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, rows: Tensor) -> Batch:
+        """The columns of these rows (int64), ready for a model: inputs are floats."""
+        ...
+
+    def labels(self) -> Tensor | None:
+        """The whole label column, or None where there is none."""
+        ...
+
+    def unlabelled(self) -> Dataset:
+        """The same rows without their labels: label-free training is handed this, so that it cannot cheat."""
+        ...
+
+
+class ArrayDataset:
+    """Columns held in memory. 8-bit inputs stay 8-bit until a batch is made, which maps 0..255 to -1..1.
+
+    >>> data = ArrayDataset(inputs=torch.zeros(4, 1, 2, 2, dtype=torch.uint8), labels=torch.tensor([0, 1, 0, 1]))
+    >>> batch = data.batch(torch.tensor([1, 3]))
+    >>> batch["labels"].tolist(), batch["sample_id"].tolist(), batch["inputs"].min().item()
+    ([1, 1], [1, 3], -1.0)
+    """
+
+    def __init__(self, **columns: Tensor) -> None:
+        sizes = {name: len(column) for name, column in columns.items()}
+        if "inputs" not in columns or len(set(sizes.values())) != 1:
+            raise ValueError(f"columns must include `inputs` and have one length: {sizes}")
+        self.columns = dict(columns)
+        self.columns.setdefault("sample_id", torch.arange(sizes["inputs"]))
+
+    def __len__(self) -> int:
+        return len(self.columns["inputs"])
+
+    def batch(self, rows: Tensor) -> Batch:
+        batch = {name: column[rows] for name, column in self.columns.items()}
+        if batch["inputs"].dtype == torch.uint8:
+            batch["inputs"] = batch["inputs"].float().div_(127.5).sub_(1.0)
+        elif batch["inputs"].dtype != torch.float32:
+            batch["inputs"] = batch["inputs"].float()
+        return batch
+
+    def labels(self) -> Tensor | None:
+        return self.columns.get("labels")
+
+    def unlabelled(self) -> ArrayDataset:
+        return ArrayDataset(**{name: column for name, column in self.columns.items() if name != "labels"})
+
+
+class Subset:
+    """Some rows of another data set, without a copy: a client's shard, a validation share."""
+
+    def __init__(self, data: Dataset, rows: Tensor) -> None:
+        self.data, self.rows = data, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, rows: Tensor) -> Batch:
+        return self.data.batch(self.rows[rows])
+
+    def labels(self) -> Tensor | None:
+        labels = self.data.labels()
+        return None if labels is None else labels[self.rows]
+
+    def unlabelled(self) -> Subset:
+        return Subset(self.data.unlabelled(), self.rows)
+
+
+def every_row(data: Dataset, size: int) -> list[Tensor]:
+    """Row numbers of the whole set in order, in pieces of `size`, for evaluation."""
+    return list(torch.arange(len(data)).split(size))

@@ -1,0 +1,65 @@
+"""Files that are whole or not there at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from fedstill.core.errors import InputError, RunError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`: a reader, or a crash at any instant, sees the old bytes or the new ones."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise disk_trouble(path, error) from error
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line and see it to the disk."""
+    try:
+        with open(path, "ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise disk_trouble(path, error) from error
+
+
+def disk_trouble(path: Path, error: OSError) -> RunError:
+    """A disk's complaint as one sentence that says what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        why = "the disk is full: free some space"
+    else:
+        why = f"{error.strerror or error}: see to the folder"
+    return RunError(f"cannot write {path}: {why}, then run the same command again to go on from the last round")
+
+
+def writable_folder(path: Path) -> Path:
+    """Make the folder if need be, and refuse one that cannot be written, before any work."""
+    probe = path / f".probe.{os.getpid()}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"probe")
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"cannot write to the folder {path}: {error.strerror or error}; choose another one") from error
+    return path
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

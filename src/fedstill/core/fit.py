@@ -1,0 +1,131 @@
+"""The one training loop. Every gradient step in the package is taken here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Batch, Dataset
+from fedstill.core.protocols import Meter
+from fedstill.core.streams import Streams
+from fedstill.core.task import Output, Task
+
+Terms = Mapping[str, Tensor]
+Loss = Callable[[Output, Batch, Mapping[str, Tensor]], Terms]
+
+
+@dataclass
+class Learner:
+    """A model with its loss, optimiser and own streams.
+
+    Several learners may share batches and one teacher pass; each then gets the bits it would get alone.
+    """
+
+    model: nn.Module
+    loss: Loss
+    optimiser: torch.optim.Optimizer
+    streams: Streams
+    correct: Callable[[nn.Module], None] | None = None  # after the gradient is there, before the step
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a learner did: steps really taken, and the mean of each loss term over them."""
+
+    steps: int
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which epochs to run, with what batches."""
+
+    epochs: range
+    batch: int
+    clip: float | None = None
+
+
+def task_loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
+    """The task's own terms, unweighted."""
+    return output.terms
+
+
+def fit(
+    learners: Sequence[Learner],
+    task: Task,
+    data: Dataset,
+    schedule: Schedule,
+    streams: Streams,
+    meter: Meter,
+    shared: Callable[[Batch], Mapping[str, Tensor]] | None = None,
+    augment: Callable[[Batch, np.random.Generator], Batch] | None = None,
+) -> list[Trained]:
+    """Train all learners on the same batches; `shared` runs once per batch (a teacher, geometry).
+
+    An epoch's order, augmentation and dropout depend on its number alone, so that training can stop at an epoch's
+    end and go on to the same bits.
+    """
+    tallies = [_Tally() for _ in learners]
+    outside = torch.default_generator.get_state()
+    try:
+        for learner in learners:
+            learner.model.train()
+        for epoch in schedule.epochs:
+            states = [learner.streams.torch_state("dropout", epoch) for learner in learners]
+            torch.default_generator.set_state(states[0])
+            changes = streams.draw("augment", epoch)
+            for rows in _batches(len(data), schedule.batch, streams.draw("order", epoch)):
+                batch = data.batch(rows)
+                if augment is not None:
+                    batch = augment(batch, changes)
+                extra = shared(batch) if shared is not None else {}
+                for index, learner in enumerate(learners):
+                    if len(learners) > 1:
+                        torch.default_generator.set_state(states[index])
+                    tallies[index].add(_step(learner, task, batch, extra, schedule.clip))
+                    if len(learners) > 1:
+                        states[index] = torch.default_generator.get_state()
+                meter.add(len(rows) * len(learners), len(rows) * len(learners))
+    finally:
+        torch.default_generator.set_state(outside)
+    return [tally.result() for tally in tallies]
+
+
+def _step(learner: Learner, task: Task, batch: Batch, extra: Mapping[str, Tensor], clip: float | None) -> Terms:
+    learner.optimiser.zero_grad(set_to_none=True)
+    terms = learner.loss(task.forward(learner.model, batch), batch, extra)
+    total = next(iter(terms.values())) if len(terms) == 1 else torch.stack(list(terms.values())).sum()
+    total.backward()
+    if learner.correct is not None:
+        learner.correct(learner.model)
+    if clip is not None:
+        nn.utils.clip_grad_norm_([p for group in learner.optimiser.param_groups for p in group["params"]], clip)
+    learner.optimiser.step()
+    return terms
+
+
+def _batches(samples: int, size: int, order: np.random.Generator) -> Iterator[Tensor]:
+    """A shuffled epoch; a batch of one sample has no variance for BatchNorm and is skipped."""
+    rows = torch.from_numpy(order.permutation(samples))
+    return (piece for piece in rows.split(size) if len(piece) > 1)
+
+
+class _Tally:
+    """Running sums of loss terms, read once at the end so that no step waits for a number."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, terms: Terms) -> None:
+        self.steps += 1
+        for name, value in terms.items():
+            value = value.detach()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def result(self) -> Trained:
+        return Trained(self.steps, {name: float(value) / self.steps for name, value in self.sums.items()})

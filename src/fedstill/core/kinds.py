@@ -1,0 +1,76 @@
+"""The rule of three kinds of state, in one place.
+
+* **parameters** go through the method (server optimisers, control variates, proximal terms);
+* **float buffers** (BatchNorm's running statistics) are plainly averaged, never put through anything else;
+* **integer buffers** (`num_batches_tracked`) take the maximum.
+
+A model's state carries its kinds in its names (`parameters/…`, `buffers/…`, `counters/…`), on the wire, in
+checkpoints and in egress manifests, so that no code has to guess a tensor's kind from its name or type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+PARAMETERS = "parameters/"
+BUFFERS = "buffers/"
+COUNTERS = "counters/"
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of a model's state, named by kind.
+
+    >>> sorted(state_of(nn.BatchNorm1d(2, affine=False)))
+    ['buffers/running_mean', 'buffers/running_var', 'counters/num_batches_tracked']
+    """
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {
+        _kind(name, tensor, parameters) + name: tensor.detach().cpu().clone()
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy a state named by kind into a model; every tensor must be there."""
+    model.load_state_dict({name.split("/", 1)[1]: tensor for name, tensor in state.items()})
+
+
+def kind_of(name: str) -> str:
+    """The kind prefix of a state name."""
+    return name[: name.index("/") + 1]
+
+
+def only(kind: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one kind, under their full names."""
+    return {name: tensor for name, tensor in state.items() if name.startswith(kind)}
+
+
+def average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Parameters and float buffers by weighted mean, integer buffers by maximum.
+
+    Sums run in double precision and in the order given (callers sort by client id), so that the mean of equal
+    models is that model to the bit.
+    """
+    total = float(sum(weights))
+    if not states or len(states) != len(weights) or not total > 0:
+        raise ValueError("an average needs states, and weights with a positive sum")
+    shares = [weight / total for weight in weights]
+    return {name: _combine(name, [state[name] for state in states], shares) for name in states[0]}
+
+
+def _combine(name: str, tensors: list[Tensor], shares: list[float]) -> Tensor:
+    if name.startswith(COUNTERS):
+        return torch.stack(tensors).amax(dim=0)
+    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for tensor, share in zip(tensors, shares, strict=True):
+        total.add_(tensor, alpha=share)
+    return total.to(tensors[0].dtype)
+
+
+def _kind(name: str, tensor: Tensor, parameters: set[str]) -> str:
+    if name in parameters:
+        return PARAMETERS
+    return BUFFERS if tensor.is_floating_point() else COUNTERS

@@ -1,0 +1,138 @@
+"""The only thing that crosses between client and server: named tensors, encoded as safetensors, never pickle."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+# The wire's type names, in the order in which the format lays tensors out (widest first, then by name).
+_TYPES: dict[torch.dtype, str] = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_RANK = {dtype: rank for rank, dtype in enumerate(_TYPES)}
+_DEFAULT_LIMIT = 4 * 2**30
+
+
+class MessageError(ValueError):
+    """Bytes that are not a message, or tensors that cannot be one."""
+
+
+class Message(Mapping[str, Tensor]):
+    """Named CPU tensors, sorted by name, contiguous and detached; scalars are 0-d tensors.
+
+    >>> message = Message({"b": torch.ones(2), "a": torch.tensor(3)})
+    >>> list(message), message.nbytes == len(message.encode())
+    (['a', 'b'], True)
+    >>> Message.decode(message.encode())["b"].tolist()
+    [1.0, 1.0]
+    """
+
+    __slots__ = ("_tensors",)
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for name in sorted(tensors):
+            tensor = tensors[name].detach().cpu().contiguous()
+            if tensor.dtype not in _TYPES:
+                raise MessageError(f"tensor {name!r} has type {tensor.dtype}, which a message cannot carry")
+            # Views and tied tensors share memory: on the wire every tensor stands alone, so it does here too.
+            if tensor.nbytes != tensor.untyped_storage().nbytes() or tensor.data_ptr() in seen:
+                tensor = tensor.clone()
+            if tensor.nbytes:
+                seen.add(tensor.data_ptr())
+            self._tensors[name] = tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"Message({len(self)} tensors, {self.nbytes} bytes)"
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors below a prefix, named without it."""
+        return part(self._tensors, prefix)
+
+    @property
+    def nbytes(self) -> int:
+        """The exact encoded length, from the header alone: nothing is copied."""
+        return len(self._header()) + sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def encode(self) -> bytes:
+        """Safetensors without metadata (whose order is random); the same tensors always give the same bytes."""
+        return b"".join([self._header(), *(_raw(self._tensors[name]) for name in self._layout())])
+
+    @classmethod
+    def decode(cls, data: bytes, limit: int = _DEFAULT_LIMIT) -> Message:
+        """The message in `data`; anything else, or more than `limit` bytes, is a `MessageError`."""
+        if len(data) > limit:
+            raise MessageError(f"a message of {len(data)} bytes is over the limit of {limit}")
+        try:
+            loaded = safetensors.torch.load(data)
+        except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:
+            raise MessageError(f"not a message: {error}") from None
+        # A clone lies in torch's own aligned memory; arithmetic on misaligned tensors gives other bits.
+        return cls({name: tensor.clone() for name, tensor in loaded.items()})
+
+    def _layout(self) -> list[str]:
+        return sorted(self._tensors, key=lambda name: (_RANK[self._tensors[name].dtype], name))
+
+    def _header(self) -> bytes:
+        entries, offset = {}, 0
+        for name in self._layout():
+            tensor = self._tensors[name]
+            span = [offset, offset + tensor.nbytes]
+            entries[name] = {
+                "dtype": _TYPES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": span,
+            }
+            offset = span[1]
+        text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        return struct.pack("<Q", len(text)) + text
+
+
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors below a prefix, named without it.
+
+    >>> part({"model/w": torch.zeros(1), "samples": torch.ones(())}, "model/").keys()
+    dict_keys(['w'])
+    """
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `part`: put every name below a prefix."""
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bits: equal exactly when the tensors are."""
+    return sha256(Message(tensors).encode()).hexdigest()
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,0 +1,214 @@
+"""Who talks to whom: clients, exchanges, methods, engines and participation policies.
+
+Server, fleet and client state are all named tensors, so that one piece of checkpoint code serves all three.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+
+from fedstill.core.dataset import Dataset
+from fedstill.core.egress import Egress
+from fedstill.core.message import Message
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.core.training import Training
+
+if TYPE_CHECKING:
+    import torch
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the server may know of a client; `since` is the last round whose reply was accepted (None: never)."""
+
+    id: int
+    samples: int
+    architecture: str
+    device: str = "default"
+    cluster: int | None = None
+    since: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where we are: round (from 0) of how many, exchange, its streams, and (in `merge`) who was lost and why."""
+
+    round: int
+    rounds: int
+    exchange: str
+    streams: Streams
+    lost: tuple[Lost, ...] = ()
+
+
+@dataclass
+class Meter:
+    """Counts work where it is done, in sample-passes; energy is computed from it, never from a clock."""
+
+    forward: int = 0
+    backward: int = 0
+
+    def add(self, forward: int, backward: int = 0) -> None:
+        self.forward += forward
+        self.backward += backward
+
+    @property
+    def work(self) -> float:
+        """Forward-equivalent sample-passes: a backward pass costs about two forward ones."""
+        return float(self.forward + 2 * self.backward)
+
+
+@dataclass
+class Client:
+    """Made where the data is, for one reply, then thrown away.
+
+    `state` outlives rounds: it is replaced, never changed in place, and kept only if the server accepts the reply.
+    """
+
+    profile: Profile
+    task: Task
+    data: Dataset
+    streams: Streams
+    state: Tensors = field(default_factory=dict)
+    meter: Meter = field(default_factory=Meter)
+
+
+class ClientFactory(Protocol):
+    """Makes a client where the data is; picklable, so that an engine can send it to its workers once."""
+
+    def __call__(self, profile: Profile, state: Tensors, turn: Turn) -> Client: ...
+
+
+class Abstain(Exception):  # noqa: N818 - not a fault
+    """Raised in `reply` by a client that took no step (empty shard, one sample under BatchNorm)."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back; `state` is None where it is kept on site."""
+
+    profile: Profile
+    message: Message
+    state: Tensors | None
+    work: float = 0.0
+
+
+Reason = Literal["dropped", "battery", "refused", "failed", "abstained"]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A client whose reply does not count this round, and why."""
+
+    profile: Profile
+    reason: Reason
+    detail: str
+    work: float = 0.0
+
+
+class Exchange(ABC):
+    """One trip to the clients and back. Methods, surveys and evaluation are all made of these."""
+
+    name: str
+    egress: Sequence[Egress] = ()
+
+    def prepare(self, state: Tensors, turn: Turn) -> Tensors:
+        """Once, before anyone is asked."""
+        return state
+
+    @abstractmethod
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        """What this client is sent; None: it is not asked."""
+        ...
+
+    @abstractmethod
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        """Runs where the data is; pure but for `client.state`."""
+        ...
+
+    @abstractmethod
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        """Names, shapes (-1: free) and types that a reply must have; anything else is refused."""
+        ...
+
+    @abstractmethod
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        """The server's next state from the accepted replies, which come sorted by client id."""
+        ...
+
+
+class Method(Exchange):
+    """One or more exchanges a round; a one-exchange method is its own exchange.
+
+    A method holds settings and the task and nothing that changes: whatever outlives a call is server or client
+    state, so that a resumed run cannot differ from an uninterrupted one.
+    """
+
+    Options: ClassVar[type[Settings]] = Settings  # what may be set under `method` in a configuration
+    needs: ClassVar[frozenset[str]] = frozenset({"one-architecture", "labels"})
+    pooled: ClassVar[bool] = False  # True: one client holds all the data
+    defaults: ClassVar[Mapping[str, object]] = {}  # what a configuration starts from, e.g. {"training": {"epochs": 1}}
+
+    def __init__(self, settings: Settings, task: Task, training: Training) -> None:
+        self.settings, self.task, self.training = settings, task, training
+
+    @abstractmethod
+    def start(self, streams: Streams) -> Tensors:
+        """The server's state before the first round."""
+        ...
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return (self,)
+
+    def models(self, server: Tensors) -> Mapping[str, Tensors]:
+        """The shared models by architecture; empty if none is shared."""
+        return {}
+
+    def personalise(self, shared: Mapping[str, Tensors], state: Tensors) -> Tensors | None:
+        """A client's own model from the shared ones and its state; None: it has none."""
+        return None
+
+
+class Engine(Protocol):
+    """Carries requests to clients and replies back; decides nothing.
+
+    Outcomes come in any order; jobs are pulled lazily, so that no more requests exist than workers.
+    """
+
+    def open(self, factory: ClientFactory) -> None:
+        """Get ready to run the clients that this factory makes; an engine may be opened again and again."""
+        ...
+
+    def carry(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
+    ) -> Iterator[Reply | Lost]: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+Fate = Literal["before", "after"]
+
+
+class Participation(Protocol):
+    """Who takes part. Fleet state is named tensors; sees profiles, never data."""
+
+    def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors: ...
+
+    def select(self, fleet: Tensors, profiles: Sequence[Profile], turn: Turn) -> Sequence[int]:
+        """The cohort of this round, by client id."""
+        ...
+
+    def fate(self, fleet: Tensors, who: Profile, turn: Turn) -> Fate | None:
+        """Whether this client is lost this round: before it is asked, after its work, or (None) not at all."""
+        ...

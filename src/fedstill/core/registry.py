@@ -1,0 +1,65 @@
+"""One small registry for everything that is chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from fedstill.core.errors import InputError, did_you_mean
+
+Part = TypeVar("Part")
+
+
+class Registry(Generic[Part]):
+    """Named parts, each with a sentence for `fedstill list`.
+
+    >>> shapes = Registry("shape")
+    >>> @shapes.register("square")
+    ... def square():
+    ...     '''Four equal sides.'''
+    >>> shapes.names(), shapes.summary("square")
+    (['square'], 'Four equal sides.')
+    >>> shapes["squire"]
+    Traceback (most recent call last):
+    fedstill.core.errors.InputError: unknown shape 'squire': did you mean 'square'? Known: square
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._parts: dict[str, Part] = {}
+
+    def register(self, name: str) -> Callable[[Part], Part]:
+        """A decorator; registering the same name twice is an error unless it is the same definition."""
+
+        def add(part: Part) -> Part:
+            held = self._parts.get(name)
+            if held is not None and _origin(held) != _origin(part):
+                raise InputError(f"two {self.what}s are called {name!r}: rename one of them")
+            self._parts[name] = part
+            return part
+
+        return add
+
+    def __getitem__(self, name: str) -> Part:
+        try:
+            return self._parts[name]
+        except KeyError:
+            raise InputError(f"unknown {self.what} {name!r}: {did_you_mean(name, self._parts)}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def names(self) -> list[str]:
+        return sorted(self._parts)
+
+    def summary(self, name: str) -> str:
+        """The first line of the part's docstring."""
+        lines = (self[name].__doc__ or "").strip().splitlines()
+        return lines[0] if lines else ""
+
+
+def _origin(part: object) -> tuple[object, object]:
+    return getattr(part, "__module__", None), getattr(part, "__qualname__", None)

@@ -1,0 +1,53 @@
+"""What is to be learnt: classes, model factory, loss and metrics. A task holds no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Batch, Dataset
+from fedstill.core.streams import Streams
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model says of a batch; `terms` are the task's loss terms and need labels (empty without them)."""
+
+    logits: Tensor
+    features: Tensor
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Task(Protocol):
+    """Shared by server and clients; in a real deployment the server has this and no data."""
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Those in play."""
+        ...
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The names of its loss terms."""
+        ...
+
+    def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
+        """A model from a state, or freshly initialised from named streams."""
+        ...
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        """The only way a method calls a model."""
+        ...
+
+    def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
+        """Sums over the data, so that the scores of several sites add up."""
+        ...
+
+    def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
+        """Metrics from summed scores; `accuracy` (higher is better) is always among them."""
+        ...

@@ -1,0 +1,82 @@
+"""What a data set is once it is loaded, and the register of functions that load one by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import ArrayDataset, Dataset
+from fedstill.core.registry import Registry
+
+Kind = Literal["image", "cloud"]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The splits of one data set with what a task must know of them: classes, kind and shape of a sample.
+
+    >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    >>> data = ArrayDataset(inputs=pixels, labels=torch.tensor([0, 1]))
+    >>> bundle = Bundle("blank", train=data, test=data, classes=("a", "b"), kind="image", shape=(1, 8, 8))
+    >>> bundle.fingerprint()[:12]
+    '6550f6145799'
+    """
+
+    name: str
+    train: Dataset
+    test: Dataset
+    classes: tuple[str, ...]
+    kind: Kind
+    shape: tuple[int, ...]  # image: (channels, height, width); cloud: (points, 3)
+    validation: Dataset | None = None
+
+    def splits(self) -> dict[str, Dataset]:
+        """The splits there are, by name, in one fixed order."""
+        every = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: data for name, data in every.items() if data is not None}
+
+    def fingerprint(self) -> str:
+        """A sha256 over the contents: equal data has an equal fingerprint, whatever it is called or where it lies."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = sha256(repr(self.classes).encode())
+        for split, data in self.splits().items():
+            for name, part in _columns(data):
+                digest.update(f"{split}/{name} {part.dtype} {tuple(part.shape)}".encode())
+                digest.update(part.contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def _columns(data: Dataset) -> Iterator[tuple[str, Tensor]]:
+    """Columns as stored where they can be had; otherwise as batches, a piece at a time, to bound memory."""
+    if isinstance(data, ArrayDataset):
+        yield from sorted(data.columns.items())
+        return
+    for rows in torch.arange(len(data)).split(4096):
+        yield from sorted(data.batch(rows).items())
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a loader is told: the name asked for, the data root, and an explicit path if the user gave one.
+
+    Loaders that need no files ignore it.
+    """
+
+    name: str
+    root: Path
+    path: Path | None = None
+
+
+Loader = Callable[[Source], Bundle]
+
+datasets: Registry[Loader] = Registry("data set")

@@ -1,0 +1,98 @@
+"""A look at a data set that reports everything it finds instead of stopping at the first thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedstill.core.dataset import ArrayDataset, Dataset
+from fedstill.core.errors import InputError
+from fedstill.data.bundle import Bundle
+from fedstill.data.examine import class_counts, find_doubts, find_faults
+from fedstill.data.files import FromFiles, bundled
+from fedstill.data.lookup import look_up
+from fedstill.data.readers.raw import Findings
+from fedstill.data.tidy import Samples
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `fedstill data check` prints. Data with `problems` may still be `usable`: it then loads."""
+
+    name: str
+    where: str
+    classes: tuple[str, ...]
+    counts: Mapping[str, tuple[int, ...]]  # split -> samples per class
+    sizes: Mapping[str, int]  # split -> samples
+    shapes: Mapping[str, tuple[int, ...]]  # split -> shape of a sample
+    kind: str | None
+    dtype: str | None
+    range: tuple[float, float] | None  # smallest and largest finite value
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    usable: bool
+    fingerprint: str | None
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def check(name: str, path: Path | None = None, root: Path | None = None) -> CheckReport:
+    """Read a data set as far as it can be read and say what it holds and what is wrong with it."""
+    loader, source = look_up(name, root, path)
+    found = Findings()
+    splits: dict[str, Samples] = {}
+    classes: tuple[str, ...] = ()
+    bundle: Bundle | None = None
+    where = "built in"
+    if isinstance(loader, FromFiles):
+        with found.collecting():
+            where = str(loader.locate(source))
+            splits, classes = loader.open(source, found)
+            bundle = bundled(name, splits, classes) if not found.faults else None
+    else:
+        with found.collecting():
+            bundle = loader(source)
+            splits, classes = _samples(bundle), bundle.classes
+            find_faults(splits, classes, found)
+    find_doubts(splits, classes, found)
+    values = [_range(split) for split in splits.values()]
+    first = next(iter(splits.values()), None)
+    return CheckReport(
+        name=name,
+        where=where,
+        classes=classes,
+        counts={part: tuple(class_counts(split.labels, len(classes))) for part, split in splits.items()},
+        sizes={part: len(split.labels) for part, split in splits.items()},
+        shapes={part: tuple(split.inputs.shape[1:]) for part, split in splits.items()},
+        kind=first.kind if first else None,
+        dtype=str(first.inputs.dtype).removeprefix("torch.") if first else None,
+        range=(min(low for low, _ in values), max(high for _, high in values)) if values else None,
+        problems=(*found.faults, *found.doubts),
+        notes=tuple(found.notes),
+        usable=bundle is not None and not found.faults,
+        fingerprint=bundle.fingerprint() if bundle is not None and not found.faults else None,
+    )
+
+
+def _samples(bundle: Bundle) -> dict[str, Samples]:
+    """The splits of a bundle somebody's loader made, as tensors."""
+    return {part: Samples(*_tensors(data, part), bundle.kind) for part, data in bundle.splits().items()}
+
+
+def _tensors(data: Dataset, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = data.labels()
+    if labels is None:
+        raise InputError(f"the {part} split has no labels")
+    if isinstance(data, ArrayDataset):
+        return data.columns["inputs"], labels
+    return data.batch(torch.arange(len(data)))["inputs"], labels
+
+
+def _range(split: Samples) -> tuple[float, float]:
+    finite = split.inputs[torch.isfinite(split.inputs)] if split.inputs.is_floating_point() else split.inputs
+    return (float(finite.min()), float(finite.max())) if finite.numel() else (float("nan"), float("nan"))

@@ -1,0 +1,71 @@
+"""What can be wrong with data that could be read: faults refuse it, doubts are told to whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from fedstill.data.readers.raw import Findings
+from fedstill.data.tidy import Samples
+
+
+def find_faults(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+    """Reasons not to train on this data."""
+    for part in ("train", "test"):
+        if part not in splits and not found.faults:
+            found.faults.append(f"there is no {part} split")
+    shapes = {part: (split.kind, tuple(split.inputs.shape[1:])) for part, split in splits.items()}
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{part} {kind}s {shape}" for part, (kind, shape) in shapes.items())
+        found.faults.append(f"samples differ in shape between splits: {listed}")
+    if len(set(classes)) < len(classes):
+        twice = sorted({name for name in classes if classes.count(name) > 1})
+        found.faults.append(f"several classes are called {', '.join(map(repr, twice))}")
+    for part, split in splits.items():
+        outside = split.labels[(split.labels < 0) | (split.labels >= len(classes))]
+        if len(outside):
+            found.faults.append(
+                f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
+            )
+        if split.inputs.is_floating_point():
+            bad = (~torch.isfinite(split.inputs.flatten(1))).any(dim=1).sum().item()
+            if bad:
+                found.faults.append(f"{bad:,} {part} samples hold NaN or infinity")
+    if "train" in splits:
+        for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
+            if count == 0:
+                found.faults.append(f"class {name!r} has no training samples")
+
+
+def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+    """Reasons to distrust what is measured on this data."""
+    if "test" in splits:
+        for name, count in zip(classes, class_counts(splits["test"].labels, len(classes)), strict=True):
+            if count == 0:
+                found.doubts.append(f"class {name!r} has no test samples: its accuracy cannot be measured")
+    digests = {part: _digests(split.inputs) for part, split in splits.items()}
+    for one, other in combinations(splits, 2):
+        shared = len(set(digests[one]) & set(digests[other]))
+        if shared:
+            what = "sample is" if shared == 1 else "samples are"
+            found.doubts.append(f"{shared:,} identical {what} in both {one} and {other}")
+
+
+def class_counts(labels: Tensor, classes: int) -> list[int]:
+    """Samples per class; labels that name no class are left out.
+
+    >>> class_counts(torch.tensor([0, 2, 2, 9]), 3)
+    [1, 0, 2]
+    """
+    inside = labels[(labels >= 0) & (labels < classes)]
+    counts: list[int] = torch.bincount(inside, minlength=classes).tolist()
+    return counts
+
+
+def _digests(inputs: Tensor) -> list[bytes]:
+    rows = inputs.contiguous().flatten(1).numpy()
+    return [blake2b(row, digest_size=16).digest() for row in rows]

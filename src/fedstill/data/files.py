@@ -1,0 +1,86 @@
+"""Loaders of data sets that lie in files: where they may be, what to say if they are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedstill.core.dataset import ArrayDataset
+from fedstill.core.errors import InputError
+from fedstill.data import readers
+from fedstill.data.bundle import Bundle, Source
+from fedstill.data.examine import find_faults
+from fedstill.data.readers.raw import Findings, Raw
+from fedstill.data.tidy import Samples, tidy
+
+
+class FromFiles:
+    """A loader for files under the data root, or at a path the user gives."""
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        places: tuple[str, ...] = (),
+        classes: tuple[str, ...] | None = None,
+        get: str = "",
+    ) -> None:
+        self.__doc__ = summary
+        self.places = places  # relative to the root, tried after NAME and NAME.npz
+        self.classes = classes  # for files that do not name their classes
+        self.get = get  # how to come by the data
+
+    def __call__(self, source: Source) -> Bundle:
+        found = Findings()
+        splits, classes = self.open(source, found)
+        found.refuse(source.name)
+        return bundled(source.name, splits, classes)
+
+    def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+        """What can be read of the splits, and the class names; whatever is wrong is added to `found`."""
+        raw = Raw({})
+        with found.collecting():
+            raw = readers.read(self.locate(source), found, prefer=source.name)
+        splits = tidy(raw, found)
+        classes = raw.classes or self.classes or _numbered(splits)
+        find_faults(splits, classes, found)
+        return splits, classes
+
+    def locate(self, source: Source) -> Path:
+        """Where the files are, or a sentence saying where they were looked for and how to get them."""
+        advice = f"expected is {readers.EXPECTED}" + (f"; {self.get}" if self.get else "")
+        if source.path is not None:
+            if not source.path.exists():
+                raise InputError(f"{source.path} does not exist; {advice}")
+            return source.path
+        if not source.root.is_dir():
+            raise InputError(
+                f"the data root {source.root} does not exist: create it, or name another (--data-root, FEDSTILL_DATA); "
+                f"for {source.name}, {advice}"
+            )
+        places = [source.root / place for place in (source.name, f"{source.name}.npz", *self.places)]
+        for place in places:
+            if place.exists():
+                return place
+        looked = ", ".join(place.relative_to(source.root).as_posix() for place in places)
+        raise InputError(f"{source.root} holds none of {looked}; {advice}")
+
+
+def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...]) -> Bundle:
+    """Faultless splits as a bundle."""
+    sets = {part: ArrayDataset(inputs=split.inputs, labels=split.labels) for part, split in splits.items()}
+    return Bundle(
+        name,
+        train=sets["train"],
+        validation=sets.get("validation"),
+        test=sets["test"],
+        classes=classes,
+        kind=splits["train"].kind,
+        shape=tuple(splits["train"].inputs.shape[1:]),
+    )
+
+
+def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
+    """Names for classes nobody named. Training labels decide: a larger one in test is then seen as a fault."""
+    if "train" not in splits:
+        return ()
+    return tuple(str(number) for number in range(int(splits["train"].labels.max()) + 1))

@@ -1,0 +1,39 @@
+"""From a name as typed to a loader and its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.data.bundle import Loader, Source, datasets
+from fedstill.data.files import FromFiles
+from fedstill.data.roots import data_root, recorded
+
+_PREFIXES = ("npz", "folder")
+_ANY_FILES = FromFiles("Files of your own.")
+
+
+def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tuple[Loader, Source]:
+    """A path given wins over one recorded under the name, which wins over the usual places under the root."""
+    kind, colon, rest = name.partition(":")
+    if colon and kind in _PREFIXES:
+        return _ANY_FILES, Source(name, data_root(root), _typed(kind, Path(rest).expanduser(), name))
+    place = data_root(root)
+    entries = recorded(place)
+    source = Source(name, place, (path.expanduser() if path is not None else None) or entries.get(name))
+    if name in datasets:
+        return datasets[name], source
+    if source.path is not None:
+        return _ANY_FILES, source
+    known = did_you_mean(name, {*datasets.names(), *entries})
+    raise InputError(f"unknown data set {name!r}: {known}; or give npz:PATH or folder:PATH")
+
+
+def _typed(kind: str, path: Path, name: str) -> Path:
+    if not path.exists():
+        raise InputError(f"{name}: {path} does not exist")
+    if kind == "npz" and not path.is_file():
+        raise InputError(f"{name}: {path} is a folder; give the archive in it, or folder:{path}")
+    if kind == "folder" and not path.is_dir():
+        raise InputError(f"{name}: {path} is a file; give the folder it is in, or npz:{path}")
+    return path

@@ -1,0 +1,233 @@
+"""Ways of dealing one data set out to clients.
+
+Each partition decides an *owner* for every row, so that every row is in exactly one shard by construction.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.core.registry import Registry
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Rows by client in compressed form: client k has `order[offsets[k]:offsets[k + 1]]`.
+
+    Ten thousand clients cost two arrays, not ten thousand.
+    """
+
+    order: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def by_owner(cls, owner: Ints, clients: int) -> Shards:
+        """From the owner of every row; rows ascend within a shard.
+
+        >>> Shards.by_owner(np.array([1, 0, 1]), clients=2).rows(1).tolist()
+        [0, 2]
+        """
+        sizes = np.bincount(owner, minlength=clients)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return cls(torch.from_numpy(np.argsort(owner, kind="stable")), torch.from_numpy(offsets))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def rows(self, client: int) -> Tensor:
+        if not 0 <= client < len(self):
+            raise IndexError(f"client {client} of {len(self)}")
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def sizes(self) -> Tensor:
+        return self.offsets.diff()
+
+    def table(self, labels: Tensor, classes: int) -> Tensor:
+        """How many samples of each class each client has (clients x classes)."""
+        owner = torch.repeat_interleave(torch.arange(len(self)), self.sizes())
+        cells = owner * classes + labels[self.order]
+        return torch.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
+
+
+class Partition(Settings):
+    """A named partition is its settings, with a method that cuts."""
+
+    @abstractmethod
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        """Shards for the clients; the only randomness is `streams`."""
+
+
+partitions: Registry[type[Partition]] = Registry("partition")
+
+
+def partition(
+    name: str,
+    labels: Tensor,
+    clients: int,
+    classes: int,
+    streams: Streams,
+    settings: Partition | Mapping[str, Any] | None = None,
+) -> Shards:
+    """Deal the rows out by a partition's name and settings, having checked that it can be done.
+
+    >>> labels = torch.arange(4).repeat_interleave(80)
+    >>> partition("label-skew", labels, 5, 4, Streams(0)).table(labels, 4).T.tolist()
+    [[64, 16, 0, 0, 0], [0, 48, 32, 0, 0], [0, 0, 32, 48, 0], [0, 0, 0, 16, 64]]
+    """
+    try:
+        chosen = partitions[name].model_validate(settings if isinstance(settings, Partition) else dict(settings or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f" {part}:" for part in first["loc"])
+        raise InputError(f"partition {name!r}:{where} {first['msg']}") from None
+    if clients < 1:
+        raise InputError(f"a partition needs at least one client, not {clients}")
+    if clients > len(labels):
+        raise InputError(f"{clients:,} clients cannot share {len(labels):,} samples: ask for at most {len(labels):,}")
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(f"labels range over {int(labels.min())}..{int(labels.max())}, not 0..{classes - 1}")
+    return chosen.cut(labels, clients, classes, streams)
+
+
+@partitions.register("iid")
+class Iid(Partition):
+    """Every client gets an equal random sample of the whole."""
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        return _near_equal(streams.draw("partition").permutation(len(labels)), clients)
+
+
+@partitions.register("label-skew")
+class LabelSkew(Partition):
+    """Sorted by label and cut into equal slices: a client sees one class or few. Nothing random."""
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        return _near_equal(np.argsort(labels.numpy(), kind="stable"), clients)
+
+
+@partitions.register("pooled")
+class Pooled(Partition):
+    """One client has everything: what centralised training sees."""
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        if clients != 1:
+            raise InputError(f"the pooled partition has one client, not {clients}")
+        return Shards.by_owner(np.zeros(len(labels), dtype=np.int64), 1)
+
+
+@partitions.register("dirichlet")
+class Dirichlet(Partition):
+    """Each class is shared in proportions drawn from Dirichlet(alpha): small alpha is skewed, large is even."""
+
+    alpha: float = Field(0.5, gt=0, description="concentration; 0.1 is strong skew, 100 is nearly iid")
+    min_samples: int = Field(1, ge=0, description="no client gets fewer; drawn anew until it holds")
+    tries: int = Field(100, ge=1, description="how often to draw before giving up")
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        if clients * self.min_samples > len(labels):
+            raise InputError(
+                f"{len(labels):,} samples are too few for {clients:,} clients of at least {self.min_samples:,} each"
+            )
+        generator = streams.draw("partition")
+        counts = np.bincount(labels.numpy(), minlength=classes)
+        for _ in range(self.tries):
+            shares = generator.dirichlet(np.full(clients, self.alpha), size=classes)
+            phases = generator.random(classes)
+            amounts = np.stack([_amounts(*each) for each in zip(shares, counts, phases, strict=True)])
+            if amounts.sum(axis=0).min() >= self.min_samples:
+                return _dealt(labels.numpy(), amounts, generator)
+        raise InputError(
+            f"Dirichlet({self.alpha:g}) gave some of {clients:,} clients fewer than {self.min_samples:,} samples "
+            f"in each of {self.tries} draws: raise alpha, lower min_samples, or ask for fewer clients"
+        )
+
+
+@partitions.register("pathological")
+class Pathological(Partition):
+    """Each client holds a few classes only, in random amounts."""
+
+    classes_per_client: int = Field(2, ge=1, description="classes a client holds")
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        counts = np.bincount(labels.numpy(), minlength=classes)
+        present = np.flatnonzero(counts)
+        held = self.classes_per_client
+        if held > len(present):
+            raise InputError(f"a client cannot hold {held} classes where there are {len(present)}")
+        if held * clients < len(present):
+            raise InputError(
+                f"{clients} clients of {held} classes leave some of the {len(present)} classes to nobody: "
+                f"ask for at least {-(-len(present) // held)} clients, or more classes per client"
+            )
+        generator = streams.draw("partition")
+        holds = _dealt_classes(present, clients, held, classes, generator)
+        amounts = np.zeros((classes, clients), dtype=np.int64)
+        for number in present:
+            holders = np.flatnonzero(holds[:, number])
+            if len(holders) > counts[number]:
+                raise InputError(
+                    f"class {number} has {counts[number]:,} samples for the {len(holders):,} clients that hold it: "
+                    "ask for fewer clients or fewer classes per client"
+                )
+            # One sample each, so that a client really holds its classes; a broken stick decides the rest.
+            shares = generator.dirichlet(np.ones(len(holders)))
+            amounts[number, holders] = 1 + _amounts(shares, counts[number] - len(holders), generator.random())
+        return _dealt(labels.numpy(), amounts, generator)
+
+
+def _near_equal(order: Ints, clients: int) -> Shards:
+    """Contiguous slices of an order whose sizes differ by at most one, larger ones first."""
+    size, larger = divmod(len(order), clients)
+    sizes = np.full(clients, size)
+    sizes[:larger] += 1
+    owner = np.empty(len(order), dtype=np.int64)
+    owner[order] = np.repeat(np.arange(clients), sizes)
+    return Shards.by_owner(owner, clients)
+
+
+def _amounts(shares: NDArray[np.float64], count: int, phase: float) -> Ints:
+    """Whole amounts in these proportions that add up to the count.
+
+    A random phase in 0..1 rounds fairly: without it the same clients would lose the fraction in every class.
+    """
+    cuts = np.floor(np.cumsum(shares[:-1]) * count + phase).astype(np.int64)
+    return np.diff(np.concatenate([[0], np.minimum(cuts, count), [count]]))
+
+
+def _dealt(labels: Ints, amounts: Ints, generator: np.random.Generator) -> Shards:
+    """Shards in which client k has `amounts[c, k]` random rows of class c."""
+    owner = np.empty(len(labels), dtype=np.int64)
+    for number, shares in enumerate(amounts):
+        rows = generator.permutation(np.flatnonzero(labels == number))
+        owner[rows] = np.repeat(np.arange(len(shares)), shares)
+    return Shards.by_owner(owner, amounts.shape[1])
+
+
+def _dealt_classes(
+    present: Ints, clients: int, held: int, classes: int, generator: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Who holds which class: dealt from shuffled decks, so that every class has nearly equally many holders."""
+    holds = np.zeros((clients, classes), dtype=bool)
+    deck: list[int] = []
+    for client in range(clients):
+        if len(deck) < held:
+            # Classes still in hand from the old deck go last in the new one: no client is dealt one twice.
+            fresh = generator.permutation(present).tolist()
+            deck = deck + sorted(fresh, key=set(deck).__contains__)
+        holds[client, deck[:held]] = True
+        deck = deck[held:]
+    return holds

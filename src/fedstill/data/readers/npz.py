@@ -1,0 +1,80 @@
+"""NumPy archives, in the three habits of naming that are common. Never with pickles inside."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from fedstill.core.errors import InputError
+from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split
+
+_HABITS: tuple[dict[Part, tuple[str, str]], ...] = (
+    {"train": ("x_train", "y_train"), "validation": ("x_val", "y_val"), "test": ("x_test", "y_test")},
+    {
+        "train": ("train_images", "train_labels"),
+        "validation": ("val_images", "val_labels"),
+        "test": ("test_images", "test_labels"),
+    },
+    {"whole": ("x", "y")},
+)
+EXPECTED = "x_train, y_train, x_test, y_test, or train_images, train_labels, test_images, test_labels, or x, y"
+# What zipfile, zlib and numpy raise on damaged archives; NotImplementedError and RuntimeError are zipfile's
+# words for unknown compression and for encryption.
+_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+
+
+def read(path: Path, found: Findings) -> Raw:
+    raw = Raw({})
+    with found.collecting(), _opened(path) as archive:
+        for part, keys in _habit(archive, path).items():
+            pair: list[Array] = []
+            for key in keys:
+                with found.collecting():
+                    pair.append(_array(archive, key, path))
+            if len(pair) == 2:
+                raw.splits[part] = Split(pair[0], pair[1], f"{', '.join(keys)} in {path}")
+        if "classes" in archive.files:
+            with found.collecting():
+                raw.classes = tuple(str(name) for name in _array(archive, "classes", path).reshape(-1).tolist())
+    return raw
+
+
+def _opened(path: Path) -> NpzFile:
+    try:
+        with path.open("rb") as file:
+            first = file.read(2)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    if first != b"PK":  # numpy would take the file for a pickle or for a single array
+        raise InputError(f"{path} {'is no npz archive' if first else 'is empty (0 bytes)'}: fetch or write it again")
+    try:
+        archive: NpzFile = np.load(path, allow_pickle=False)
+    except _DAMAGE as error:
+        raise InputError(f"{path} is damaged ({error}): fetch or write it again") from None
+    return archive
+
+
+def _habit(archive: NpzFile, path: Path) -> dict[Part, tuple[str, str]]:
+    """The naming habit whose training arrays are there, without the optional validation split if it is absent."""
+    held = set(archive.files)
+    for habit in _HABITS:
+        if any(key in held for part in ("train", "whole") for key in habit.get(part, ())):
+            return {part: keys for part, keys in habit.items() if part != "validation" or held & set(keys)}
+    raise InputError(f"{path} holds {', '.join(sorted(held)) or 'nothing'}; expected are {EXPECTED}")
+
+
+def _array(archive: NpzFile, key: str, path: Path) -> Array:
+    if key not in archive.files:
+        raise InputError(f"{path} lacks {key!r}; it holds {', '.join(sorted(archive.files))}")
+    try:
+        return np.asarray(archive[key])
+    except MemoryError:
+        raise InputError(f"{key!r} in {path} claims to be larger than memory") from None
+    except _DAMAGE as error:
+        if "allow_pickle" in str(error):
+            raise InputError(f"{key!r} in {path} is an array of Python objects, which are never loaded") from None
+        raise InputError(f"{key!r} in {path} is damaged ({error}): fetch or write it again") from None

@@ -1,0 +1,55 @@
+"""One input from a file, as a model expects it: for predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import ArrayDataset
+from fedstill.core.errors import InputError
+
+
+def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """A picture, scaled to the model's size and colours, or an array of exactly the model's shape."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    if path.suffix.lower() == ".npy":
+        array = _array(path, shape)
+    elif len(shape) == 3:
+        array = _picture(path, shape)
+    else:
+        raise InputError(f"{path}: this model reads point clouds of shape {shape}, given as .npy files")
+    # Through the same door as training data, so that pixels are scaled in one place only.
+    return ArrayDataset(inputs=torch.from_numpy(array).unsqueeze(0)).batch(torch.tensor([0]))["inputs"][0]
+
+
+def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read as an array: {error}") from None
+    if array.shape == shape[1:] and shape[0] == 1:
+        array = array[None]
+    if array.shape != shape or array.dtype.kind not in "fu":
+        raise InputError(
+            f"{path} holds {array.dtype} of shape {array.shape}: 8-bit or float of shape {shape} is needed"
+        )
+    if not np.isfinite(array).all():
+        raise InputError(f"{path} holds numbers that are not finite")
+    return array if array.dtype == np.uint8 else array.astype(np.float32)
+
+
+def _picture(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    from PIL import Image, UnidentifiedImageError
+
+    channels, height, width = shape
+    try:
+        with Image.open(path) as image:
+            scaled = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path} cannot be read as a picture: {error}") from None
+    pixels = np.asarray(scaled, dtype=np.uint8)
+    return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()

@@ -1,0 +1,50 @@
+"""Stratified splits: every class gives the same share of its rows, as nearly as whole rows allow."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+
+TEST_SHARE = 0.2
+
+
+def hold_out(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Training and test rows of data that comes without a split. Never depends on a run's seed: it *is* the data."""
+    return _stratified(labels, TEST_SHARE, Streams(0).draw("split"))
+
+
+def split_validation(labels: Tensor, share: float, streams: Streams) -> tuple[Tensor, Tensor]:
+    """Training and validation rows, each ascending; a class keeps at least one row for training.
+
+    >>> train, validation = split_validation(torch.tensor([0] * 8 + [1] * 4), 0.25, Streams(7))
+    >>> len(train), (validation < 8).sum().item(), (validation >= 8).sum().item()
+    (9, 2, 1)
+    """
+    if not 0 < share < 1:
+        raise InputError(f"the validation share must lie between 0 and 1, not {share}")
+    kept, taken = _stratified(labels, share, streams.draw("validation"))
+    if not len(taken):
+        raise InputError(f"a validation share of {share} of {len(labels)} samples is not one sample: raise it")
+    return kept, taken
+
+
+def _stratified(labels: Tensor, share: float, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+    values = labels.numpy()
+    _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # Largest remainders: the whole is right to one row, and no class is rounded away without need.
+    quotas = counts * share
+    take = np.floor(quotas).astype(np.int64)
+    spare = round(float(quotas.sum())) - int(take.sum())
+    take[np.argsort(take - quotas, kind="stable")[:spare]] += 1
+    take = np.minimum(take, counts - 1)
+
+    shuffled = generator.permutation(len(values))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    rank = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = np.zeros(len(values), dtype=bool)
+    chosen[by_class[rank < np.repeat(take, counts)]] = True
+    return torch.from_numpy(np.flatnonzero(~chosen)), torch.from_numpy(np.flatnonzero(chosen))

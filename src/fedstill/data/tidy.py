@@ -1,0 +1,102 @@
+"""From arrays in anybody's layout to tensors in ours: images (N, C, H, W), clouds (N, points, 3), labels int64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.data.bundle import Kind
+from fedstill.data.readers.raw import Array, Findings, Raw, Split
+from fedstill.data.splits import hold_out
+
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass
+class Samples:
+    """One split, tidied."""
+
+    inputs: Tensor
+    labels: Tensor
+    kind: Kind
+
+
+def tidy(raw: Raw, found: Findings) -> dict[str, Samples]:
+    """The splits that can be used; data that came without a split is given one."""
+    splits: dict[str, Samples] = {}
+    for part, split in raw.splits.items():
+        with found.collecting():
+            splits[part] = _samples(split)
+    whole = splits.pop("whole", None)
+    if whole is not None:
+        rows = dict(zip(("train", "test"), hold_out(whole.labels), strict=True))
+        splits = {part: Samples(whole.inputs[r], whole.labels[r], whole.kind) for part, r in rows.items()}
+        found.notes.append("the files know no split: a fifth of every class is held out for testing")
+    return {part: splits[part] for part in ("train", "validation", "test") if part in splits}
+
+
+def _samples(split: Split) -> Samples:
+    if len(split.inputs) != len(split.labels):
+        raise InputError(f"{len(split.inputs):,} samples but {len(split.labels):,} labels ({split.where})")
+    if not len(split.inputs):
+        raise InputError(f"no samples ({split.where})")
+    inputs, kind = as_inputs(split.inputs, split.where)
+    return Samples(inputs, as_labels(split.labels, split.where), kind)
+
+
+def as_labels(labels: Array, where: str) -> Tensor:
+    """Whole numbers, one per sample; a column of them (as MedMNIST stores labels) is as good as a row.
+
+    >>> as_labels(np.array([[2], [0]], dtype=np.uint8), "labels.npz")
+    tensor([2, 0])
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise InputError(f"labels have the shape {labels.shape}, expected is one class number per sample ({where})")
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"labels are of type {labels.dtype}, expected are whole numbers ({where})")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
+    """Images or clouds, told apart by shape: three float numbers per row are points in space.
+
+    >>> pixels, kind = as_inputs(np.zeros((5, 28, 28, 3), dtype=np.uint8), "cells.npz")
+    >>> kind, tuple(pixels.shape)
+    ('image', (5, 3, 28, 28))
+    >>> as_inputs(np.zeros((5, 1024, 3), dtype=np.float16), "chairs.npz")[1]
+    'cloud'
+    """
+    array = _numbers(array, where)
+    if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.float32:
+        return torch.from_numpy(np.ascontiguousarray(array)), "cloud"
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in _CHANNELS:
+        array = array.transpose(0, 3, 1, 2)
+    elif array.ndim != 4 or array.shape[1] not in _CHANNELS:
+        raise InputError(
+            f"samples of the shape {array.shape[1:]} are neither images (height, width[, channels]) "
+            f"nor clouds (points, 3) ({where})"
+        )
+    return torch.from_numpy(np.array(array, order="C")), "image"
+
+
+def _numbers(array: Array, where: str) -> Array:
+    """8-bit where the values allow it, else float32: nothing is rescaled, so that a reader can predict the input."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.kind in "iu":
+        if array.size and (array.min() < 0 or array.max() > 255):
+            raise InputError(f"whole-number samples range over {array.min()}..{array.max()}, not 0..255 ({where})")
+        return array.astype(np.uint8)
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    raise InputError(f"samples are of type {array.dtype}, expected are 8-bit or float numbers ({where})")

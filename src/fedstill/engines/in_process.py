@@ -1,0 +1,35 @@
+"""One client after the other, here: no start-up, nothing copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self
+
+from fedstill.core.client import answer
+from fedstill.core.message import Message
+from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.task import Tensors
+
+
+class InProcess:
+    """One client after the other in this process (the default)."""
+
+    factory: ClientFactory
+
+    def open(self, factory: ClientFactory) -> None:
+        self.factory = factory
+
+    def carry(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
+    ) -> Iterator[Reply | Lost]:
+        for who, request, state in jobs:
+            yield answer(self.factory, exchange, who, request, state, turn)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass

@@ -1,0 +1,206 @@
+"""Clients in worker processes: N of them, one thread each, started once and reused.
+
+Two workers on two cores beat two threads in one process, which collapse as soon as a neighbour is busy.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedstill.core.errors import InputError, RunError
+from fedstill.core.message import Message
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.task import Tensors
+from fedstill.engines.worker import read_frame, write_frame
+
+_SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are mapped from a file instead of being copied
+
+
+class Processes:
+    """N worker processes with one thread each; data is mapped once and shared between them."""
+
+    def __init__(self, workers: int = 2) -> None:
+        if workers < 1:
+            raise InputError(f"workers is {workers}: at least one is needed")
+        self.size = workers
+        self._workers: list[_Worker] = []
+        self._inbox: SimpleQueue[tuple[_Worker, Any]] = SimpleQueue()
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._factory = b""
+
+    def open(self, factory: ClientFactory) -> None:
+        self._clear_scratch()
+        self._scratch = tempfile.TemporaryDirectory(prefix="fedstill-")
+        self._factory = _pickle_sharing(("open", factory), Path(self._scratch.name))
+        for worker in self._workers:
+            worker.factory_sent = False
+
+    def carry(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
+    ) -> Iterator[Reply | Lost]:
+        if type(exchange).__module__ == "__main__":
+            raise InputError(
+                f"{type(exchange).__name__} is defined in the script being run, where worker processes cannot find it:"
+                " put it into a file of its own and name that file as a plugin"
+            )
+        queue = iter(jobs)
+        self._start_workers()
+        idle = list(self._workers)
+        busy: dict[_Worker, Profile] = {}
+        while True:
+            while idle and (job := next(queue, None)) is not None:
+                worker = idle.pop()
+                busy[worker] = job[0]
+                self._hand_over(worker, exchange, job, turn)
+            if not busy:
+                return
+            worker, outcome = self._receive()
+            who = busy.pop(worker)
+            if outcome is None:
+                self._workers.remove(worker)
+                code = worker.process.wait()
+                worker = self._spawn()
+                outcome = Lost(who, "failed", f"its worker process ended with code {code}")
+            idle.append(worker)
+            yield _outcome(outcome)
+
+    def _receive(self) -> tuple[_Worker, Any]:
+        while True:
+            try:
+                worker, outcome = self._inbox.get(timeout=1.0)
+            except Empty:
+                continue
+            if worker in self._workers:
+                return worker, outcome
+
+    def _hand_over(
+        self, worker: _Worker, exchange: Exchange, job: tuple[Profile, Message, Tensors], turn: Turn
+    ) -> None:
+        who, request, state = job
+        with suppress(BrokenPipeError):  # it has died: its reader says so, and the client counts as failed
+            if not worker.factory_sent:
+                worker.send(self._factory)
+                worker.factory_sent = True
+            worker.send(("job", exchange, who, request.encode(), Message(state).encode(), turn))
+
+    def _start_workers(self) -> None:
+        while len(self._workers) < self.size:
+            self._spawn()
+
+    def _spawn(self) -> _Worker:
+        worker = _Worker(self._inbox)
+        self._workers.append(worker)
+        return worker
+
+    def _clear_scratch(self) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.stop()
+        self._workers.clear()
+        self._clear_scratch()
+
+
+class _Worker:
+    """A worker process and the thread that listens to it."""
+
+    def __init__(self, inbox: SimpleQueue[tuple[_Worker, Any]]) -> None:
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from fedstill.engines.worker import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self.factory_sent = False
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.requests, self.replies = self.process.stdin, self.process.stdout
+        Thread(target=self._listen, args=(inbox,), daemon=True).start()
+        self.send(list(loaded_plugins()))
+
+    def send(self, item: Any) -> None:
+        write_frame(self.requests, item)
+
+    def _listen(self, inbox: SimpleQueue[tuple[_Worker, Any]]) -> None:
+        try:
+            while True:
+                inbox.put((self, read_frame(self.replies)))
+        except (EOFError, OSError, ValueError):
+            inbox.put((self, None))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.replies.close()
+        with suppress(BrokenPipeError):
+            self.requests.close()
+
+
+def _outcome(received: Any) -> Reply | Lost:
+    if isinstance(received, Lost):
+        return received
+    if isinstance(received, RunError):
+        raise received
+    who, message, state, work = received
+    return Reply(who, Message.decode(message), None if state is None else Message.decode(state), work)
+
+
+class _SharingPickler(pickle.Pickler):
+    """Puts large tensors into files that workers map, so that N workers share one copy of the data."""
+
+    def __init__(self, file: io.BytesIO, folder: Path) -> None:
+        super().__init__(file, protocol=5)
+        self.folder, self.count = folder, 0
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.nbytes < _SHARE_ABOVE or value.device.type != "cpu":
+            return NotImplemented
+        path = self.folder / f"{self.count}.bin"
+        self.count += 1
+        value.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(path)
+        return _mapped, (str(path), value.dtype, tuple(value.shape))
+
+
+def _mapped(path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    count = 1
+    for size in shape:
+        count *= size
+    return torch.from_file(path, shared=False, size=count, dtype=dtype).view(shape)
+
+
+def _pickle_sharing(item: Any, folder: Path) -> bytes:
+    file = io.BytesIO()
+    try:
+        _SharingPickler(file, folder).dump(item)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(f"the processes engine cannot send this experiment to its workers: {error}") from error
+    return file.getvalue()

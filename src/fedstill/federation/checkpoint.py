@@ -1,0 +1,107 @@
+"""What a run has reached, in one file whose atomic replacement is the commit of a round.
+
+The checkpoint holds server and fleet state, which version of each client's state counts, the journal so far, and
+what is known of the best rounds. The one before it is kept, so that a damaged file costs one round, not the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.files import write_atomically
+from fedstill.core.message import Message, MessageError, under
+from fedstill.core.task import Tensors
+
+NAME = "checkpoint.safetensors"
+PREVIOUS = "checkpoint-previous.safetensors"
+_DIGEST = "digest"
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The round that leads by some measure, with the digest of the model file that keeps it."""
+
+    round: int
+    score: float
+    digest: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Everything a run has reached after `round` rounds."""
+
+    round: int
+    server: Tensors
+    fleet: Tensors
+    clients: Tensors  # versions of client state, and the round of each client's last accepted reply
+    journal: tuple[dict[str, Any], ...] = ()
+    leaders: dict[str, Leader] = field(default_factory=dict)
+
+    def pack(self) -> Message:
+        facts = {
+            "round": self.round,
+            "journal": self.journal,
+            "leaders": {name: vars(leader) for name, leader in self.leaders.items()},
+        }
+        tensors = {
+            **under("server/", self.server),
+            **under("fleet/", self.fleet),
+            **under("clients/", self.clients),
+            "facts": _text_tensor(json.dumps(facts)),
+        }
+        return Message({**tensors, _DIGEST: _digest_of(tensors)})
+
+    @classmethod
+    def unpack(cls, message: Message) -> Progress:
+        tensors = {name: tensor for name, tensor in message.items() if name != _DIGEST}
+        if _DIGEST not in message or not torch.equal(message[_DIGEST], _digest_of(tensors)):
+            raise MessageError("its contents do not match its digest")
+        facts = json.loads(bytes(message["facts"].numpy().tobytes()))
+        leaders = {name: Leader(**leader) for name, leader in facts["leaders"].items()}
+        return cls(
+            facts["round"],
+            message.part("server/"),
+            message.part("fleet/"),
+            message.part("clients/"),
+            tuple(facts["journal"]),
+            leaders,
+        )
+
+
+def save(folder: Path, progress: Progress) -> None:
+    """Commit a round."""
+    current = folder / NAME
+    data = progress.pack().encode()
+    if current.exists():
+        os.replace(current, folder / PREVIOUS)
+    write_atomically(current, data)
+
+
+def candidates(folder: Path) -> tuple[list[Progress], list[str]]:
+    """The checkpoints that can be read, newest first, and what is wrong with those that cannot."""
+    found, damaged = [], []
+    for name in (NAME, PREVIOUS):
+        try:
+            found.append(Progress.unpack(Message.decode((folder / name).read_bytes())))
+        except FileNotFoundError:
+            continue
+        except (MessageError, OSError, KeyError, ValueError, TypeError) as error:
+            damaged.append(f"{name} is damaged ({error})")
+    return found, damaged
+
+
+def _text_tensor(text: str) -> Tensor:
+    return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).copy())
+
+
+def _digest_of(tensors: Tensors) -> Tensor:
+    return torch.from_numpy(np.frombuffer(sha256(Message(tensors).encode()).digest(), dtype=np.uint8).copy())

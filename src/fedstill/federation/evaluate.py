@@ -1,0 +1,104 @@
+"""How good the models are: the shared ones, and where a method has them, each client's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import Dataset
+from fedstill.core.protocols import Method, Profile
+from fedstill.core.task import Task, Tensors
+from fedstill.federation.clients import ClientStore
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One round's scores. `personal` describes the spread over clients; empty where nobody has an own model."""
+
+    test: Metrics
+    validation: Metrics
+    personal: Metrics
+    finite: bool
+
+
+@dataclass(frozen=True)
+class CentralEvaluator:
+    """Scores models on data the server holds: simulations only."""
+
+    task: Task
+    test: Dataset
+    validation: Dataset | None
+    class_shares: Callable[[int], Tensor]  # a client's own mix of classes
+
+    def __call__(
+        self, method: Method, models: Mapping[str, Tensors], profiles: list[Profile], store: ClientStore
+    ) -> Evaluation:
+        test = self._shared(models, self.test)
+        validation = self._shared(models, self.validation) if self.validation is not None else {}
+        personal = self._personal(method, models, profiles, store)
+        if not models and personal:
+            test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
+        finite = all_finite(models) and test.get("non_finite", 0.0) == 0.0
+        return Evaluation(test, validation, personal, finite)
+
+    def _shared(self, models: Mapping[str, Tensors], data: Dataset) -> Metrics:
+        """Metrics of the shared model, or their mean over architectures."""
+        each = [
+            self.task.summarise(self.task.score([self.task.build(architecture, state)], data))
+            for architecture, state in models.items()
+        ]
+        return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
+
+    def _personal(
+        self, method: Method, models: Mapping[str, Tensors], profiles: list[Profile], store: ClientStore
+    ) -> Metrics:
+        everywhere, classes, own, losses = [], [], [], []
+        if not personalises(method):
+            return {}
+        for client in store.holders():
+            state = method.personalise(models, store.load(client))
+            if state is None:
+                continue
+            model = self.task.build(profiles[client].architecture, state)
+            scores = self.task.score([model], self.test)
+            metrics = self.task.summarise(scores)
+            everywhere.append(metrics["accuracy"])
+            classes.append(metrics["class_accuracy"])
+            losses.append(metrics["loss"])
+            own.append(_own_accuracy(scores["confusion"], self.class_shares(client)))
+        if not everywhere:
+            return {}
+        return {
+            "clients": len(everywhere),
+            "mean": fmean(everywhere),
+            "std": stdev(everywhere) if len(everywhere) > 1 else 0.0,
+            "min": min(everywhere),
+            "max": max(everywhere),
+            "class_mean": fmean(classes),
+            "own_mean": fmean(own),
+            "own_std": stdev(own) if len(own) > 1 else 0.0,
+            "loss": fmean(losses),
+        }
+
+
+def personalises(method: Method) -> bool:
+    """Whether clients of this method have models of their own."""
+    return type(method).personalise is not Method.personalise
+
+
+def all_finite(models: Mapping[str, Tensors]) -> bool:
+    return all(bool(tensor.isfinite().all()) for state in models.values() for tensor in state.values())
+
+
+def _own_accuracy(confusion: Tensor, shares: Tensor) -> float:
+    """Accuracy on test data mixed as the client's own: recall per class, weighted by the client's class shares."""
+    rows = confusion.sum(dim=1)
+    recall = confusion.diagonal().double() / rows.clamp(min=1)
+    weights = shares.double() * (rows > 0)
+    return float((recall * weights).sum() / weights.sum()) if weights.sum() > 0 else float(torch.nan)

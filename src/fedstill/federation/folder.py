@@ -1,0 +1,133 @@
+"""A run is a directory: its layout, and who may write to it.
+
+config.json            the experiment, its identity, data fingerprint and versions
+journal.jsonl          one line a round, nothing in it depends on time
+checkpoint.safetensors what the run has reached (and `checkpoint-previous`, the round before)
+clients/               state of clients that have any
+model-last, -best, -selected.safetensors
+result.json            once the run is finished
+timing.json            times, apart from everything that can be compared byte for byte
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedstill.core.errors import InputError
+from fedstill.core.files import append_line, write_atomically
+from fedstill.core.message import Message, under
+from fedstill.core.task import Tensors
+from fedstill.federation import checkpoint
+
+FORMAT = 1
+MODELS = ("last", "best", "selected")
+
+
+class RunFolder:
+    """Reads and writes one run's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, config: dict[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "config.json").exists():
+            write_json(self.path / "config.json", {"format": FORMAT, **config})
+
+    def lock(self) -> FileLock:
+        """Held while a process works on the run; the system frees it when that process dies, however it dies."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(
+                f"another process is working on {self.path}: wait for it, or choose another --out"
+            ) from None
+        return lock
+
+    def config(self) -> dict[str, Any]:
+        path = self.path / "config.json"
+        try:
+            config: dict[str, Any] = json.loads(path.read_text())
+            version = config["format"]
+        except FileNotFoundError:
+            raise InputError(f"{self.path} is not a run: it has no config.json") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} cannot be read as a run's configuration: {error}") from None
+        if version != FORMAT:
+            raise InputError(
+                f"{self.path} was written in format {version}, and this version of fedstill reads format {FORMAT}:"
+                " run the experiment again"
+            )
+        return config
+
+    def result(self) -> dict[str, Any] | None:
+        return read_json(self.path / "result.json")
+
+    def timing(self) -> dict[str, Any]:
+        return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The rounds so far, as committed; a damaged journal is read from the checkpoint instead."""
+        try:
+            lines = (self.path / "journal.jsonl").read_bytes().splitlines()
+            return [json.loads(line) for line in lines]
+        except FileNotFoundError:
+            return []
+        except ValueError:
+            found, _ = checkpoint.candidates(self.path)
+            return list(found[0].journal) if found else []
+
+    def append_journal(self, record: dict[str, Any]) -> None:
+        append_line(self.path / "journal.jsonl", _line(record))
+
+    def restore_journal(self, records: tuple[dict[str, Any], ...]) -> bool:
+        """Make the file say what the checkpoint says; True if it did not."""
+        path = self.path / "journal.jsonl"
+        right = b"".join(_line(record) for record in records)
+        if path.exists() and path.read_bytes() == right:
+            return False
+        write_atomically(path, right)
+        return True
+
+    def model_path(self, which: str) -> Path:
+        return self.path / f"model-{which}.safetensors"
+
+    def save_models(self, which: str, models: dict[str, Tensors]) -> str:
+        """Keep models, and return the digest of their file."""
+        data = pack_models(models).encode()
+        write_atomically(self.model_path(which), data)
+        return sha256(data).hexdigest()
+
+    def load_models(self, which: str) -> dict[str, Tensors]:
+        """Models by architecture, as saved."""
+        packed = Message.decode(self.model_path(which).read_bytes())
+        architectures = sorted({name.split("/", 1)[0] for name in packed})
+        return {architecture: packed.part(f"{architecture}/") for architecture in architectures}
+
+
+def pack_models(models: dict[str, Tensors]) -> Message:
+    """Shared models as one message, each below its architecture's name."""
+    return Message({n: t for name, state in models.items() for n, t in under(f"{name}/", state).items()})
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON file's content; None where it is missing or damaged, so that it is made again."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,75 @@
+"""Start a run from names and settings: what the command line and `fedstill.run` both do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedstill.config import Experiment, given_by, make_experiment, overlay, override_value
+from fedstill.core.errors import InputError
+from fedstill.core.plugins import load_entry_points, load_plugin
+from fedstill.engines import make_engine
+from fedstill.federation.observers import Observer
+from fedstill.federation.plan import make_plan
+from fedstill.federation.result import Run
+from fedstill.federation.run import execute
+
+
+def run(
+    experiment: str | Mapping[str, Any] = "fedavg",
+    *,
+    out: str | Path = "runs",
+    engine: str = "in-process",
+    workers: int = 2,
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+    preset: str | None = None,
+    variant: str | None = None,
+    observers: Sequence[Observer] = (),
+    **settings: Any,
+) -> Run:
+    """Run an experiment, or go on with it, or find it finished; the same experiment is never run twice.
+
+    `experiment` is a method, a recipe, a recipe file, or a mapping; `settings` are laid over it, by section
+    (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`).
+    """
+    use_plugins(plugins)
+    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else dict(experiment)
+    for key, value in settings.items():
+        given = overlay(given, {key: value}) if key in Experiment.model_fields else override_value(given, key, value)
+    return launch(
+        make_experiment(given),
+        out=Path(out),
+        engine=engine,
+        workers=workers,
+        data_root=None if data_root is None else Path(data_root),
+        device=device,
+        observers=observers,
+    )
+
+
+def launch(
+    experiment: Experiment,
+    *,
+    out: Path,
+    engine: str = "in-process",
+    workers: int = 2,
+    data_root: Path | None = None,
+    device: str = "cpu",
+    observers: Sequence[Observer] = (),
+) -> Run:
+    if device != "cpu" and engine == "processes":
+        raise InputError("the processes engine runs on the cpu: use --engine in-process with another device")
+    made = make_engine(engine, workers)
+    plan = make_plan(experiment, data_root, device)
+    with made:
+        return Run(execute(plan, made, out, observers).path)
+
+
+def use_plugins(files: Sequence[str | Path]) -> None:
+    """Load installed plugins and the files named."""
+    load_entry_points()
+    for file in files:
+        load_plugin(file)

@@ -1,0 +1,185 @@
+"""The round loop. No method, engine or policy has a loop of its own over rounds.
+
+fleet --select--> cohort --prepare, request--> Message --engine--> Client.reply
+  ^                                                                  |
+  '---- settle: check against `expect`, refuse, record <-------------'
+                      | accepted replies, sorted by client id
+                   merge --> next exchange of the round, or evaluate --> commit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from fedstill.core.errors import RunError
+from fedstill.core.message import Message
+from fedstill.core.protocols import Engine, Exchange, Fate, Lost, Method, Participation, Profile, Reply, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.federation.checkpoint import Progress
+from fedstill.federation.clients import ClientStore
+from fedstill.federation.settle import fault
+
+
+@dataclass
+class Traffic:
+    """Measured bytes of one round."""
+
+    up: int = 0
+    down: int = 0
+
+
+@dataclass
+class Outcome:
+    """What became of one round's requests."""
+
+    fates: Mapping[int, Fate | None]
+    asked: set[int] = field(default_factory=set)
+    heard: set[int] = field(default_factory=set)  # whose reply was accepted in some exchange
+    lost: list[Lost] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=Traffic)
+    work: float = 0.0
+    losses: dict[str, float] = field(default_factory=dict)
+    skipped: str | None = None
+
+    @property
+    def gone(self) -> set[int]:
+        return {lost.profile.id for lost in self.lost}
+
+    def record(self) -> dict[str, Any]:
+        """The journal's view: nothing in it depends on time, engine or the order of arrival."""
+        return {
+            "asked": sorted(self.asked),
+            "accepted": sorted(self.heard - self.gone),
+            "lost": [
+                {"client": lost.profile.id, "reason": lost.reason, "detail": lost.detail}
+                for lost in sorted(self.lost, key=lambda lost: lost.profile.id)
+            ],
+            "skipped": self.skipped,
+            "bytes": {"up": self.traffic.up, "down": self.traffic.down},
+            "work": self.work,
+            "loss": self.losses,
+        }
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The parts of a run, and how they play one round."""
+
+    method: Method
+    participation: Participation
+    engine: Engine
+    profiles: Sequence[Profile]
+    streams: Streams
+    rounds: int
+    min_replies: int = 1
+    norm_limit: float | None = None
+
+    def begin(self, store: ClientStore) -> Progress:
+        since = torch.full((len(self.profiles),), -1)
+        return Progress(
+            round=0,
+            server=self.method.start(self.streams),
+            fleet=self.participation.start(self.profiles, self.streams.at("fleet")),
+            clients={**store.versions(), "since": since},
+        )
+
+    def play(self, progress: Progress, store: ClientStore) -> tuple[Progress, Outcome]:
+        """One round. A round with too few replies is skipped: nothing that was merged or staged in it counts."""
+        server = progress.server
+        cohort = self._cohort(progress)
+        turn = self._turn(progress.round, "select")
+        outcome = Outcome({who.id: self.participation.fate(progress.fleet, who, turn) for who in cohort})
+        for exchange in self.method.exchanges(server, progress.round):
+            turn = self._turn(progress.round, exchange.name)
+            server = exchange.prepare(server, turn)
+            replies = self._ask(exchange, server, cohort, turn, store, outcome)
+            if len(replies) < self.min_replies:
+                outcome.skipped = f"{len(replies)} of {len(cohort)} replies, and {self.min_replies} are needed"
+                outcome.heard.clear()
+                store.discard()
+                return replace(progress, round=progress.round + 1), outcome
+            server = exchange.merge(server, replies, replace(turn, lost=tuple(outcome.lost)))
+            cohort = [who for who in cohort if who.id not in outcome.gone]
+        since = progress.clients["since"].clone()
+        since[sorted(outcome.heard)] = progress.round
+        clients = {**store.versions(), "since": since}
+        return replace(progress, round=progress.round + 1, server=server, clients=clients), outcome
+
+    def _cohort(self, progress: Progress) -> list[Profile]:
+        chosen = self.participation.select(progress.fleet, self.profiles, self._turn(progress.round, "select"))
+        since = progress.clients["since"]
+        return [
+            replace(self.profiles[client], since=int(since[client]) if since[client] >= 0 else None)
+            for client in sorted(chosen)
+        ]
+
+    def _turn(self, round: int, exchange: str) -> Turn:
+        return Turn(round, self.rounds, exchange, self.streams.at("round", round, exchange))
+
+    def _ask(
+        self,
+        exchange: Exchange,
+        server: Tensors,
+        cohort: Sequence[Profile],
+        turn: Turn,
+        store: ClientStore,
+        outcome: Outcome,
+    ) -> list[Reply]:
+        """Ask the cohort and settle what comes back: the accepted replies, sorted by client id."""
+        requests: dict[int, Message] = {}
+
+        def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
+            for who in cohort:
+                if outcome.fates[who.id] == "before":
+                    outcome.lost.append(Lost(who, "dropped", "before it was asked"))
+                elif (request := exchange.request(server, who, turn)) is not None:
+                    requests[who.id] = request
+                    outcome.traffic.down += request.nbytes
+                    yield who, request, store.load(who.id)
+
+        accepted: list[Reply] = []
+        for result in self.engine.carry(exchange, jobs(), turn):
+            who = result.profile
+            if outcome.fates[who.id] == "after":
+                result = Lost(who, "dropped", "its reply was lost", result.work)
+            if isinstance(result, Reply):
+                outcome.traffic.up += result.message.nbytes
+                request = requests[who.id]
+                wrong = fault(result.message, request, exchange.expect(server, who, request), self.norm_limit)
+                if wrong is not None:
+                    result = Lost(who, "refused", wrong, result.work)
+            outcome.work += result.work
+            if isinstance(result, Lost):
+                outcome.lost.append(result)
+            else:
+                accepted.append(result)
+                if result.state is not None:
+                    store.stage(who.id, turn.round, result.state)
+        accepted.sort(key=lambda reply: reply.profile.id)
+        outcome.asked |= set(requests)
+        outcome.heard |= {reply.profile.id for reply in accepted}
+        outcome.losses.update(_mean_losses(accepted))
+        _stop_if_all_failed(requests, outcome.lost)
+        return accepted
+
+
+def _mean_losses(replies: Sequence[Reply]) -> Mapping[str, float]:
+    """The clients' training losses by term, weighted by samples."""
+    total = sum(reply.profile.samples for reply in replies)
+    means: dict[str, float] = {}
+    for reply in replies:
+        for name, value in reply.message.part("loss/").items():
+            means[name] = means.get(name, 0.0) + float(value) * reply.profile.samples / total
+    return means
+
+
+def _stop_if_all_failed(requests: Mapping[int, Message], lost: Sequence[Lost]) -> None:
+    """A client that fails is a client's misfortune; if every one does, the experiment is at fault."""
+    failed = [one for one in lost if one.reason == "failed"]
+    if failed and len(failed) == len(requests):
+        raise RunError(f"every client failed; client {failed[0].profile.id} says: {failed[0].detail}")

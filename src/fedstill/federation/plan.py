@@ -1,0 +1,132 @@
+"""From an experiment to its parts: everything that can be refused is refused here, before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedstill.config import Experiment
+from fedstill.core.dataset import Dataset, Subset
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.protocols import Method, Profile
+from fedstill.core.streams import Streams
+from fedstill.data.bundle import Bundle
+from fedstill.data.catalogue import load
+from fedstill.data.partitions import partition
+from fedstill.data.splits import split_validation
+from fedstill.federation.clients import SimulatedClients
+from fedstill.federation.evaluate import CentralEvaluator
+from fedstill.methods import methods
+from fedstill.participation import Policy
+from fedstill.tasks.classification import Classification
+
+DEFAULT_MODELS = {"image": "cnn"}
+DEVICES = ("cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can be started: its experiment with every default filled in, and its parts."""
+
+    experiment: Experiment
+    identity: str
+    bundle: Bundle
+    task: Classification
+    method: Method
+    policy: Policy
+    profiles: list[Profile]
+    clients: SimulatedClients
+    evaluator: CentralEvaluator
+    streams: Streams
+
+    @property
+    def folder_name(self) -> str:
+        data = "".join(letter if letter.isalnum() else "-" for letter in Path(self.experiment.data).stem)
+        return f"{self.experiment.method.name}-{data}-{self.identity}"
+
+
+def make_plan(experiment: Experiment, data_root: Path | None = None, device: str = "cpu") -> Plan:
+    check_device(device)
+    bundle = load(experiment.data, data_root)
+    experiment = experiment.model_copy(update={"model": experiment.model or default_model(bundle)})
+    task = make_task(experiment, bundle, device)
+    streams = Streams(experiment.seed)
+    method = make_method(experiment, task)
+    train, validation = _held_out(experiment, bundle, streams)
+    labels = _labels_of(train, experiment)
+    shards = partition(
+        experiment.partition.name,
+        labels,
+        experiment.clients,
+        len(bundle.classes),
+        streams,
+        experiment.partition.settings.model_dump(),
+    )
+    policy = experiment.participation.settings
+    assert isinstance(policy, Policy)
+    policy.check(experiment.clients)
+    if experiment.min_replies > experiment.clients:
+        raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
+
+    def class_shares(client: int) -> Tensor:
+        counts = torch.bincount(labels[shards.rows(client)], minlength=len(bundle.classes))
+        return counts / counts.sum().clamp(min=1)
+
+    sizes = shards.sizes().tolist()
+    return Plan(
+        experiment,
+        experiment.identity(bundle.fingerprint(), loaded_plugins().values()),
+        bundle,
+        task,
+        method,
+        policy,
+        [Profile(client, size, task.architectures[0]) for client, size in enumerate(sizes)],
+        SimulatedClients(task, train, shards),
+        CentralEvaluator(task, bundle.test, validation, class_shares),
+        streams,
+    )
+
+
+def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Classification:
+    """The task of an experiment on a data set; a model that cannot read that data is refused."""
+    assert experiment.model is not None
+    task = Classification(bundle.classes, bundle.shape, (experiment.model,), device)
+    task.build(experiment.model)
+    return task
+
+
+def make_method(experiment: Experiment, task: Classification) -> Method:
+    return methods[experiment.method.name](experiment.method.settings, task, experiment.training)
+
+
+def default_model(bundle: Bundle) -> str:
+    if bundle.kind not in DEFAULT_MODELS:
+        raise InputError(f"{bundle.name} holds {bundle.kind}s: name a model that reads them with --model")
+    return DEFAULT_MODELS[bundle.kind]
+
+
+def check_device(device: str) -> None:
+    if device not in DEVICES:
+        raise InputError(f"unknown device {device!r}: {did_you_mean(device, DEVICES)}")
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not present[device]:
+        raise InputError(f"this machine has no {device} device: leave --device out to use the cpu")
+
+
+def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Dataset | None]:
+    """Training and validation data. A share is cut from the training split before anyone gets a shard."""
+    if not experiment.validation:
+        return bundle.train, None
+    train, validation = split_validation(_labels_of(bundle.train, experiment), experiment.validation, streams)
+    return Subset(bundle.train, train), Subset(bundle.train, validation)
+
+
+def _labels_of(data: Dataset, experiment: Experiment) -> Tensor:
+    labels = data.labels()
+    if labels is None:
+        raise InputError(f"{experiment.data} has no labels, and {experiment.method.name} needs them")
+    return labels

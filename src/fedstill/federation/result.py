@@ -1,0 +1,107 @@
+"""A finished (or unfinished) run, as an object to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedstill.config import Experiment
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.task import Tensors
+from fedstill.federation.clients import ClientStore
+from fedstill.federation.folder import MODELS, RunFolder
+from fedstill.methods import methods
+from fedstill.tasks.classification import Classification
+
+
+class Run:
+    """What a run directory holds: `Run("runs/fedavg-digits-…").accuracy`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._folder = RunFolder(self.path)
+        self.config = self._folder.config()
+
+    def __repr__(self) -> str:
+        state = f"accuracy {self.accuracy:.4f}" if self.finished else f"{len(self.journal)} rounds so far"
+        return f"Run({str(self.path)!r}, {state})"
+
+    @property
+    def experiment(self) -> Experiment:
+        return Experiment.model_validate(self.config["experiment"])
+
+    @property
+    def finished(self) -> bool:
+        return self._folder.result() is not None
+
+    @property
+    def result(self) -> dict[str, Any]:
+        result = self._folder.result()
+        if result is None:
+            raise InputError(f"the run {self.path} is not finished: run the same command again to go on")
+        return result
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy after the last round (of personal models, their mean)."""
+        return float(self.result["accuracy"]["last"])
+
+    @property
+    def best_accuracy(self) -> float:
+        """Test accuracy of the best round: optimistic, since the test set chose it."""
+        return float(self.result["accuracy"].get("best", float("nan")))
+
+    @property
+    def sha256(self) -> str:
+        return str(self.result["sha256"])
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(self._folder.timing()["rounds"]) + sum(self._folder.timing()["checkpoints"]))
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """One record per round."""
+        return self._folder.journal()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        result = {key: value for key, value in self.result.items() if key != "model_last"}
+        return {"run": str(self.path), **result, "seconds": round(self.seconds, 3)}
+
+    @property
+    def task(self) -> Classification:
+        model = self.config["experiment"]["model"]
+        return Classification(tuple(self.config["classes"]), tuple(self.config["shape"]), (model,))
+
+    def model(self, which: str = "last", client: int | None = None) -> nn.Module:
+        """A trained model: `last`, `best` or `selected`; or a client's own, where the method has such."""
+        architecture = self.task.architectures[0]
+        if client is not None:
+            return self.task.build(architecture, self._personal(client))
+        if which not in MODELS:
+            raise InputError(f"unknown model {which!r}: {did_you_mean(which, MODELS)}")
+        if not self._folder.model_path(which).is_file():
+            raise InputError(f"the run {self.path} has no {which} model: {self._why_not(which)}")
+        return self.task.build(architecture, self._folder.load_models(which)[architecture])
+
+    def _personal(self, client: int) -> Tensors:
+        store = ClientStore.of(self.path, self.experiment.clients)
+        if not 0 <= client < self.experiment.clients:
+            raise InputError(f"there is no client {client}: clients are 0 to {self.experiment.clients - 1}")
+        kind = methods[self.experiment.method.name]
+        method = kind(self.experiment.method.settings, self.task, self.experiment.training)
+        shared = self._folder.load_models("last") if self._folder.model_path("last").is_file() else {}
+        state = method.personalise(shared, store.load(client))
+        if state is None:
+            raise InputError(f"client {client} has no model of its own in {self.path}")
+        return state
+
+    def _why_not(self, which: str) -> str:
+        if not self.finished:
+            return "it is not finished"
+        if which == "selected":
+            return "no validation share was set"
+        return "its clients have models of their own: name one with --client"

@@ -1,0 +1,238 @@
+"""A run: an experiment executed into a directory, which can be killed at any instant and goes on to the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fedstill._version import __version__
+from fedstill.config import BEHAVIOUR
+from fedstill.core.files import disk_trouble, writable_folder
+from fedstill.core.message import digest
+from fedstill.core.protocols import Engine
+from fedstill.core.task import Tensors
+from fedstill.federation import checkpoint
+from fedstill.federation.checkpoint import Leader, Progress
+from fedstill.federation.clients import ClientStore
+from fedstill.federation.evaluate import Evaluation, personalises
+from fedstill.federation.folder import RunFolder, write_json
+from fedstill.federation.loop import Federation
+from fedstill.federation.observers import Observer
+from fedstill.federation.plan import Plan
+
+Record = dict[str, Any]
+
+
+def execute(plan: Plan, engine: Engine, out: Path, observers: Sequence[Observer] = ()) -> RunFolder:
+    """Run the plan to its end, from wherever an earlier attempt left it; a finished run is not run again."""
+    folder = RunFolder(writable_folder(out) / plan.folder_name)
+    folder.create(
+        {
+            "identity": plan.identity,
+            "experiment": plan.experiment.model_dump(mode="json"),
+            "fingerprint": plan.bundle.fingerprint(),
+            "classes": plan.bundle.classes,
+            "shape": plan.bundle.shape,
+            "behaviour": BEHAVIOUR,
+            "fedstill": __version__,
+            "torch": torch.__version__,
+        }
+    )
+    lock = folder.lock()
+    try:
+        if finished(folder):
+            for observer in observers:
+                observer.note("this experiment has been run already: showing its result")
+        else:
+            with one_thread():
+                _Running(plan, engine, folder, observers).to_the_end()
+    except OSError as error:
+        raise disk_trouble(folder.path, error) from error
+    finally:
+        lock.release()
+    return folder
+
+
+class _Running:
+    """One attempt at a run."""
+
+    def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer]) -> None:
+        self.plan, self.folder, self.observers = plan, folder, observers
+        self.store = ClientStore(folder.path / "clients", len(plan.profiles))
+        self.federation = Federation(
+            plan.method,
+            plan.policy,
+            engine,
+            plan.profiles,
+            plan.streams,
+            plan.experiment.rounds,
+            plan.experiment.min_replies,
+            plan.experiment.norm_limit,
+        )
+        engine.open(plan.clients)
+
+    def to_the_end(self) -> None:
+        progress = self._resume() or self.federation.begin(self.store)
+        timing = self.folder.timing()
+        for name in ("rounds", "checkpoints"):
+            del timing[name][progress.round :]
+        for observer in self.observers:
+            observer.start(self.plan.experiment, progress.journal)
+        while progress.round < self.plan.experiment.rounds:
+            began = perf_counter()
+            progress = self._round(progress)
+            played = perf_counter()
+            self._commit(progress)
+            timing["rounds"].append(played - began)
+            timing["checkpoints"].append(perf_counter() - played)
+            for observer in self.observers:
+                observer.round(progress.journal[-1])
+        self._finish(progress, timing)
+
+    def _round(self, progress: Progress) -> Progress:
+        number = progress.round
+        progress, outcome = self.federation.play(progress, self.store)
+        record: Record = {"round": number, **outcome.record()}
+        if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.experiment.rounds:
+            models = dict(self.plan.method.models(progress.server))
+            evaluation = self.plan.evaluator(self.plan.method, models, self.plan.profiles, self.store)
+            record |= {
+                "finite": evaluation.finite,
+                "metrics": evaluation.test,
+                "validation": evaluation.validation,
+                "personal": evaluation.personal,
+            }
+            progress = replace(progress, leaders=self._leaders(progress, number, evaluation, models))
+        return replace(progress, journal=(*progress.journal, record))
+
+    def _leaders(
+        self, progress: Progress, number: int, evaluation: Evaluation, models: dict[str, Tensors]
+    ) -> dict[str, Leader]:
+        """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
+
+        A model that is not finite never leads. The files are written before the round is committed: should the
+        round be played again after a crash, it writes the same bytes again.
+        """
+        leaders = dict(progress.leaders)
+        for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
+            if not metrics or not evaluation.finite:
+                continue
+            held = leaders.get(which)
+            if held is None or metrics["accuracy"] > held.score:
+                leaders[which] = Leader(number, metrics["accuracy"], self._keep(which, models))
+        return leaders
+
+    def _keep(self, which: str, models: dict[str, Tensors]) -> str:
+        return self.folder.save_models(which, models) if models else ""
+
+    def _commit(self, progress: Progress) -> None:
+        self.folder.append_journal(progress.journal[-1])
+        checkpoint.save(self.folder.path, progress)
+        self.store.committed()
+
+    def _resume(self) -> Progress | None:
+        """The newest state that is whole; whatever was damaged is said, and computed again."""
+        found, notes = checkpoint.candidates(self.folder.path)
+        for progress in found:
+            self.store.restore(progress.clients)
+            if self.store.sound() and self._leaders_sound(progress):
+                break
+            notes.append(f"a file that round {progress.round} needs is damaged")
+        else:
+            progress = None
+            self.store = ClientStore(self.folder.path / "clients", len(self.plan.profiles))
+        self.store.sweep()
+        if self.folder.restore_journal(progress.journal if progress else ()) and progress:
+            notes.append("the journal was restored from the checkpoint")
+        for note in notes:
+            where = f"going on after round {progress.round}" if progress else "starting again"
+            for observer in self.observers:
+                observer.note(f"{note}: {where}")
+        return progress
+
+    def _leaders_sound(self, progress: Progress) -> bool:
+        return all(
+            not leader.digest or file_digest(self.folder.model_path(which)) == leader.digest
+            for which, leader in progress.leaders.items()
+        )
+
+    def _finish(self, progress: Progress, timing: Record) -> None:
+        models = dict(self.plan.method.models(progress.server))
+        last = self._keep("last", models)
+        timing["seconds"] = sum(timing["rounds"]) + sum(timing["checkpoints"])
+        write_json(self.folder.path / "timing.json", timing)
+        personal = self.store if personalises(self.plan.method) else None
+        write_json(
+            self.folder.path / "result.json",
+            {**summary(self.plan, progress), "sha256": run_digest(models, personal), "model_last": last},
+        )
+        for observer in self.observers:
+            observer.finish()
+
+
+def summary(plan: Plan, progress: Progress) -> Record:
+    """What a finished run is reported by."""
+    evaluated = {record["round"]: record for record in progress.journal if "metrics" in record}
+    rounds = {"last": max(evaluated), **{which: leader.round for which, leader in progress.leaders.items()}}
+    records = {which: evaluated[number] for which, number in rounds.items()}
+    return {
+        "method": plan.experiment.method.name,
+        "data": plan.experiment.data,
+        "model": plan.experiment.model,
+        "partition": plan.experiment.partition.name,
+        "clients": plan.experiment.clients,
+        "seed": plan.experiment.seed,
+        "rounds": progress.round,
+        "accuracy": {which: record["metrics"].get("accuracy") for which, record in records.items()},
+        "class_accuracy": {which: record["metrics"].get("class_accuracy") for which, record in records.items()},
+        "round_of": rounds,
+        "personal": records["last"]["personal"],
+        "bytes": {way: sum(record["bytes"][way] for record in progress.journal) for way in ("up", "down")},
+        "lost": sum(len(record["lost"]) for record in progress.journal),
+        "skipped": sum(record["skipped"] is not None for record in progress.journal),
+        "finite": all(record["finite"] for record in evaluated.values()),
+    }
+
+
+def run_digest(models: dict[str, Tensors], store: ClientStore | None) -> str:
+    """One hash over the shared models by architecture and, where there are personal models, all client state."""
+    whole = hashlib.sha256()
+    for architecture in sorted(models):
+        whole.update(f"{architecture} {digest(models[architecture])}\n".encode())
+    if store is not None:
+        for client in store.holders():
+            whole.update(f"client {client} {digest(store.load(client))}\n".encode())
+    return whole.hexdigest()
+
+
+def finished(folder: RunFolder) -> bool:
+    """Whether the result is there and its model is the one it speaks of."""
+    result = folder.result()
+    if result is None:
+        return False
+    return not result["model_last"] or file_digest(folder.model_path("last")) == result["model_last"]
+
+
+def file_digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The number of threads changes the order of sums, and so the bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

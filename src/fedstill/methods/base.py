@@ -1,0 +1,61 @@
+"""What methods that exchange models share: what is declared, how a client trains, what a reply must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.egress import Egress
+from fedstill.core.fit import Learner, Loss, Schedule, Trained, fit, task_loss
+from fedstill.core.message import part, under
+from fedstill.core.protocols import Abstain, Client, Method, Shape, Turn
+from fedstill.core.registry import Registry
+from fedstill.core.training import Training, load_moments, moments_of, set_rate
+
+methods: Registry[type[Method]] = Registry("method")
+
+MODEL_EGRESS = (
+    Egress("model/parameters/*", "parameters", "the weights of the locally trained model"),
+    Egress("model/buffers/*", "statistics", "BatchNorm's running means and variances over the client's data"),
+    Egress("model/counters/*", "metrics", "how many batches BatchNorm has seen"),
+)
+WORK_EGRESS = (
+    Egress("steps", "metrics", "how many optimiser steps the client took"),
+    Egress("loss/*", "metrics", "the mean of each loss term over those steps"),
+)
+
+_MOMENTS = "optimiser/"
+
+
+def train(client: Client, model: nn.Module, training: Training, turn: Turn, loss: Loss = task_loss) -> Trained:
+    """Local training of one model; a client that could not take a step abstains."""
+    optimiser = training.make_optimiser(model.parameters())
+    if training.keep_optimiser:
+        load_moments(optimiser, part(client.state, _MOMENTS))
+    set_rate(optimiser, training.rate * training.factor(turn.round, turn.rounds))
+    schedule = Schedule(range(training.epochs), training.batch, training.clip)
+    learner = Learner(model, loss, optimiser, client.streams)
+    (trained,) = fit([learner], client.task, client.data, schedule, client.streams, client.meter)
+    if trained.steps == 0:
+        raise Abstain(f"no step: {len(client.data)} sample(s) make no batch of at least two")
+    if training.keep_optimiser:
+        client.state = {**client.state, **under(_MOMENTS, moments_of(optimiser))}
+    return trained
+
+
+def work_report(trained: Trained) -> dict[str, Tensor]:
+    """The metrics that travel with every reply."""
+    losses = {f"loss/{name}": torch.tensor(value, dtype=torch.float64) for name, value in trained.terms.items()}
+    return {"steps": torch.tensor(trained.steps), **losses}
+
+
+def work_expected(terms: Iterable[str]) -> dict[str, tuple[Shape, torch.dtype]]:
+    """Expect what `work_report` sends."""
+    return {"steps": ((), torch.int64), **{f"loss/{name}": ((), torch.float64) for name in terms}}
+
+
+def same_as(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Shape, torch.dtype]]:
+    """Expect tensors of the same names, shapes and types as these."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}

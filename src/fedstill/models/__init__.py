@@ -1,0 +1,20 @@
+"""Models by name, each returning `(log_probabilities, features)`; importing this package registers all of them."""
+
+from fedstill.models import cnn, mlp, resnet, wide_resnet
+from fedstill.models.classifier import Classifier
+from fedstill.models.registry import ModelBuilder, build_model, models
+from fedstill.models.surgery import freeze, replace_head, unfreeze
+
+__all__ = [
+    "Classifier",
+    "ModelBuilder",
+    "build_model",
+    "cnn",
+    "freeze",
+    "mlp",
+    "models",
+    "replace_head",
+    "resnet",
+    "unfreeze",
+    "wide_resnet",
+]

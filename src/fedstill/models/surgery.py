@@ -1,0 +1,63 @@
+"""Operations on parts of a model: another head, a part that no longer learns."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from torch import nn
+
+
+class _StaysInEval:
+    """Stands in for the `train` method of a frozen module.
+
+    An object rather than a closure, so that it follows its module through deepcopy and pickle; installed on the
+    module rather than on its parent, so that it holds whatever model the module is part of.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, mode: bool = True) -> nn.Module:
+        return self.module
+
+
+def freeze(module: nn.Module) -> None:
+    """Stop a part of a model from learning, in every way a part can.
+
+    Without gradients alone BatchNorm would keep moving its running statistics and Dropout would keep drawing, so
+    the part also goes to eval and stays there when the model it belongs to is put in training mode.
+    """
+    module.requires_grad_(False)
+    module.eval()
+    vars(module)["train"] = _StaysInEval(module)
+
+
+def unfreeze(module: nn.Module) -> None:
+    """Undo `freeze` for this module and all parts of it; the mode becomes that of training."""
+    for part in module.modules():
+        vars(part).pop("train", None)
+    module.requires_grad_(True)
+    module.train()
+
+
+def replace_head(model: nn.Module, classes: int) -> None:
+    """Give `model` a fresh head of the same form with another number of classes, in place.
+
+    The last linear layer of the head decides the classes; a head of several layers keeps the widths of the others
+    but none of what they learnt. Weights come from torch's global generator, which the caller scopes. The new
+    head is never frozen, and has the device, precision and mode of the model.
+    """
+    head: Any = deepcopy(model.head)
+    unfreeze(head)
+    name, last = [(name, part) for name, part in head.named_modules() if isinstance(part, nn.Linear)][-1]
+    fresh = nn.Linear(last.in_features, classes, last.bias is not None, last.weight.device, last.weight.dtype)
+    if name:
+        parent, _, child = name.rpartition(".")
+        setattr(head.get_submodule(parent), child, fresh)
+    else:
+        head = fresh
+    for part in head.modules():
+        if part is not fresh and hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+    model.head = head.train(model.training)

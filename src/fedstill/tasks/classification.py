@@ -1,0 +1,97 @@
+"""Classification of images and point clouds: loss, confusion-matrix metrics, prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.kinds import load_state
+from fedstill.core.streams import Streams
+from fedstill.core.task import Output, Tensors
+from fedstill.models import build_model
+
+_EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Which of `classes` an input of `shape` belongs to, for models that return log-probabilities and features."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    architectures: tuple[str, ...]
+    device: str = "cpu"
+    terms: tuple[str, ...] = ("cross-entropy",)
+
+    def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
+        # Initialisation draws from torch's global generator: scope it, also where a state overwrites its result.
+        with (streams or Streams(0)).ambient("initialise"):
+            model = build_model(architecture, self.shape, len(self.classes))
+        if state is not None:
+            load_state(model, state)
+        return model.to(self.device)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        log_probabilities, features = model(batch["inputs"].to(self.device))
+        terms = {}
+        if "labels" in batch:
+            terms["cross-entropy"] = F.nll_loss(log_probabilities, batch["labels"].to(self.device))
+        return Output(log_probabilities, features, terms)
+
+    def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
+        """Confusion matrix (rows: truth), summed loss and non-finite outputs, over all models and samples."""
+        size = len(self.classes)
+        confusion = torch.zeros(size, size, dtype=torch.int64)
+        loss = torch.zeros((), dtype=torch.float64)
+        broken = torch.zeros((), dtype=torch.int64)
+        for model in models:
+            model.eval()
+            for rows in every_row(data, _EVALUATION_BATCH):
+                batch = data.batch(rows)
+                with torch.inference_mode():
+                    logits = self.forward(model, batch).logits.cpu()
+                labels = batch["labels"]
+                finite = logits.isfinite().all(dim=1)
+                # Outputs that are not numbers are counted as class 0, so that every sample is in the matrix; the
+                # count beside it says that they mean nothing.
+                guesses = torch.where(finite, logits.argmax(dim=1), 0)
+                confusion += torch.bincount(labels * size + guesses, minlength=size * size).view(size, size)
+                loss += F.nll_loss(logits, labels, reduction="sum").double()
+                broken += (~finite).sum()
+        return {"confusion": confusion, "loss": loss, "non-finite": broken}
+
+    def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
+        return metrics_from(scores)
+
+    def predict(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Class probabilities, one row per input."""
+        model.eval()
+        with torch.inference_mode():
+            return self.forward(model, {"inputs": inputs}).logits.exp().cpu()
+
+
+def metrics_from(scores: Mapping[str, Tensor]) -> dict[str, float]:
+    """Instance accuracy, class accuracy (mean recall of the classes present), loss, from summed scores.
+
+    >>> confusion = torch.tensor([[8, 0, 0], [1, 1, 0], [0, 0, 0]])
+    >>> scores = {"confusion": confusion, "loss": torch.tensor(5.0), "non-finite": torch.tensor(0)}
+    >>> metrics_from(scores)
+    {'accuracy': 0.9, 'class_accuracy': 0.75, 'loss': 0.5, 'constant': 0.9, 'non_finite': 0.0}
+    """
+    confusion = scores["confusion"].double()
+    total = confusion.sum()
+    rows = confusion.sum(dim=1)
+    present = rows > 0
+    return {
+        "accuracy": float(confusion.trace() / total),
+        "class_accuracy": float((confusion.diagonal()[present] / rows[present]).mean()),
+        "loss": float(scores["loss"] / total),
+        # The share of the most predicted class: 1 means that the model says the same of everything.
+        "constant": float(confusion.sum(dim=0).max() / total),
+        "non_finite": float(scores["non-finite"] / total),
+    }

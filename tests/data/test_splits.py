@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data.splits import hold_out, split_validation
+
+
+@settings(deadline=None)
+@given(counts=st.lists(st.integers(10, 40), min_size=1, max_size=8), share=st.floats(0.06, 0.95))
+def test_a_split_is_a_cover_and_every_class_gives_its_share(counts: list[int], share: float) -> None:
+    labels = torch.cat([torch.full((count,), number) for number, count in enumerate(counts)])
+    train, validation = split_validation(labels, share, Streams(1))
+    assert torch.equal(torch.cat([train, validation]).sort().values, torch.arange(len(labels)))
+    assert torch.equal(train, train.sort().values)
+    assert torch.equal(validation, validation.sort().values)
+    for number, count in enumerate(counts):
+        taken = int((labels[validation] == number).sum())
+        assert taken <= count - 1
+        assert abs(taken - count * share) <= 1
+
+
+def test_the_whole_is_right_even_where_classes_are_small() -> None:
+    labels = torch.arange(40).repeat(3)  # a tenth of three is no whole sample
+    _, validation = split_validation(labels, 0.1, Streams(0))
+    assert len(validation) == 12
+
+
+def test_a_seed_decides_the_validation_rows_but_never_the_test_rows() -> None:
+    labels = torch.arange(5).repeat(20)
+    first, again, other = (split_validation(labels, 0.2, Streams(seed))[1] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    torch.manual_seed(5)
+    assert torch.equal(hold_out(labels)[1], hold_out(labels)[1])
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, float("nan")])
+def test_a_share_must_be_a_share(share: float) -> None:
+    with pytest.raises(InputError, match="between 0 and 1"):
+        split_validation(torch.zeros(10, dtype=torch.int64), share, Streams(0))
+
+
+def test_a_share_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="not one sample"):
+        split_validation(torch.arange(4), 0.5, Streams(0))  # classes of one keep it for training

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from sklearn.datasets import load_digits
+from torch import nn
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.models import Classifier, build_model, models
+
+NAMES = models.names()
+IMAGES = [name for name in NAMES if name != "mlp"]
+
+
+def test_the_models_of_the_catalogue() -> None:
+    expected = {"mlp", "cnn", "cnn-bn", "resnet8", "resnet18", "resnet20", "resnet50", "wrn16-1", "wrn16-4"}
+    assert expected <= set(NAMES)
+    assert all(models.summary(name).endswith(".") for name in expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)], ids=["grey", "colour"])
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_of_a_batch_of_two(name: str, shape: tuple[int, ...]) -> None:
+    model = build_model(name, shape, 7)
+    x = torch.rand(2, *shape)
+    for mode in (True, False):
+        log_probabilities, features = model.train(mode)(x)
+        assert log_probabilities.shape == (2, 7)
+        assert features.shape == (2, model.feature_size)
+        torch.testing.assert_close(log_probabilities.exp().sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_head_reads_exactly_the_features_that_are_returned(name: str) -> None:
+    model = build_model(name, (1, 12, 12), 5).eval()
+    log_probabilities, features = model(torch.rand(2, 1, 12, 12))
+    assert torch.equal(log_probabilities, model.head(features).log_softmax(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_learns(name: str) -> None:
+    model = build_model(name, (3, 16, 16), 4)
+    F.nll_loss(model(torch.randn(4, 3, 16, 16))[0], torch.arange(4)).backward()
+    still = [path for path, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert still == []
+    assert all(p.is_contiguous() and p.grad.is_contiguous() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_is_deterministic_and_changes_nothing(name: str) -> None:
+    model = build_model(name, (1, 8, 8), 3).eval()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    x = torch.rand(2, 1, 8, 8)
+    generator = torch.default_generator.get_state()
+    first, second = model(x), model(x)
+    assert torch.equal(generator, torch.default_generator.get_state())
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_initial_weights_come_from_the_ambient_generator_alone(name: str) -> None:
+    def fresh(seed: int) -> dict[str, torch.Tensor]:
+        with Streams(seed).ambient("initial"):
+            return build_model(name, (1, 8, 8), 3).state_dict()
+
+    one, again, other = fresh(0), fresh(0), fresh(1)
+    assert all(torch.equal(value, again[key]) for key, value in one.items())
+    assert all(not torch.equal(value, other[key]) for key, value in one.items() if value.dim() > 1)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("shape", [(2048, 3), (1, 7, 28), (28, 28), (0, 28, 28), (64,)])
+def test_a_shape_a_model_cannot_read_is_one_sentence(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=f"model '{name}' cannot read inputs of shape .* at least 8x8 pixels"):
+        build_model(name, shape, 10)
+
+
+def test_a_perceptron_reads_vectors_and_images_but_not_points() -> None:
+    assert build_model("mlp", (30,), 2)(torch.rand(2, 30))[1].shape == (2, 200)
+    assert build_model("mlp", (1, 5, 5), 2)(torch.rand(2, 1, 5, 5))[1].shape == (2, 200)
+    with pytest.raises(InputError, match="model 'mlp' cannot read inputs of shape 2048x3: it needs vectors"):
+        build_model("mlp", (2048, 3), 4)
+
+
+def test_bad_names_classes_and_sizes_are_one_sentence() -> None:
+    with pytest.raises(InputError, match="unknown model 'resnet19': did you mean 'resnet18'"):
+        build_model("resnet19", (3, 32, 32), 10)
+    with pytest.raises(InputError, match="at least 2 classes to tell apart, not 1"):
+        build_model("cnn", (1, 8, 8), 1)
+    with pytest.raises(InputError, match="no size called 'widht': did you mean 'width'"):
+        build_model("cnn", (1, 8, 8), 10, widht=4)
+
+
+def test_sizes_are_passed_on() -> None:
+    model = build_model("cnn-bn", (1, 8, 8), 10, width=4, hidden=6, dropout=0.0)
+    assert model.feature_size == 6
+    assert [tuple(p.shape) for p in model.parameters() if p.dim() > 1] == [
+        (4, 1, 3, 3),
+        (8, 4, 3, 3),
+        (6, 32),
+        (10, 6),
+    ]
+
+
+def test_dropout_draws_in_training_and_batchnorm_counts() -> None:
+    model = build_model("cnn-bn", (1, 8, 8), 10)
+    x = torch.rand(4, 1, 8, 8)
+    assert not torch.equal(model(x)[0], model(x)[0])
+    counters = [value for key, value in model.state_dict().items() if key.endswith("num_batches_tracked")]
+    assert [counter.item() for counter in counters] == [2, 2]
+
+
+def test_a_wide_block_without_change_of_shape_begins_as_the_identity_plus_its_branch() -> None:
+    """Nothing follows the addition: with a silent branch the block hands on its input, negative values too."""
+    model = build_model("wrn16-1", (1, 8, 8), 2).eval()
+    block = model.extractor.stage1[0]
+    nn.init.zeros_(block.convolution2.weight)
+    x = torch.randn(2, 16, 8, 8)
+    assert torch.equal(block(x), x)
+
+
+def test_shortcut_a_takes_every_other_pixel_and_adds_silent_channels() -> None:
+    model = build_model("resnet8", (1, 8, 8), 2).eval()
+    block = model.extractor.stage2[0]
+    nn.init.zeros_(block.branch[3].weight)
+    x = torch.rand(2, 16, 8, 8)
+    out = block(x)
+    assert torch.equal(out[:, :16], x[:, :, ::2, ::2])
+    assert torch.equal(out[:, 16:], torch.zeros(2, 16, 4, 4))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "cnn-bn"])
+def test_small_models_learn_digits(name: str) -> None:
+    digits = load_digits()
+    x = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
+    y = torch.tensor(digits.target)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1400], order[1400:]
+    with Streams(0).ambient("learn"):
+        model = build_model(name, (1, 8, 8), 10)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for _ in range(6):
+            for rows in train.split(32):
+                optimiser.zero_grad()
+                F.nll_loss(model(x[rows])[0], y[rows]).backward()
+                optimiser.step()
+    assert isinstance(model, Classifier)
+    with torch.no_grad():
+        accuracy = (model.eval()(x[test])[0].argmax(1) == y[test]).float().mean().item()
+    assert accuracy > 0.94
