@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 from fedstill.core.streams import Streams

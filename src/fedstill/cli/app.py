@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -217,7 +217,8 @@ def _version(
         raise typer.Exit
 
 
-_USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+# Typer brings its own copy of click or uses the installed one, depending on its release.
+_USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def main() -> None:
@@ -227,7 +228,7 @@ def main() -> None:
     except FedstillError as error:
         _complain(str(error), error.exit_code)
     except _USAGE_ERROR as error:
-        _complain(error.format_message(), 2)  # type: ignore[attr-defined]
+        _complain(error.format_message(), 2)
     except (typer.Abort, KeyboardInterrupt):
         _complain("interrupted: run the same command again to go on", 130)
     except BrokenPipeError:

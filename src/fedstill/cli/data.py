@@ -65,8 +65,8 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
 def add_name(name: str, path: Path, root: Path | None) -> None:
     bundle = add(name, path, root)
     console.print(
-        f"{name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples of {len(bundle.classes)} classes;"
-        f" use it with --data {name}",
+        f"{name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples"
+        f" of {len(bundle.classes)} classes; use it with --data {name}",
         highlight=False,
     )
 

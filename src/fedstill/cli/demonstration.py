@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, share, size, table
@@ -13,7 +14,7 @@ from fedstill.federation.result import Run
 from fedstill.report import write_report
 
 _SKEWED = {"name": "dirichlet", "alpha": 0.1}
-_WAYS = {
+_WAYS: dict[str, dict[str, Any]] = {
     "all data in one place": {"method": "centralised", "rounds": 10},
     "federated, equal shards": {"method": "fedavg"},
     "federated, skewed shards": {"method": "fedavg", "partition": _SKEWED},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, share, size, table
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Turn
-from fedstill.data.catalogue import load
 from fedstill.federation.launch import launch, use_plugins
-from fedstill.federation.plan import default_model, make_method, make_plan, make_task
+from fedstill.federation.manifest import egress_manifest
+from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 
 
@@ -90,8 +88,9 @@ def show_result(run: Run) -> None:
     table("", ("model", "round", "accuracy", "class accuracy"), rows, right=(1, 2, 3))
     if personal := result["personal"]:
         console.print(
-            f"personal models of {personal['clients']:.0f} clients: {share(personal['mean'])} ± {share(personal['std'])}"
-            f" on the whole test set, {share(personal['own_mean'])} on each client's own mix of classes",
+            f"personal models of {personal['clients']:.0f} clients: {share(personal['mean'])}"
+            f" ± {share(personal['std'])} on the whole test set,"
+            f" {share(personal['own_mean'])} on each client's own mix of classes",
             highlight=False,
         )
     if result["lost"] or result["skipped"]:
@@ -123,69 +122,16 @@ def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> 
 
 def egress(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
     """The manifest a data officer reads: every line that leaves, its kind, its receiver and its measured size."""
-    bundle = load(experiment.data, data_root)
-    experiment = experiment.model_copy(update={"model": experiment.model or default_model(bundle)})
-    method = make_method(experiment, make_task(experiment, bundle))
-    plan = make_plan(experiment, data_root)
-    server = method.start(plan.streams)
-    lines = []
-    down = 0
-    for exchange in method.exchanges(server, 0):
-        turn = Turn(0, experiment.rounds, exchange.name, plan.streams)
-        request = exchange.request(server, plan.profiles[0], turn)
-        assert request is not None
-        down += request.nbytes
-        expected = exchange.expect(server, plan.profiles[0], request)
-        for line in exchange.egress:
-            sizes = [
-                _nbytes(shape, dtype.itemsize)
-                for name, (shape, dtype) in expected.items()
-                if fnmatchcase(name, line.name)
-            ]
-            lines.append(
-                {
-                    "exchange": exchange.name,
-                    "name": line.name,
-                    "kind": line.kind,
-                    "to": line.to,
-                    "tensors": len(sizes),
-                    "bytes": sum(sizes),
-                    "why": line.why,
-                }
-            )
-    manifest = {
-        "method": experiment.method.name,
-        "data": experiment.data,
-        "model": experiment.model,
-        "leaves": lines,
-        "arrives_bytes": down,
-        "participation": "decided by the server from client ids alone; nothing leaves for it",
-        "evaluation": "central, on the server's own test data; nothing leaves for it",
-    }
+    manifest = egress_manifest(make_plan(experiment, data_root))
     if as_json:
         print_json(manifest)
         return
-    console.print(f"What leaves a client in each round of {experiment.method.name} ({experiment.model}):\n")
+    console.print(f"What leaves a client in each round of {manifest['method']} ({manifest['model']}):\n")
     rows = [
-        (
-            str(line["name"]),
-            str(line["kind"]),
-            str(line["to"]),
-            str(line["tensors"]),
-            size(int(str(line["bytes"]))),
-            str(line["why"]),
-        )
-        for line in lines
+        (line["name"], line["kind"], line["to"], str(line["tensors"]), size(line["bytes"]), line["why"])
+        for line in manifest["leaves"]
     ]
     table("", ("name", "kind", "to", "tensors", "size", "what it is"), rows, right=(3, 4))
-    console.print(f"\nWhat a client receives at first contact: {size(down)}.", highlight=False)
-    console.print(
-        f"Participation: {manifest['participation']}.\nEvaluation: {manifest['evaluation']}.", highlight=False
-    )
-
-
-def _nbytes(shape: tuple[int, ...], itemsize: int) -> int:
-    count = 1
-    for side in shape:
-        count *= max(side, 1)
-    return count * itemsize
+    console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.", highlight=False)
+    for part in ("participation", "evaluation"):
+        console.print(f"{part.capitalize()}: {manifest[part]}.", highlight=False)

@@ -118,8 +118,8 @@ def _full_path(given: Mapping[str, Any], key: str) -> list[str]:
         return [places[0], key]
     if places:
         raise InputError(f"the setting {key!r} is ambiguous: write {' or '.join(f'{p}.{key}' for p in places)}")
-    nested = [f"{section}.{field}" for section, kind in sections.items() for field in kind.model_fields]
-    raise InputError(f"unknown setting {key!r}: {did_you_mean(key, [*Experiment.model_fields, *nested])}")
+    nested = {field for kind in sections.values() for field in kind.model_fields}
+    raise InputError(f"unknown setting {key!r}: {did_you_mean(key, {*Experiment.model_fields, *nested})}")
 
 
 def _assign(given: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:

@@ -24,6 +24,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise disk_trouble(path, error) from error
 
 
+def sweep_temporaries(folder: Path) -> None:
+    """Delete what writers that were killed left half-written."""
+    for path in folder.glob(".*.tmp") if folder.is_dir() else ():
+        path.unlink(missing_ok=True)
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Add a line and see it to the disk."""
     try:

@@ -52,7 +52,7 @@ FEATURES: tuple[tuple[tuple[float, float, float], float, tuple[float, float, flo
 )
 
 # Standard deviations of smooth random variation, by the degree of the spherical harmonic.
-SMOOTH = {2: 0.011, 3: 0.011, 4: 0.008}
+SMOOTH = {2: 0.013, 3: 0.014, 4: 0.010}
 MILDEST = 0.6  # the least severity of a synostosis, of 1
 NOISE = 0.006  # of the scanner, per coordinate
 
@@ -88,7 +88,10 @@ def heads(source: Source) -> Bundle:
 
 
 def head(rng: np.random.Generator, name: str, points: int) -> Floats:
-    """One normalised cloud; everything about its shape is drawn before its points are."""
+    """One normalised cloud of a class, or of one of the two coronal kinds.
+
+    Everything about the shape is drawn before the points, so the same head can be had with more or fewer.
+    """
     shape = draw_shape(rng, name)
     cloud = shape(draw_directions(rng, points))
     cloud += rng.normal(0.0, NOISE, cloud.shape)
@@ -187,22 +190,22 @@ def _severity(rng: np.random.Generator) -> float:
     return float(rng.uniform(MILDEST, 1.0))
 
 
-def _regions(head: Floats) -> tuple[Floats, Floats, Floats]:
+def _regions(cloud: Floats) -> tuple[Floats, Floats, Floats]:
     """How much each point belongs to the braincase (not the face), to its front and to its back."""
-    return _step(head[:, 2], -0.25, 0.20), _step(head[:, 1], -0.05, 0.75), _step(-head[:, 1], 0.0, 0.75)
+    return _step(cloud[:, 2], -0.25, 0.20), _step(cloud[:, 1], -0.05, 0.75), _step(-cloud[:, 1], 0.0, 0.75)
 
 
 def _control(rng: np.random.Generator) -> Deformity:
-    return lambda head: head
+    return lambda cloud: cloud
 
 
 def _sagittal(rng: np.random.Generator) -> Deformity:
     """Long and narrow, with a bulging forehead and occiput and a slight saddle between them."""
     s = _severity(rng)
 
-    def deform(head: Floats) -> Floats:
-        up, front, back = _regions(head)
-        x, y, z = head.T
+    def deform(cloud: Floats) -> Floats:
+        up, front, back = _regions(cloud)
+        x, y, z = cloud.T
         saddle = np.exp(-(((y + 0.05) / 0.35) ** 2)) * _step(z, 0.3, 0.8)
         return np.column_stack(
             [
@@ -219,9 +222,9 @@ def _metopic(rng: np.random.Generator) -> Deformity:
     """A triangular forehead with a ridge down its middle, and a head that is broader behind."""
     s = _severity(rng)
 
-    def deform(head: Floats) -> Floats:
-        up, front, back = _regions(head)
-        x, y, z = head.T
+    def deform(cloud: Floats) -> Floats:
+        up, front, back = _regions(cloud)
+        x, y, z = cloud.T
         ridge = np.exp(-((x / 0.16) ** 2))
         return np.column_stack(
             [
@@ -240,11 +243,12 @@ def _coronal(rng: np.random.Generator) -> Deformity:
 
 
 def _brachycephaly(rng: np.random.Generator) -> Deformity:
+    """The forehead steps back and grows up instead of out, and the whole head broadens."""
     s = _severity(rng)
 
-    def deform(head: Floats) -> Floats:
-        up, front, _ = _regions(head)
-        x, y, z = head.T
+    def deform(cloud: Floats) -> Floats:
+        up, front, _ = _regions(cloud)
+        x, y, z = cloud.T
         return np.column_stack(
             [
                 x * (1.0 + 0.06 * s),
@@ -260,9 +264,9 @@ def _plagiocephaly(rng: np.random.Generator) -> Deformity:
     """The forehead is flat on the side that closed and full on the other, and the face turns a little."""
     s, side = _severity(rng), 1.0 if rng.random() < 0.5 else -1.0
 
-    def deform(head: Floats) -> Floats:
-        up, front, back = _regions(head)
-        x, y, z = head.T
+    def deform(cloud: Floats) -> Floats:
+        up, front, back = _regions(cloud)
+        x, y, z = cloud.T
         closed = np.tanh(side * x / 0.30)
         return np.column_stack(
             [
@@ -278,6 +282,8 @@ def _plagiocephaly(rng: np.random.Generator) -> Deformity:
 DEFORMITIES: dict[str, Callable[[np.random.Generator], Deformity]] = {
     "control": _control,
     "coronal": _coronal,
+    "brachycephaly": _brachycephaly,
+    "plagiocephaly": _plagiocephaly,
     "metopic": _metopic,
     "sagittal": _sagittal,
 }

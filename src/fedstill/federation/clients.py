@@ -5,6 +5,7 @@ Memory grows with those who take part, not with the population: a client that is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -119,13 +120,16 @@ class ClientStore:
         """The clients that have state."""
         return torch.nonzero(self.rounds >= 0).flatten().tolist()
 
-    def sweep(self) -> None:
-        """Delete what an interrupted round left behind; one older version stays, for the checkpoint before."""
-        kept = {self._path(client, int(self.rounds[client])) for client in self.holders()}
-        for path in self.folder.glob("*.*.safetensors") if self.folder.exists() else ():
-            newest = int(self.rounds[int(path.name.split(".")[0])])
-            if path not in kept and int(path.name.split(".")[1]) > newest:
+    def sweep(self, older: Sequence[Tensors] = ()) -> None:
+        """Delete what an interrupted round left behind; the versions of an older checkpoint stay one more round."""
+        named = self._named(self.rounds)
+        self._outdated = sorted(set().union(*(self._named(versions["rounds"]) for versions in older)) - named)
+        for path in self.folder.glob("*.safetensors") if self.folder.exists() else ():
+            if path not in named and path not in self._outdated:
                 path.unlink()
+
+    def _named(self, rounds: Tensor) -> set[Path]:
+        return {self._path(client, int(rounds[client])) for client in torch.nonzero(rounds >= 0).flatten().tolist()}
 
     def _path(self, client: int, round: int) -> Path:
         return self.folder / f"{client}.{round}.safetensors"

@@ -12,6 +12,7 @@ timing.json            times, apart from everything that can be compared byte fo
 from __future__ import annotations
 
 import json
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -95,14 +96,35 @@ class RunFolder:
         write_atomically(path, right)
         return True
 
-    def model_path(self, which: str) -> Path:
-        return self.path / f"model-{which}.safetensors"
+    def model_path(self, which: str, round: int | None = None) -> Path:
+        """Where a finished run keeps a model; with a round, where a running one keeps that round's."""
+        return self.path / (f"model-{which}.safetensors" if round is None else f"model-{which}.{round}.safetensors")
 
-    def save_models(self, which: str, models: dict[str, Tensors]) -> str:
-        """Keep models, and return the digest of their file."""
+    def save_models(self, which: str, models: dict[str, Tensors], round: int | None = None) -> str:
+        """Keep models, and return the digest of their file; a method without shared models keeps none."""
+        if not models:
+            return ""
         data = pack_models(models).encode()
-        write_atomically(self.model_path(which), data)
+        write_atomically(self.model_path(which, round), data)
         return sha256(data).hexdigest()
+
+    def holds(self, which: str, leader: checkpoint.Leader) -> bool:
+        """Whether the leading round's model is there and undamaged."""
+        paths = (self.model_path(which, leader.round), self.model_path(which))
+        return not leader.digest or any(file_digest(path) == leader.digest for path in paths)
+
+    def drop_leaders(self, *kept: dict[str, checkpoint.Leader]) -> None:
+        """Delete the models of rounds that lead no more."""
+        named = {self.model_path(which, leader.round) for leaders in kept for which, leader in leaders.items()}
+        for path in set(self.path.glob("model-*.*.safetensors")) - named:
+            path.unlink()
+
+    def publish_leaders(self, leaders: dict[str, checkpoint.Leader]) -> None:
+        """The run is finished: give the leading models the names that people look for."""
+        for which, leader in leaders.items():
+            if (path := self.model_path(which, leader.round)).exists():
+                os.replace(path, self.model_path(which))
+        self.drop_leaders()
 
     def load_models(self, which: str) -> dict[str, Tensors]:
         """Models by architecture, as saved."""
@@ -114,6 +136,13 @@ class RunFolder:
 def pack_models(models: dict[str, Tensors]) -> Message:
     """Shared models as one message, each below its architecture's name."""
     return Message({n: t for name, state in models.items() for n, t in under(f"{name}/", state).items()})
+
+
+def file_digest(path: Path) -> str | None:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -83,8 +83,8 @@ class Federation:
         since = torch.full((len(self.profiles),), -1)
         return Progress(
             round=0,
-            server=self.method.start(self.streams),
-            fleet=self.participation.start(self.profiles, self.streams.at("fleet")),
+            server=_in_order(self.method.start(self.streams)),
+            fleet=_in_order(self.participation.start(self.profiles, self.streams.at("fleet"))),
             clients={**store.versions(), "since": since},
         )
 
@@ -108,7 +108,7 @@ class Federation:
         since = progress.clients["since"].clone()
         since[sorted(outcome.heard)] = progress.round
         clients = {**store.versions(), "since": since}
-        return replace(progress, round=progress.round + 1, server=server, clients=clients), outcome
+        return replace(progress, round=progress.round + 1, server=_in_order(server), clients=clients), outcome
 
     def _cohort(self, progress: Progress) -> list[Profile]:
         chosen = self.participation.select(progress.fleet, self.profiles, self._turn(progress.round, "select"))
@@ -166,6 +166,11 @@ class Federation:
         outcome.losses.update(_mean_losses(accepted))
         _stop_if_all_failed(requests, outcome.lost)
         return accepted
+
+
+def _in_order(state: Tensors) -> Tensors:
+    """By name, as a checkpoint would give it back: nothing may depend on whether the run was resumed."""
+    return dict(sorted(state.items()))
 
 
 def _mean_losses(replies: Sequence[Reply]) -> Mapping[str, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 
 from fedstill._version import __version__
 from fedstill.config import BEHAVIOUR
-from fedstill.core.files import disk_trouble, writable_folder
+from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder
 from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.task import Tensors
@@ -22,7 +22,7 @@ from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Leader, Progress
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.evaluate import Evaluation, personalises
-from fedstill.federation.folder import RunFolder, write_json
+from fedstill.federation.folder import RunFolder, file_digest, write_json
 from fedstill.federation.loop import Federation
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import Plan
@@ -87,9 +87,9 @@ class _Running:
             observer.start(self.plan.experiment, progress.journal)
         while progress.round < self.plan.experiment.rounds:
             began = perf_counter()
-            progress = self._round(progress)
+            before, progress = progress, self._round(progress)
             played = perf_counter()
-            self._commit(progress)
+            self._commit(progress, before)
             timing["rounds"].append(played - began)
             timing["checkpoints"].append(perf_counter() - played)
             for observer in self.observers:
@@ -117,8 +117,8 @@ class _Running:
     ) -> dict[str, Leader]:
         """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
 
-        A model that is not finite never leads. The files are written before the round is committed: should the
-        round be played again after a crash, it writes the same bytes again.
+        A model that is not finite never leads. Files are written before the round is committed, under the round's
+        number, so that what an earlier checkpoint names is never overwritten.
         """
         leaders = dict(progress.leaders)
         for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
@@ -126,29 +126,31 @@ class _Running:
                 continue
             held = leaders.get(which)
             if held is None or metrics["accuracy"] > held.score:
-                leaders[which] = Leader(number, metrics["accuracy"], self._keep(which, models))
+                leaders[which] = Leader(number, metrics["accuracy"], self.folder.save_models(which, models, number))
         return leaders
 
-    def _keep(self, which: str, models: dict[str, Tensors]) -> str:
-        return self.folder.save_models(which, models) if models else ""
-
-    def _commit(self, progress: Progress) -> None:
+    def _commit(self, progress: Progress, before: Progress) -> None:
         self.folder.append_journal(progress.journal[-1])
         checkpoint.save(self.folder.path, progress)
         self.store.committed()
+        self.folder.drop_leaders(progress.leaders, before.leaders)
 
     def _resume(self) -> Progress | None:
         """The newest state that is whole; whatever was damaged is said, and computed again."""
         found, notes = checkpoint.candidates(self.folder.path)
-        for progress in found:
+        progress = None
+        while found and progress is None:
+            progress = found.pop(0)
             self.store.restore(progress.clients)
-            if self.store.sound() and self._leaders_sound(progress):
-                break
-            notes.append(f"a file that round {progress.round} needs is damaged")
-        else:
-            progress = None
+            led = all(self.folder.holds(which, leader) for which, leader in progress.leaders.items())
+            if not (self.store.sound() and led):
+                notes.append(f"a file that round {progress.round} needs is damaged")
+                progress = None
+        if progress is None:
             self.store = ClientStore(self.folder.path / "clients", len(self.plan.profiles))
-        self.store.sweep()
+        sweep_temporaries(self.folder.path)
+        sweep_temporaries(self.store.folder)
+        self.store.sweep([older.clients for older in found])
         if self.folder.restore_journal(progress.journal if progress else ()) and progress:
             notes.append("the journal was restored from the checkpoint")
         for note in notes:
@@ -157,15 +159,10 @@ class _Running:
                 observer.note(f"{note}: {where}")
         return progress
 
-    def _leaders_sound(self, progress: Progress) -> bool:
-        return all(
-            not leader.digest or file_digest(self.folder.model_path(which)) == leader.digest
-            for which, leader in progress.leaders.items()
-        )
-
     def _finish(self, progress: Progress, timing: Record) -> None:
         models = dict(self.plan.method.models(progress.server))
-        last = self._keep("last", models)
+        last = self.folder.save_models("last", models)
+        self.folder.publish_leaders(progress.leaders)
         timing["seconds"] = sum(timing["rounds"]) + sum(timing["checkpoints"])
         write_json(self.folder.path / "timing.json", timing)
         personal = self.store if personalises(self.plan.method) else None
@@ -203,7 +200,7 @@ def summary(plan: Plan, progress: Progress) -> Record:
 
 def run_digest(models: dict[str, Tensors], store: ClientStore | None) -> str:
     """One hash over the shared models by architecture and, where there are personal models, all client state."""
-    whole = hashlib.sha256()
+    whole = sha256()
     for architecture in sorted(models):
         whole.update(f"{architecture} {digest(models[architecture])}\n".encode())
     if store is not None:
@@ -218,13 +215,6 @@ def finished(folder: RunFolder) -> bool:
     if result is None:
         return False
     return not result["model_last"] or file_digest(folder.model_path("last")) == result["model_last"]
-
-
-def file_digest(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return None
 
 
 @contextmanager

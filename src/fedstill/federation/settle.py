@@ -24,7 +24,7 @@ def fault(
         return f"lacks {_some(missing)}"
     if surplus := sorted(set(reply) - set(expected)):
         return f"holds {_some(surplus)}, which nobody asked for"
-    for name, (shape, dtype) in expected.items():
+    for name, (shape, dtype) in sorted(expected.items()):
         tensor = reply[name]
         if tensor.dtype != dtype:
             return f"{name} has type {tensor.dtype}, not {dtype}"

@@ -42,17 +42,18 @@ def cnn_bn(
 ) -> Classifier:
     """The `cnn` with BatchNorm and Dropout: everything that makes reproducible federated training hard.
 
-    BatchNorm adds 2 x 8 + 2 x 16 parameters, as many running statistics, and one integer counter a layer.
-    Dropout sits on the convolutional features and on the features the head reads.
+    BatchNorm replaces the 8 + 16 biases of the convolutions by twice as many parameters, and has as many running
+    statistics and one integer counter a layer. Dropout sits on what the convolutions found and on what the head
+    reads.
     """
     channels, height, breadth = image_shape(shape)
     extractor = nn.Sequential(
         ChannelsLast(),
-        nn.Conv2d(channels, width, 3, padding=1),
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
         nn.BatchNorm2d(width),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.Conv2d(width, 2 * width, 3, padding=1, bias=False),
         nn.BatchNorm2d(2 * width),
         nn.MaxPool2d(2),
         nn.ReLU(),

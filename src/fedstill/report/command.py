@@ -1,0 +1,72 @@
+"""The shortest command that runs an experiment again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedstill.config import Experiment, make_experiment
+from fedstill.config.assemble import parse_value
+from fedstill.report.describe import changed_settings
+
+_FLAGS = ("data", "model", "clients", "rounds", "seed")
+_PARTS = ("partition", "participation")
+
+
+def command(experiment: Experiment) -> str:
+    """`fedstill run METHOD`, with options for what differs from that method's defaults and nothing else.
+
+    Settings are written with their section, although a bare name would do: it stays right when another part gets a
+    setting of the same name.
+
+    >>> command(make_experiment({"method": "fedavg", "partition": {"name": "dirichlet", "alpha": 0.1}, "seed": 7}))
+    'fedstill run fedavg --partition dirichlet:alpha=0.1 --seed 7'
+    """
+    wanted = experiment.model_dump(mode="json")
+    given: dict[str, Any] = {"method": {"name": experiment.method.name, **changed_settings(experiment.method)}}
+    words = ["fedstill", "run", experiment.method.name]
+    settings = [f"method.{name}={_value(value)}" for name, value in changed_settings(experiment.method).items()]
+    base = make_experiment(given).model_dump(mode="json")
+    for section in _PARTS:
+        if wanted[section]["name"] != base[section]["name"]:
+            changed = changed_settings(getattr(experiment, section))
+            given[section] = {"name": wanted[section]["name"], **changed}
+            words += [f"--{section}", _part(wanted[section]["name"], changed)]
+            settings += [f"{section}.{name}={_value(value)}" for name, value in changed.items() if not _plain(value)]
+    # What the method's own defaults make of all that decides what is left to say.
+    base = make_experiment(given).model_dump(mode="json")
+    for path, value in _differences(base, wanted):
+        if path in _FLAGS and value is not None:
+            words += [f"--{path}", str(value)]
+        else:
+            settings.append(f"{path}={_value(value)}")
+    return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+
+
+def _differences(base: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings, by dotted path, in which the wanted configuration is not the base."""
+    for key, value in wanted.items():
+        before = base.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            yield from _differences(before, value, f"{prefix}{key}.")
+        elif value != before:
+            yield f"{prefix}{key}", value
+
+
+def _part(name: str, settings: Mapping[str, Any]) -> str:
+    plain = [f"{key}={_value(value)}" for key, value in settings.items() if _plain(value)]
+    return f"{name}:{','.join(plain)}" if plain else name
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value can stand in `name:key=value,key=value`."""
+    return "," not in _value(value)
+
+
+def _value(value: Any) -> str:
+    """As `--set` reads it back: text that would be read as something else is quoted."""
+    if isinstance(value, str) and parse_value(value) == value and value == value.strip():
+        return value
+    return json.dumps(value)

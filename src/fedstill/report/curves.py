@@ -1,0 +1,142 @@
+"""Figures of how runs went on: accuracy and loss by round, and accuracy by what had been sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedstill.report.facts import Facts, number
+from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, dash
+from fedstill.report.numbers import share, size, unit_of
+
+_FEW = 40  # up to here every round gets a dot
+_WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis
+
+
+_FROM_ZERO = {"rangemode": "tozero"}
+
+
+class _Lines:
+    """Curves and their key, as they are added."""
+
+    def __init__(self) -> None:
+        self.data: list[dict[str, Any]] = []
+        self.keys: list[Key] = []
+
+    def add(self, index: int, label: str, points: Sequence[tuple[float, float]], hover: str) -> None:
+        """One run's curve; by its index a run keeps its colour in every figure."""
+        self.keys.append(Key(label, colour(index), len(self.data), DASHES[dash(index)]))
+        self.data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if len(points) <= _FEW else "lines",
+                "name": label,
+                "x": [x for x, _ in points],
+                "y": [y for _, y in points],
+                "line": {"color": colour(index), "dash": dash(index), "width": 2.25},
+                "marker": {"color": colour(index), "size": 6},
+                "hovertemplate": f"{hover}<extra></extra>",
+                "hoverlabel": {"bordercolor": colour(index)},
+            }
+        )
+
+    def cross(self, broken: Sequence[tuple[Facts, int]]) -> None:
+        """Mark rounds after which a model was not finite."""
+        self.keys.append(Key("model not finite", ALARM, len(self.data), shape="cross"))
+        self.data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "model not finite",
+                "x": [round for _, round in broken],
+                # A model without a score still has to be seen: on the floor.
+                "y": [dict(run.curve).get(round, 0.0) for run, round in broken],
+                "marker": {"color": ALARM, "symbol": "x", "size": 10},
+                "hovertemplate": "round %{x}: the model is not finite<extra></extra>",
+            }
+        )
+
+
+def curves(runs: Sequence[Facts]) -> list[Figure]:
+    """Those that have something to show."""
+    return [figure for figure in (_accuracy(runs), _loss(runs), _traffic(runs)) if figure.data]
+
+
+def _accuracy(runs: Sequence[Facts]) -> Figure:
+    lines, told = _Lines(), []
+    for index, run in enumerate(runs):
+        if run.curve:
+            lines.add(index, run.title, run.curve, "round %{x}: %{y:.2%}")
+            told.append(_course(run))
+    broken = [(run, round) for run in runs for round in run.broken]
+    if broken:
+        lines.cross(broken)
+    return Figure(
+        "accuracy",
+        "Test accuracy by round",
+        f"Test accuracy after each round. {' '.join(told)}",
+        "Share of the test samples that the model gets right after each round; of clients' own models, their mean.",
+        lines.data,
+        {"xaxis": _rounds(), "yaxis": axis("test accuracy", tickformat=".0%")},
+        lines.keys,
+    )
+
+
+def _loss(runs: Sequence[Facts]) -> Figure:
+    lines, told = _Lines(), []
+    for index, run in enumerate(runs):
+        terms = list(dict.fromkeys(term for record in run.journal for term in record["loss"]))
+        for term in terms:
+            label = run.title if len(terms) == 1 else f"{run.title}: {term}"
+            values = [(record["round"] + 1, number(record["loss"].get(term))) for record in run.journal]
+            points = [(round, value) for round, value in values if value is not None]
+            if points:
+                lines.add(index, label, points, "round %{x}: %{y:.4f}")
+                told.append(f"“{label}” goes from {points[0][1]:.3f} to {points[-1][1]:.3f}.")
+    return Figure(
+        "loss",
+        "Training loss by round",
+        f"Mean training loss of each round. {' '.join(told)}",
+        "What the clients minimised, on their own data, averaged over a round and weighted by samples. On unequal"
+        " shards it is low because few classes are easy to tell apart, not because the shared model is good.",
+        lines.data,
+        {"xaxis": _rounds(), "yaxis": axis("training loss", rangemode="tozero")},
+        lines.keys,
+    )
+
+
+def _traffic(runs: Sequence[Facts]) -> Figure:
+    chosen = [(index, run) for index, run in enumerate(runs) if not run.pooled and run.traffic_curve]
+    amounts = [amount for _, run in chosen for amount, _ in run.traffic_curve if amount > 0]
+    unit, scale = unit_of(max(amounts, default=0))
+    wide = bool(amounts) and max(amounts) > _WIDE * min(amounts)
+    lines, told = _Lines(), []
+    for index, run in chosen:
+        points = [(amount / scale, accuracy) for amount, accuracy in run.traffic_curve if amount > 0 or not wide]
+        lines.add(index, run.title, points, f"%{{x:.3~f}} {unit}: %{{y:.2%}}")
+        amount, accuracy = run.traffic_curve[-1]
+        told.append(f"{run.quoted} reaches {share(accuracy, 1)} with {size(amount)}.")
+    return Figure(
+        "traffic",
+        "Test accuracy by measured traffic",
+        f"Test accuracy against all bytes sent so far, up and down. {' '.join(told)}",
+        "Bytes of the messages as they were encoded, both ways, over all clients. Pooled training is left out: it"
+        " sends no models.",
+        lines.data,
+        {
+            "xaxis": axis(
+                f"sent so far, up and down ({unit})", **({"type": "log", "dtick": 1} if wide else _FROM_ZERO)
+            ),
+            "yaxis": axis("test accuracy", tickformat=".0%"),
+        },
+        lines.keys,
+    )
+
+
+def _course(run: Facts) -> str:
+    (first, start), (last, end) = run.curve[0], run.curve[-1]
+    return f"{run.quoted} goes from {share(start, 1)} in round {first} to {share(end, 1)} in round {last}."
+
+
+def _rounds() -> dict[str, Any]:
+    return axis("round", tickformat=",d", nticks=10)

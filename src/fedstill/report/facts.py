@@ -1,0 +1,94 @@
+"""A run as the report sees it: read from disk once, with the numbers that words, table and figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from fedstill.config import Experiment
+from fedstill.federation.result import Run
+from fedstill.methods import methods
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One finished run under the title it has in the report."""
+
+    title: str
+    experiment: Experiment
+    config: Record
+    result: Record
+    journal: tuple[Record, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, title: str, run: Run) -> Facts:
+        return cls(title, run.experiment, run.config, run.result, tuple(run.journal), run.seconds)
+
+    @property
+    def quoted(self) -> str:
+        return f"“{self.title}”"
+
+    @property
+    def pooled(self) -> bool:
+        """All data in one place: its messages never leave the machine, so they are not traffic."""
+        return methods[self.experiment.method.name].pooled
+
+    @property
+    def alone(self) -> bool:
+        """Every client trained without the others."""
+        return self.experiment.method.name == "local-only"
+
+    def accuracy(self, which: str = "last") -> float | None:
+        return number(self.result["accuracy"].get(which))
+
+    def class_accuracy(self, which: str = "last") -> float | None:
+        return number(self.result["class_accuracy"].get(which))
+
+    def round_of(self, which: str) -> int:
+        """The round a model is of, as people count: from one."""
+        return int(self.result["round_of"][which]) + 1
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Test accuracy by round, where it was measured."""
+        return [(record["round"] + 1, accuracy) for record, accuracy in self._evaluated()]
+
+    @property
+    def traffic_curve(self) -> list[tuple[int, float]]:
+        """Test accuracy by all the bytes that had crossed by then, both ways."""
+        total, crossed = 0, {}
+        for record in self.journal:
+            total += record["bytes"]["up"] + record["bytes"]["down"]
+            crossed[record["round"]] = total
+        return [(crossed[record["round"]], accuracy) for record, accuracy in self._evaluated()]
+
+    @property
+    def broken(self) -> list[int]:
+        """The rounds after which the model was not finite."""
+        return [record["round"] + 1 for record in self.journal if not record.get("finite", True)]
+
+    @property
+    def asked(self) -> int:
+        """How many replies were hoped for, over all rounds: a client may be lost before it is asked."""
+        return sum(len({*record["asked"], *(lost["client"] for lost in record["lost"])}) for record in self.journal)
+
+    @property
+    def partial(self) -> bool:
+        """Whether some client was missing in some round."""
+        return any(len(record["accepted"]) < self.experiment.clients for record in self.journal)
+
+    def _evaluated(self) -> Iterator[tuple[Record, float]]:
+        for record in self.journal:
+            accuracy = number((record.get("metrics") or {}).get("accuracy"))
+            if accuracy is not None:
+                yield record, accuracy
+
+
+def number(value: Any) -> float | None:
+    """A number that can be drawn and written; None for one that is missing or not finite."""
+    return float(value) if isinstance(value, int | float) and isfinite(value) else None

@@ -1,0 +1,174 @@
+"""Figures over clients: who took part when, and who has what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedstill.report import describe
+from fedstill.report.facts import Facts, Record
+from fedstill.report.figure import Figure, Key, axis
+from fedstill.report.numbers import listed
+from fedstill.report.shards import Table
+
+_ROWS = 60  # more clients than this are counted, not drawn one by one
+_COLUMNS = 300
+_NUMBERS = 16  # up to so many clients there is room for numbers in the cells
+
+_ACCEPTED, _UNUSED = "accepted", "reply unused, round skipped"
+_COLOURS = {
+    _ACCEPTED: "var(--taken)",
+    _UNUSED: "var(--unused)",
+    "dropped": "var(--dropped)",
+    "refused": "var(--refused)",
+    "failed": "var(--failed)",
+    "abstained": "var(--abstained)",
+}
+
+
+def attendance(runs: Sequence[Facts]) -> list[Figure]:
+    """Who took part when, for every run in which somebody did not."""
+    return [_attendance(number, run) for number, run in enumerate(runs) if run.partial]
+
+
+def _attendance(number: int, run: Facts) -> Figure:
+    fates = [_fates(record) for record in run.journal]
+    reasons = [name for name in _all_reasons(fates) if any(name in fate.values() for fate in fates)]
+    few = run.experiment.clients <= _ROWS
+    data, layout = _squares(run, fates, reasons) if few else _bars(run, fates, reasons)
+    totals = [f"{sum(list(fate.values()).count(name) for fate in fates):,} {_label(name)}" for name in reasons]
+    return Figure(
+        f"attendance-{number}",
+        run.title,
+        f"Replies by {'client and ' if few else ''}round in {run.quoted}: {listed(totals) if totals else 'none'}.",
+        f"Participation: {describe.part(run.experiment.participation)}. Over all rounds: "
+        f"{listed(totals) if totals else 'nobody took part'}.",
+        data,
+        layout,
+        [Key(_label(name), _colour(name), shape="box") for name in reasons],
+    )
+
+
+def _fates(record: Record) -> dict[int, str]:
+    """What became of each client that was wanted in a round."""
+    fates = dict.fromkeys(record["asked"], _UNUSED) | dict.fromkeys(record["accepted"], _ACCEPTED)
+    return fates | {lost["client"]: lost["reason"] for lost in record["lost"]}
+
+
+def _squares(
+    run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """A square per client and round; one trace per fate, so that each has one colour."""
+    clients = range(run.experiment.clients)
+    rounds = [record["round"] + 1 for record in run.journal]
+    data = [
+        {
+            "type": "heatmap",
+            "x": rounds,
+            "y": list(clients),
+            "z": [[1 if fate.get(client) == name else None for fate in fates] for client in clients],
+            "colorscale": [[0, _colour(name)], [1, _colour(name)]],
+            "showscale": False,
+            "xgap": 2 if len(rounds) <= _ROWS else 0,
+            "ygap": 2,
+            "hovertemplate": f"round %{{x}}, client %{{y}}: {_label(name)}<extra></extra>",
+        }
+        for name in reasons
+    ]
+    ends = {"range": [0.5, len(rounds) + 0.5], "tickformat": ",d", "nticks": 10, "showgrid": False}
+    rows = {"range": [len(clients) - 0.5, -0.5], "tickformat": ",d", "nticks": 12, "showgrid": False}
+    return data, {
+        "height": 110 + max(60, 17 * len(clients)),
+        "xaxis": axis("round", **ends),
+        "yaxis": axis("client", **rows),
+    }
+
+
+def _bars(run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+    data = [
+        {
+            "type": "bar",
+            "name": _label(name),
+            "x": [record["round"] + 1 for record in run.journal],
+            "y": [list(fate.values()).count(name) for fate in fates],
+            "marker": {"color": _colour(name)},
+            "hovertemplate": f"round %{{x}}: %{{y:,}} {_label(name)}<extra></extra>",
+        }
+        for name in reasons
+    ]
+    return data, {
+        "barmode": "stack",
+        "bargap": 0.15,
+        "xaxis": axis("round", tickformat=",d", nticks=10),
+        "yaxis": axis("clients", tickformat=",d"),
+    }
+
+
+def partitions(runs: Sequence[Facts], tables: Mapping[str, Table]) -> list[Figure]:
+    """Who has what, once for runs that share a partition."""
+    shared: dict[str, list[Facts]] = {}
+    for run in runs:
+        if run.title in tables:
+            shared.setdefault(repr(tables[run.title]), []).append(run)
+    # One scale for all, or an even partition would look as lopsided as a skewed one.
+    most = max((count for group in shared.values() for row in tables[group[0].title] for count in row), default=1)
+    return [_partition(number, group, tables[group[0].title], most) for number, group in enumerate(shared.values())]
+
+
+def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> Figure:
+    run, shown = group[0], table[:_COLUMNS]
+    classes = [str(name) for name in run.config["classes"]]
+    sizes = [sum(row) for row in table]
+    held = [sum(count > 0 for count in row) for row in table]
+    titles = listed([each.quoted for each in group])
+    numbers = len(shown) <= _NUMBERS
+    spread = f"{_range(sizes)} samples of {_range(held)} classes each"
+    name = describe.part(run.experiment.partition)
+    cut = f" The first {_COLUMNS} clients are shown." if len(table) > _COLUMNS else ""
+    return Figure(
+        f"partition-{number}",
+        name,
+        f"Samples by client and class, {name}: {len(table):,} clients have {spread}.",
+        f"Samples by client and class in {titles}. Clients have {spread}.{cut}",
+        [
+            {
+                "type": "heatmap",
+                "x": list(range(len(shown))),
+                "y": [f"{name} " for name in classes],
+                # The square root lets a handful of samples be seen beside a thousand.
+                "z": [[row[index] ** 0.5 for row in shown] for index in range(len(classes))],
+                "text": [[f"{row[index]:,}" if row[index] else "" for row in shown] for index in range(len(classes))],
+                "texttemplate": "%{text}" if numbers else "",
+                "textfont": {"size": 10},
+                "colorscale": [[step / 3, f"var(--shade-{step})"] for step in range(4)],
+                "zmin": 0,
+                "zmax": most**0.5,
+                "showscale": False,
+                "xgap": 1 if numbers else 0,
+                "ygap": 1,
+                "hovertemplate": "client %{x}, class %{y}: %{text} samples<extra></extra>",
+            }
+        ],
+        {
+            "height": 110 + max(60, 20 * min(len(classes), 40)),
+            "xaxis": axis("client", tickformat=",d", nticks=12, showgrid=False),
+            "yaxis": axis("class", type="category", autorange="reversed", showgrid=False),
+        },
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _all_reasons(fates: Sequence[Mapping[int, str]]) -> list[str]:
+    return list(dict.fromkeys([*_COLOURS, *(name for fate in fates for name in fate.values())]))
+
+
+def _colour(name: str) -> str:
+    return _COLOURS.get(name, "var(--failed)")
+
+
+def _label(name: str) -> str:
+    return name if name in (_ACCEPTED, _UNUSED) else f"lost: {name}"

@@ -1,0 +1,64 @@
+"""What tests of several rooms share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from fedstill.config import make_experiment
+from fedstill.core.message import Message
+from fedstill.core.protocols import Engine, Reply
+from fedstill.engines import InProcess, Processes, Wire
+from fedstill.federation.plan import Plan, make_plan
+
+TINY = {"data": "digits", "clients": 5, "rounds": 3, "model": "cnn", "training": {"epochs": 1, "batch": 64}}
+
+
+@pytest.fixture(autouse=True)
+def _no_outside_data(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests must pass on a machine without any data sets."""
+    monkeypatch.setenv("FEDSTILL_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
+
+
+@pytest.fixture
+def tiny_plan() -> Any:
+    """A plan of a tiny experiment, with whatever a test wants different."""
+
+    def make(**changes: Any) -> Plan:
+        return make_plan(make_experiment({**TINY, "method": "fedavg", **changes}))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def engines() -> Iterator[dict[str, Engine]]:
+    """Every engine, with worker pools that all tests reuse."""
+    pools = {f"processes-{size}": Processes(size) for size in (1, 2, 3)}
+    yield {"in-process": InProcess(), "wire": Wire(), **pools}
+    for pool in pools.values():
+        pool.__exit__(None, None, None)
+
+
+class Tampered:
+    """An engine whose clients misbehave, as told by `tamper(reply, turn)`, and that poisons global generators."""
+
+    def __init__(self, engine: Engine, tamper: Any) -> None:
+        self.engine, self.tamper = engine, tamper
+        self.open = engine.open
+
+    def carry(self, exchange: Any, jobs: Any, turn: Any) -> Any:
+        for outcome in self.engine.carry(exchange, jobs, turn):
+            torch.manual_seed(outcome.profile.id * 7919 + turn.round)  # must not matter to anybody
+            if isinstance(outcome, Reply):
+                message = self.tamper(outcome, turn)
+                if message is not None:
+                    outcome = Reply(outcome.profile, Message(message), outcome.state, outcome.work)
+            yield outcome
+
+
+@pytest.fixture
+def tampered() -> Any:
+    return Tampered

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from fedstill.core.errors import InputError, RunError
+from fedstill.core.files import append_line, disk_trouble, writable_folder, write_atomically
+
+
+def test_a_file_is_written_and_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_atomically(path, b"old")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["state"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_at_any_point_leaves_the_old_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"old")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(RunError, match="the disk is full"):
+        write_atomically(path, b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
+    write_atomically(tmp_path / "state", b"x")
+    assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as caught:
+        write_atomically(tmp_path / "gone" / "state", b"x")
+    assert str(tmp_path / "gone" / "state") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_in_place_of_the_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with pytest.raises(RunError, match="cannot write"):
+        write_atomically(tmp_path / "state", b"x")
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    append_line(path, b"one\n")
+    append_line(path, b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_says_so_and_what_to_do() -> None:
+    with pytest.raises(RunError) as caught:
+        append_line(Path("/dev/full"), b"line\n")
+    assert str(caught.value) == (
+        "cannot write /dev/full: the disk is full: free some space,"
+        " then run the same command again to go on from the last round"
+    )
+
+
+def test_other_trouble_is_told_in_the_systems_words() -> None:
+    text = str(disk_trouble(Path("x"), OSError(errno.EROFS, "Read-only file system")))
+    assert "Read-only file system" in text
+    assert "disk is full" not in text
+    assert "quota" in str(disk_trouble(Path("x"), OSError("quota")))  # an error without a number
+
+
+def test_a_folder_is_made_and_probed_and_left_empty(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert writable_folder(folder) == folder
+    assert folder.is_dir()
+    assert os.listdir(folder) == []
+    assert writable_folder(folder) == folder
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot write to the folder .*; choose another one"):
+        writable_folder(tmp_path / place)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_an_unwritable_folder_is_refused() -> None:
+    with pytest.raises(InputError, match="cannot write to the folder"):
+        writable_folder(Path("/proc/self"))

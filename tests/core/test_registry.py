@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from fedstill.core.errors import FedstillError, InputError, RunError, did_you_mean
+from fedstill.core.registry import Registry
+
+
+@pytest.fixture
+def shapes() -> Registry:
+    registry: Registry = Registry("shape")
+
+    @registry.register("square")
+    def square() -> None:
+        """Four equal sides.
+
+        And four equal angles.
+        """
+
+    @registry.register("circle")
+    def circle() -> None:
+        pass
+
+    return registry
+
+
+def test_names_are_sorted_and_found(shapes: Registry) -> None:
+    assert shapes.names() == list(shapes) == ["circle", "square"]
+    assert "square" in shapes
+    assert "Square" not in shapes
+    assert shapes["square"].__name__ == "square"
+
+
+def test_a_summary_is_the_first_line(shapes: Registry) -> None:
+    assert shapes.summary("square") == "Four equal sides."
+    assert shapes.summary("circle") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("squar", "unknown shape 'squar': did you mean 'square'? Known: circle, square"),
+        ("zzz", "unknown shape 'zzz': known: circle, square"),
+        ("", "unknown shape '': known: circle, square"),
+    ],
+)
+def test_an_unknown_name_is_one_sentence(shapes: Registry, name: str, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        shapes[name]
+    assert str(caught.value) == expected
+    with pytest.raises(InputError):
+        shapes.summary(name)
+
+
+def test_two_parts_of_one_name_are_refused_and_the_first_stays(shapes: Registry) -> None:
+    def another() -> None: ...
+
+    held = shapes["square"]
+    with pytest.raises(InputError, match="two shapes are called 'square'"):
+        shapes.register("square")(another)
+    assert shapes["square"] is held
+
+
+def test_the_same_definition_may_be_registered_again(shapes: Registry) -> None:
+    """A plugin that is loaded twice defines equal parts anew; the latest counts."""
+
+    def definition() -> object:
+        class Part: ...
+
+        return Part
+
+    first, second = definition(), definition()
+    shapes.register("part")(first)
+    assert shapes.register("part")(second) is second
+    assert shapes["part"] is second
+
+
+def test_exit_codes() -> None:
+    assert (InputError.exit_code, RunError.exit_code) == (2, 1)
+    assert issubclass(InputError, FedstillError)
+    assert issubclass(RunError, FedstillError)
+
+
+def test_the_nearest_of_several_is_suggested() -> None:
+    assert did_you_mean("fedporx", ["fedprox", "fedavg", "fedadam"]) == (
+        "did you mean 'fedprox'? Known: fedadam, fedavg, fedprox"
+    )

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from fedstill.core.training import Training, load_moments, moments_of, set_rate
+
+
+def test_a_constant_rate() -> None:
+    assert [Training().factor(turn, 10) for turn in (0, 5, 9)] == [1, 1, 1]
+
+
+def test_a_stepped_rate_by_hand() -> None:
+    """Half every three turns: 1, 1, 1, 1/2, 1/2, 1/2, 1/4."""
+    training = Training(schedule="step", step_every=3, step_factor=0.5)
+    assert [training.factor(turn, 7) for turn in range(7)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
+
+
+def test_a_cosine_rate_by_hand() -> None:
+    """(1 + cos(pi t / 4)) / 2 at t = 0..3: 1, (1 + sqrt(1/2)) / 2, 1/2, (1 - sqrt(1/2)) / 2; never quite zero."""
+    training = Training(schedule="cosine")
+    expected = [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]
+    assert [training.factor(turn, 4) for turn in range(4)] == pytest.approx(expected, abs=1e-15)
+
+
+def test_the_seeds_schedule() -> None:
+    """x 0.7 every 20 of 200 epochs: 0.7^9 in the last twenty."""
+    assert Training(schedule="step").factor(199, 200) == pytest.approx(0.7**9, rel=1e-12)
+    assert Training(schedule="step").factor(19, 200) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"batch": 0},
+        {"rate": 0},
+        {"rate": -1},
+        {"rate": math.nan},
+        {"rate": math.inf},
+        {"momentum": 1},
+        {"momentum": -0.1},
+        {"weight_decay": -1},
+        {"clip": 0},
+        {"step_factor": 0},
+        {"step_factor": 1.1},
+        {"step_every": 0},
+        {"optimiser": "lion"},
+        {"schedule": "linear"},
+        {"lr": 0.1},
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong: dict) -> None:
+    with pytest.raises(ValidationError):
+        Training(**wrong)
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        Training().rate = 1.0
+
+
+GRADIENTS = [
+    torch.tensor([1.0, -2.0, 0.5, 0.0]),
+    torch.tensor([0.3, 0.1, -4.0, 2.0]),
+    torch.tensor([0.0, 1.0, 1.0, -1]),
+]
+
+
+def stepped(training: Training, start: Tensor) -> Tensor:
+    weight = nn.Parameter(start.clone())
+    optimiser = training.make_optimiser([weight])
+    for gradient in GRADIENTS:
+        weight.grad = gradient.clone()
+        optimiser.step()
+    return weight.detach()
+
+
+def test_sgd_against_its_equations() -> None:
+    """g += decay w; v = momentum v + g (v = g in the first step); w -= rate v."""
+    start = torch.tensor([1.0, 2.0, -3.0, 0.25])
+    w, v = start.double(), torch.zeros(4, dtype=torch.float64)
+    for g in GRADIENTS:
+        v = 0.9 * v + g.double() + 0.01 * w
+        w = w - 0.1 * v
+    got = stepped(Training(rate=0.1, momentum=0.9, weight_decay=0.01), start)
+    torch.testing.assert_close(got.double(), w, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_adam_against_its_equations(kind: str) -> None:
+    """m = 0.9 m + 0.1 g; v = 0.999 v + 0.001 g^2; w -= rate (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) + 1e-8).
+
+    Weight decay is added to the gradient by adam, and shrinks the weight by rate * decay beforehand in adamw.
+    """
+    start = torch.tensor([1.0, 2.0, -3.0, 0.25])
+    w = start.double()
+    m, v = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    for t, gradient in enumerate(GRADIENTS, start=1):
+        g = gradient.double()
+        if kind == "adam":
+            g = g + 0.01 * w
+        else:
+            w = w * (1 - 0.05 * 0.01)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        w = w - 0.05 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+    got = stepped(Training(optimiser=kind, rate=0.05, weight_decay=0.01), start)
+    torch.testing.assert_close(got.double(), w, atol=1e-6, rtol=0)
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = nn.Linear(2, 1)
+    model.bias.requires_grad_(False)
+    optimiser = Training().make_optimiser(model.parameters())
+    assert [p.shape for group in optimiser.param_groups for p in group["params"]] == [(1, 2)]
+
+
+def test_the_rate_can_be_set() -> None:
+    """One step of plain SGD with rate 0.25 instead of 0.05: 1 - 0.25 * 2 = 0.5."""
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimiser = Training(momentum=0).make_optimiser([weight])
+    set_rate(optimiser, 0.25)
+    weight.grad = torch.tensor([2.0])
+    optimiser.step()
+    assert weight.item() == 0.5
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_moments_put_back_continue_to_the_bit(kind: str) -> None:
+    training = Training(optimiser=kind, weight_decay=0.01)
+    start = [torch.rand(3, 2), torch.rand(5)]
+    gradients = [[torch.randn(3, 2), torch.randn(5)] for _ in range(6)]
+
+    def walk(weights: list[nn.Parameter], optimiser: torch.optim.Optimizer, steps: range) -> None:
+        for step in steps:
+            for weight, gradient in zip(weights, gradients[step], strict=True):
+                weight.grad = gradient.clone()
+            optimiser.step()
+
+    straight = [nn.Parameter(w.clone()) for w in start]
+    walk(straight, training.make_optimiser(straight), range(6))
+
+    halfway = [nn.Parameter(w.clone()) for w in start]
+    optimiser = training.make_optimiser(halfway)
+    walk(halfway, optimiser, range(3))
+    moments = moments_of(optimiser)
+    resumed = [nn.Parameter(w.detach().clone()) for w in halfway]
+    fresh = training.make_optimiser(resumed)
+    load_moments(fresh, moments)
+    again = moments_of(fresh)
+    assert again.keys() == moments.keys()
+    assert all(torch.equal(again[name], moments[name]) for name in moments)
+    walk(halfway, optimiser, range(3, 6))  # must not reach into what was taken
+    assert all(torch.equal(again[name], moments[name]) for name in moments)
+    walk(resumed, fresh, range(3, 6))
+    assert all(torch.equal(a, b) for a, b in zip(straight, resumed, strict=True))
+    assert all(torch.equal(again[name], moments[name]) for name in moments)
+
+
+def test_the_names_of_moments() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    for kind, expected in (("sgd", {"0/momentum_buffer"}), ("adam", {"0/exp_avg", "0/exp_avg_sq", "0/step"})):
+        optimiser = Training(optimiser=kind).make_optimiser([weight])
+        assert moments_of(optimiser) == {}
+        weight.grad = torch.ones(2)
+        optimiser.step()
+        assert set(moments_of(optimiser)) == expected
+
+
+def test_no_moments_leave_an_optimiser_fresh_and_keep_its_rate() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimiser = Training(rate=0.3).make_optimiser([weight])
+    load_moments(optimiser, {})
+    assert moments_of(optimiser) == {}
+    assert optimiser.param_groups[0]["lr"] == 0.3
+    assert optimiser.param_groups[0]["momentum"] == 0.9

@@ -1,0 +1,111 @@
+"""The promise of the house: any method with any engine, order, encoding and interruption gives the same bits.
+
+Every registered method runs here automatically, on a model with Dropout and BatchNorm, with torch's global
+generator poisoned between clients, a lost upload, a refused reply and a client that is first contacted late.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill.core.protocols import Engine
+from fedstill.federation.plan import Plan
+from fedstill.federation.run import execute
+from fedstill.methods import methods
+
+ROUNDS = 4
+ENGINES = ["wire", "processes-1", "processes-2", "processes-3"]
+
+
+def nan_from_client_two(reply: Any, turn: Any) -> dict[str, Any] | None:
+    if (reply.profile.id, turn.round) != (2, 1) and (reply.profile.id, turn.round) != (0, 1):
+        return None
+    return {
+        name: tensor * float("nan") if tensor.is_floating_point() else tensor for name, tensor in reply.message.items()
+    }
+
+
+@pytest.fixture
+def plan(tiny_plan: Any, request: pytest.FixtureRequest) -> Plan:
+    return tiny_plan(
+        method=request.param,
+        model="cnn-bn",
+        rounds=ROUNDS,
+        seed=11,
+        participation={"name": "random", "number": 3, "dropout": 0.25},
+        validation=0.1,
+        training={"epochs": 1, "batch": 32, "keep_optimiser": True},
+    )
+
+
+def everything(run: Path) -> dict[str, bytes]:
+    """All files of a run that are promised to be equal byte for byte."""
+    left_out = {"timing.json", ".lock", "checkpoint-previous.safetensors"}
+    files = [path for path in run.rglob("*") if path.is_file() and path.name not in left_out]
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(files)}
+
+
+class StopAfter:
+    """An observer that ends the attempt after some round, as a crash would."""
+
+    def __init__(self, round: int) -> None:
+        self.stop = round
+
+    def start(self, experiment: Any, journal: Any) -> None: ...
+
+    def round(self, record: dict[str, Any]) -> None:
+        if record["round"] == self.stop:
+            raise KeyboardInterrupt
+
+    def note(self, text: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+@pytest.fixture
+def reference(plan: Plan, engines: dict[str, Engine], tampered: Any, tmp_path: Path) -> dict[str, bytes]:
+    engine = tampered(engines["in-process"], nan_from_client_two)
+    return everything(execute(plan, engine, tmp_path / "reference").path)
+
+
+@pytest.mark.parametrize("plan", methods.names(), indirect=True)
+def test_every_engine_gives_the_same_bits(
+    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path
+) -> None:
+    for name in ENGINES:
+        run = execute(plan, tampered(engines[name], nan_from_client_two), tmp_path / name)
+        assert everything(run.path) == reference, name
+
+
+@pytest.mark.parametrize("plan", methods.names(), indirect=True)
+def test_resuming_after_any_round_gives_the_same_bits(
+    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path
+) -> None:
+    engine = tampered(engines["in-process"], nan_from_client_two)
+    for stop in range(ROUNDS):
+        out = tmp_path / f"stopped-{stop}"
+        with pytest.raises(KeyboardInterrupt):
+            execute(plan, engine, out, [StopAfter(stop)])
+        assert everything(execute(plan, engine, out).path) == reference, stop
+
+
+def test_the_conformance_run_has_everything_that_can_go_wrong(
+    tiny_plan: Any, engines: dict[str, Engine], tampered: Any, tmp_path: Path
+) -> None:
+    plan = tiny_plan(
+        rounds=ROUNDS,
+        seed=11,
+        participation={"name": "random", "number": 3, "dropout": 0.25},
+    )
+    run = execute(plan, tampered(engines["in-process"], nan_from_client_two), tmp_path)
+    journal = run.journal()
+    reasons = [lost["reason"] for record in journal for lost in record["lost"]]
+    assert "dropped" in reasons
+    assert "refused" in reasons
+    assert any("accepted" in record and record["accepted"] for record in journal)
+    heard_in_first = set(journal[0]["accepted"])
+    later = {client for record in journal[1:] for client in record["accepted"]}
+    assert later - heard_in_first - set(journal[0]["asked"]), "nobody was contacted late"
