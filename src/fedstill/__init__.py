@@ -6,14 +6,26 @@
 True
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedstill._version import __version__
-from fedstill.config import Experiment
-from fedstill.core.errors import FedstillError, InputError, RunError
-from fedstill.data.catalogue import datasets
-from fedstill.federation.launch import run
-from fedstill.federation.result import Run
-from fedstill.methods import methods
-from fedstill.models import models
+
+if TYPE_CHECKING:
+    from fedstill.config import Experiment
+    from fedstill.core.errors import FedstillError, InputError, RunError
+    from fedstill.federation.launch import run
+    from fedstill.federation.result import Run
+
+# Loaded when first used, so that `import fedstill` and `fedstill --help` do not wait for torch.
+_HOMES = {
+    "fedstill.config": ("Experiment",),
+    "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
+    "fedstill.federation.launch": ("run",),
+    "fedstill.federation.result": ("Run",),
+}
 
 __all__ = [
     "Experiment",
@@ -22,8 +34,16 @@ __all__ = [
     "Run",
     "RunError",
     "__version__",
-    "datasets",
-    "methods",
-    "models",
     "run",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -94,7 +94,7 @@ def test_a_folder_is_made_and_probed_and_left_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="cannot write to the folder .*; choose another one"):
+    with pytest.raises(InputError, match=r"cannot write to the folder .*; choose another one"):
         writable_folder(tmp_path / place)
 
 

@@ -310,7 +310,7 @@ def test_a_model_handed_over_in_eval_is_trained_in_train_mode() -> None:
     model = network("a").eval()
     run(learner(model, Training()), rows(), batch=5)
     assert model.training
-    assert model[1].num_batches_tracked.item() == 4
+    assert model[1].num_batches_tracked.item() == 5
 
 
 def test_the_meter_counts_learners_and_passes() -> None:

@@ -101,7 +101,7 @@ def test_a_broken_plugin_is_one_sentence_and_leaves_nothing(tmp_path: Path, text
 
 def test_a_sentence_of_ours_passes_through(tmp_path: Path) -> None:
     path = written(tmp_path, "from fedstill.core.errors import InputError\nraise InputError('already one sentence')")
-    with pytest.raises(InputError, match="^already one sentence$"):
+    with pytest.raises(InputError, match=r"^already one sentence$"):
         load_plugin(path)
 
 

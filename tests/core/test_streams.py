@@ -81,9 +81,14 @@ def test_ambient_puts_the_global_generator_back() -> None:
 
 def test_ambient_puts_the_global_generator_back_after_an_exception() -> None:
     before = torch.default_generator.get_state()
-    with pytest.raises(KeyError), Streams(0).ambient("x"):
-        torch.rand(3)
-        raise KeyError
+
+    def fails() -> None:
+        with Streams(0).ambient("x"):
+            torch.rand(3)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     assert torch.equal(torch.default_generator.get_state(), before)
 
 

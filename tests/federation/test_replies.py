@@ -126,7 +126,7 @@ def test_if_every_client_fails_the_run_stops_and_says_why(
         raise ValueError("a bug in the method")
 
     monkeypatch.setattr(FedAvg, "reply", broken)
-    with pytest.raises(RunError, match="every client failed.*a bug in the method"):
+    with pytest.raises(RunError, match=r"every client failed.*a bug in the method"):
         execute(tiny_plan(rounds=1), engines["in-process"], tmp_path)
 
 

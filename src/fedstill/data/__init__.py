@@ -3,6 +3,8 @@
 Importing the package registers the built-in data sets, so that whoever has the catalogue has all of them.
 """
 
+from fedstill.core.dataset import ArrayDataset
 from fedstill.data import digits, heads, known
+from fedstill.data.bundle import Bundle, Source, datasets
 
-__all__ = ["digits", "heads", "known"]
+__all__ = ["ArrayDataset", "Bundle", "Source", "datasets", "digits", "heads", "known"]

@@ -117,8 +117,8 @@ class ClientStore:
         return True
 
     def holders(self) -> list[int]:
-        """The clients that have state."""
-        return torch.nonzero(self.rounds >= 0).flatten().tolist()
+        """The clients that have state, those of the round being played included."""
+        return sorted({*torch.nonzero(self.rounds >= 0).flatten().tolist(), *self._staged})
 
     def sweep(self, older: Sequence[Tensors] = ()) -> None:
         """Delete what an interrupted round left behind; the versions of an older checkpoint stay one more round."""

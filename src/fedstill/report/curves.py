@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedstill.report.facts import Facts, number
-from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, dash
+from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, dash, whole_axis
 from fedstill.report.numbers import share, size, unit_of
 
 _FEW = 40  # up to here every round gets a dot
@@ -77,7 +77,7 @@ def _accuracy(runs: Sequence[Facts]) -> Figure:
         f"Test accuracy after each round. {' '.join(told)}",
         "Share of the test samples that the model gets right after each round; of clients' own models, their mean.",
         lines.data,
-        {"xaxis": _rounds(), "yaxis": axis("test accuracy", tickformat=".0%")},
+        {"xaxis": _rounds(runs), "yaxis": axis("test accuracy", tickformat=".0%")},
         lines.keys,
     )
 
@@ -100,7 +100,7 @@ def _loss(runs: Sequence[Facts]) -> Figure:
         "What the clients minimised, on their own data, averaged over a round and weighted by samples. On unequal"
         " shards it is low because few classes are easy to tell apart, not because the shared model is good.",
         lines.data,
-        {"xaxis": _rounds(), "yaxis": axis("training loss", rangemode="tozero")},
+        {"xaxis": _rounds(runs), "yaxis": axis("training loss", rangemode="tozero")},
         lines.keys,
     )
 
@@ -125,7 +125,7 @@ def _traffic(runs: Sequence[Facts]) -> Figure:
         lines.data,
         {
             "xaxis": axis(
-                f"sent so far, up and down ({unit})", **({"type": "log", "dtick": 1} if wide else _FROM_ZERO)
+                f"sent so far, up and down ({unit})", **({"type": "log", "dtick": "D2"} if wide else _FROM_ZERO)
             ),
             "yaxis": axis("test accuracy", tickformat=".0%"),
         },
@@ -138,5 +138,5 @@ def _course(run: Facts) -> str:
     return f"{run.quoted} goes from {share(start, 1)} in round {first} to {share(end, 1)} in round {last}."
 
 
-def _rounds() -> dict[str, Any]:
-    return axis("round", tickformat=",d", nticks=10)
+def _rounds(runs: Sequence[Facts]) -> dict[str, Any]:
+    return whole_axis("round", max(len(run.journal) for run in runs))

@@ -73,6 +73,11 @@ class Facts:
         return [record["round"] + 1 for record in self.journal if not record.get("finite", True)]
 
     @property
+    def work(self) -> float:
+        """All training done, in the journal's unit, whoever did it."""
+        return float(sum(record["work"] for record in self.journal))
+
+    @property
     def asked(self) -> int:
         """How many replies were hoped for, over all rounds: a client may be lost before it is asked."""
         return sum(len({*record["asked"], *(lost["client"] for lost in record["lost"])}) for record in self.journal)

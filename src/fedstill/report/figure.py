@@ -51,3 +51,13 @@ def dash(number: int) -> str:
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
+
+
+def whole_axis(title: str, most: int, **more: Any) -> dict[str, Any]:
+    """An axis of things that are counted: about ten ticks, at whole numbers only.
+
+    >>> [whole_axis("round", most)["dtick"] for most in (1, 10, 11, 200, 1000)]
+    [1, 1, 2, 20, 100]
+    """
+    steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
+    return axis(title, tick0=0, dtick=next(step for step in steps if step * 10 >= most), tickformat=",d", **more)

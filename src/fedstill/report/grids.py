@@ -7,7 +7,7 @@ from typing import Any
 
 from fedstill.report import describe
 from fedstill.report.facts import Facts, Record
-from fedstill.report.figure import Figure, Key, axis
+from fedstill.report.figure import Figure, Key, axis, whole_axis
 from fedstill.report.numbers import listed
 from fedstill.report.shards import Table
 
@@ -15,7 +15,7 @@ _ROWS = 60  # more clients than this are counted, not drawn one by one
 _COLUMNS = 300
 _NUMBERS = 16  # up to so many clients there is room for numbers in the cells
 
-_ACCEPTED, _UNUSED = "accepted", "reply unused, round skipped"
+_ACCEPTED, _UNUSED = "accepted", "unused (round skipped)"
 _COLOURS = {
     _ACCEPTED: "var(--taken)",
     _UNUSED: "var(--unused)",
@@ -75,12 +75,10 @@ def _squares(
         }
         for name in reasons
     ]
-    ends = {"range": [0.5, len(rounds) + 0.5], "tickformat": ",d", "nticks": 10, "showgrid": False}
-    rows = {"range": [len(clients) - 0.5, -0.5], "tickformat": ",d", "nticks": 12, "showgrid": False}
     return data, {
         "height": 110 + max(60, 17 * len(clients)),
-        "xaxis": axis("round", **ends),
-        "yaxis": axis("client", **rows),
+        "xaxis": whole_axis("round", len(rounds), range=[0.5, len(rounds) + 0.5], showgrid=False),
+        "yaxis": whole_axis("client", len(clients), range=[len(clients) - 0.5, -0.5], showgrid=False),
     }
 
 
@@ -99,8 +97,8 @@ def _bars(run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]
     return data, {
         "barmode": "stack",
         "bargap": 0.15,
-        "xaxis": axis("round", tickformat=",d", nticks=10),
-        "yaxis": axis("clients", tickformat=",d"),
+        "xaxis": whole_axis("round", len(run.journal), showgrid=False),
+        "yaxis": whole_axis("clients", max(map(len, fates))),
     }
 
 
@@ -138,6 +136,7 @@ def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> 
                 # The square root lets a handful of samples be seen beside a thousand.
                 "z": [[row[index] ** 0.5 for row in shown] for index in range(len(classes))],
                 "text": [[f"{row[index]:,}" if row[index] else "" for row in shown] for index in range(len(classes))],
+                "customdata": [[row[index] for row in shown] for index in range(len(classes))],
                 "texttemplate": "%{text}" if numbers else "",
                 "textfont": {"size": 10},
                 "colorscale": [[step / 3, f"var(--shade-{step})"] for step in range(4)],
@@ -146,12 +145,12 @@ def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> 
                 "showscale": False,
                 "xgap": 1 if numbers else 0,
                 "ygap": 1,
-                "hovertemplate": "client %{x}, class %{y}: %{text} samples<extra></extra>",
+                "hovertemplate": "client %{x}, class %{y}: %{customdata:,} samples<extra></extra>",
             }
         ],
         {
             "height": 110 + max(60, 20 * min(len(classes), 40)),
-            "xaxis": axis("client", tickformat=",d", nticks=12, showgrid=False),
+            "xaxis": whole_axis("client", len(shown), showgrid=False),
             "yaxis": axis("class", type="category", autorange="reversed", showgrid=False),
         },
     )
@@ -171,4 +170,4 @@ def _colour(name: str) -> str:
 
 
 def _label(name: str) -> str:
-    return name if name in (_ACCEPTED, _UNUSED) else f"lost: {name}"
+    return name if name in (_ACCEPTED, _UNUSED) else f"lost ({name})"

@@ -65,7 +65,7 @@ def _personal(run: Facts, name: str) -> Cell:
     mean, spread = held.get("mean" if name == "" else f"{name}_mean"), held.get("std" if name == "" else f"{name}_std")
     if mean is None or spread is None:
         return Cell(MISSING, None)
-    return Cell(f"{100 * mean:.2f}\u00a0±\u00a0{share(spread)}", mean)
+    return Cell(f"{100 * mean:.1f}\u00a0±\u00a0{share(spread, 1)}", mean)
 
 
 _COLUMNS = (
@@ -74,16 +74,16 @@ _COLUMNS = (
     Column("Partition", "partition", lambda run: _text(describe.part(run.experiment.partition)), right=False),
     Column("Clients", "clients", lambda run: _count(run.experiment.clients)),
     Column("Rounds", "rounds", lambda run: _count(run.result["rounds"])),
-    Column("Accuracy, last", "accuracy_last", lambda run: _share(run.accuracy())),
-    Column("best", "accuracy_best", lambda run: _share(run.accuracy("best"))),
-    Column("selected", "accuracy_selected", lambda run: _share(run.accuracy("selected")), always=False),
+    Column("Last accuracy", "accuracy_last", lambda run: _share(run.accuracy())),
+    Column("Best accuracy", "accuracy_best", lambda run: _share(run.accuracy("best"))),
+    Column("Selected accuracy", "accuracy_selected", lambda run: _share(run.accuracy("selected")), always=False),
     Column("Class accuracy", "class_accuracy_last", lambda run: _share(run.class_accuracy())),
-    Column("Own models", "personal_mean", lambda run: _personal(run, ""), always=False),
-    Column("on own mix", "personal_own_mean", lambda run: _personal(run, "own"), always=False),
+    Column("Own models, all classes", "personal_mean", lambda run: _personal(run, ""), always=False),
+    Column("Own models, own mix", "personal_own_mean", lambda run: _personal(run, "own"), always=False),
     Column("Sent up", "bytes_up", lambda run: _traffic(run, "up")),
     Column("Sent down", "bytes_down", lambda run: _traffic(run, "down")),
     Column("Replies lost", "lost", lambda run: _count(run.result["lost"])),
-    Column("Rounds skipped", "skipped", lambda run: _count(run.result["skipped"])),
+    Column("Rounds skipped", "skipped", lambda run: _count(run.result["skipped"]), always=False),
     Column("Time", "seconds", lambda run: Cell(duration(run.seconds), round(run.seconds, 3))),
     Column("sha256", "sha256", lambda run: Cell(run.result["sha256"][:12], run.result["sha256"]), right=False),
 )

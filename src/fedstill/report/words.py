@@ -12,6 +12,8 @@ from fedstill.report.numbers import capital, count, listed, points, share, size
 _SAME = 0.0005  # shares that print alike, at one decimal of a percentage, are called equal
 _FELL = 0.01  # a last round this far below the best one is worth a sentence
 
+_UNLIKE = 0.05  # amounts of training that differ by less than this share count as equal
+
 
 def heading(runs: Sequence[Facts]) -> str:
     data = listed(_unique(run.experiment.data for run in runs))
@@ -47,8 +49,9 @@ def _ground(runs: Sequence[Facts]) -> str:
     first = runs[0]
     data = _unique(f"{run.experiment.data} ({count(len(run.config['classes']), 'class')})" for run in runs)
     models = _unique(str(run.experiment.model) for run in runs)
-    clients = _unique(count(run.experiment.clients, "client") for run in runs if not run.pooled)
-    among = f", among {listed(clients)}" if clients else ""
+    clients = sorted({run.experiment.clients for run in runs if not run.pooled})
+    span = f"{clients[0]:,} to " if len(clients) > 1 else ""
+    among = f", among {span}{count(clients[-1], 'client')}" if clients else ""
     model = f"the model {models[0]}" if len(models) == 1 else f"the models {listed(models)}"
     if len(runs) == 1:
         return f"{capital(first.quoted)} trained {model} on {listed(data)}{among}, with {first.experiment.method.name}."
@@ -84,7 +87,7 @@ def _costs(runs: Sequence[Facts]) -> Iterator[str]:
     for pooled, federated in pooled_pairs(runs):
         change = _change(pooled, federated)
         if change is not None:
-            yield f"Against all data in one place, {federated.quoted} {_compared(change)}."
+            yield f"Against all data in one place, {federated.quoted} {_compared(change)}{_effort(pooled, federated)}."
     for equal, skewed in skewed_pairs(runs):
         change = _change(equal, skewed)
         if change is not None:
@@ -97,6 +100,13 @@ def _costs(runs: Sequence[Facts]) -> Iterator[str]:
                 f"Training alone instead of with {together.experiment.method.name} {_effect(change)} the clients"
                 f"{_by(change)} on average{_own_mix(alone)}."
             )
+
+
+def _effort(before: Facts, after: Facts) -> str:
+    """Unequal amounts of training explain a difference as well as anything else: say so where they are."""
+    if not before.work or abs(after.work / before.work - 1) < _UNLIKE:
+        return ""
+    return f", with {after.work / before.work:.1f} times as much training"
 
 
 def _own_mix(run: Facts) -> str:

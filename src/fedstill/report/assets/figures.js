@@ -3,7 +3,7 @@
   "use strict";
   const specs = JSON.parse(document.getElementById("specs").textContent);
   const root = document.documentElement;
-  const PAPER_WIDTH = 640; // what fits a printed page
+  const PAPER = { width: 640, shrink: 0.75 }; // what fits a printed page, two figures to each
 
   const style = {
     height: 320,
@@ -17,7 +17,7 @@
   };
   const axis = {
     gridcolor: "var(--grid)", zerolinecolor: "var(--grid)", linecolor: "var(--line)", zeroline: false,
-    ticks: "", automargin: true, title: { standoff: 10 },
+    ticks: "", automargin: true, title: { standoff: 10, font: { size: 12.5 } },
   };
 
   const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
@@ -46,7 +46,10 @@
     const id = plot.dataset.figure;
     const layout = merged(merged(style, { xaxis: axis, yaxis: axis }), specs[id].layout);
     layout.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom"; // a finger scrolls the page
-    if (root.dataset.paper) layout.width = PAPER_WIDTH;
+    if (root.dataset.paper) {
+      layout.width = PAPER.width;
+      layout.height *= PAPER.shrink;
+    }
     const data = specs[id].data.map((trace, number) => ({ ...trace, visible: !hidden.has(`${id} ${number}`) }));
     const colours = getComputedStyle(root);
     return Plotly.react(plot, painted(data, colours), painted(layout, colours), {

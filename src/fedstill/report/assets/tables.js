@@ -64,5 +64,12 @@
     tools.querySelector("[data-save=tex]").addEventListener("click", () => save(`${name}.tex`, "text/x-tex", latex(table)));
     tools.hidden = false;
   });
+  // A shade at the edge says that there is more to the right.
+  document.querySelectorAll(".wide").forEach((box) => {
+    const hint = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+    box.addEventListener("scroll", hint, { passive: true });
+    addEventListener("resize", hint);
+    hint();
+  });
   window.fedstillTables = { csv, latex };
 })();

@@ -1,0 +1,56 @@
+"""The command: `python -m benchmarks [--only NAME] [--quick] [--json FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from benchmarks.machine import cores, load
+from benchmarks.report import HEAD, DifferenceError, Findings, table
+from benchmarks.sizes import SIZES
+
+NAMES = ("rounds", "flower", "memory", "where")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=NAMES, action="append", help="this benchmark; may be given again")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file, too")
+    parser.add_argument("--size", choices=tuple(SIZES), help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    size = SIZES[given.size or ("quick" if given.quick else "full")]
+    found: dict[str, Findings] = {}
+    differences = []
+    for name in given.only or NAMES:
+        print(f"measuring: {name} ...", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="fedstill-bench-") as folder:
+            try:
+                found[name] = import_module(f"benchmarks.{name}").measure(size, Path(folder))
+            except DifferenceError as error:
+                differences.append(f"{name}: {error}")
+    for title, lines in ((title, lines) for one in found.values() for title, lines in one.tables.items()):
+        print(f"{title}\n\n{table(lines)}\n")
+    print(table([HEAD, *(row.cells() for one in found.values() for row in one.rows)]))
+    print(f"\nMedians of ratios [middle half]. {_machine()}")
+    if given.json:
+        content = {name: one.as_json() for name, one in found.items()}
+        given.json.write_text(json.dumps({"machine": _machine(), **content}, indent=2) + "\n")
+    for difference in differences:
+        print(f"results differ: {difference}", file=sys.stderr)
+    return 1 if differences else 0
+
+
+def _machine() -> str:
+    return f"{cores()} cores, load {load()}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Seconds per round of FedAvg against the same rounds written by hand: one process, then two workers.
+
+A round of the hand-written loop runs between any two of Fedstill's, in the same process and thread, so that both
+meet the same neighbours on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from benchmarks.data import write_images
+from benchmarks.machine import cores
+from benchmarks.report import DifferenceError, Findings, Row
+from benchmarks.setting import SameWork, fedavg
+from benchmarks.sizes import Size
+from benchmarks.timing import Ratio, between
+from fedstill.core.kinds import state_of
+from fedstill.federation.launch import launch
+from fedstill.federation.result import Run
+
+# Two optimiser kernels may round differently in the last bit, and training multiplies that from round to round:
+# weights are compared while it is small, accuracies to the end.
+CLOSE, ROUNDS_CLOSE, ACCURACY_CLOSE = 1e-4, 2, 0.02
+
+
+def measure(size: Size, folder: Path) -> Findings:
+    images, kind = write_images(folder, size.samples)
+    findings = Findings()
+    for clients in size.federations:
+        _compare_weights(images, clients, folder / f"weights-{clients}")
+        alone = _paired(images, clients, size.rounds, folder / f"alone-{clients}", "in-process")
+        workers = _paired(images, clients, size.rounds, folder / f"workers-{clients}", "processes")
+        if alone.run.sha256 != workers.run.sha256:
+            raise DifferenceError(f"{clients} clients: the engines in-process and processes give other bits")
+        what = f"round of {clients} clients, "
+        notes = f"{kind}; loop {median(alone.loop):.3g} s a round"
+        findings.rows += [
+            Row(what + "in-process / loop", Ratio.of(alone.rounds, alone.loop), 1.03, note=notes),
+            Row(what + "with its checkpoint", Ratio.of(alone.whole, alone.loop), note=alone.checkpoint_note()),
+            Row(what + "2 workers / loop", Ratio.of(workers.rounds, workers.loop), 0.60, note=workers.start_note()),
+            Row(what + "with its checkpoint", Ratio.of(workers.whole, workers.loop), note=workers.checkpoint_note()),
+        ]
+    return findings
+
+
+@dataclass
+class Paired:
+    """A run, and by round what it took and what the hand-written loop took beside it; warm-up is left out."""
+
+    run: Run
+    rounds: list[float]
+    checkpoints: list[float]
+    loop: list[float]
+    start: float
+
+    @property
+    def whole(self) -> list[float]:
+        return [a + b for a, b in zip(self.rounds, self.checkpoints, strict=True)]
+
+    def checkpoint_note(self) -> str:
+        return f"checkpoint {1000 * median(self.checkpoints):.1f} ms a round"
+
+    def start_note(self) -> str:
+        return f"2 of {cores()} cores; start of the workers, apart: {self.start:.2g} s"
+
+
+def _paired(images: Path, clients: int, rounds: int, out: Path, engine: str) -> Paired:
+    beside = _LoopBeside(images, clients)
+    run = launch(fedavg(images, clients, rounds + 1), out=out, engine=engine, workers=2, observers=[beside])
+    beside.check(run)
+    timing = json.loads((run.path / "timing.json").read_text())
+    first, *each = timing["rounds"]
+    return Paired(run, each, timing["checkpoints"][1:], between(beside.seconds), first - median(each))
+
+
+class _LoopBeside:
+    """An observer that plays the hand-written round after each of Fedstill's."""
+
+    def __init__(self, images: Path, clients: int) -> None:
+        self.work = SameWork(images, clients)
+        self.seconds: list[float] = []
+        self.accuracies: list[float] = []
+        self.theirs: list[float] = []
+
+    def start(self, experiment: Any, journal: Sequence[dict[str, Any]]) -> None:
+        pass
+
+    def round(self, record: dict[str, Any]) -> None:
+        orders = self.work.orders()
+        began = perf_counter()
+        accuracy = self.work.loop.round(orders)
+        self.seconds.append(perf_counter() - began)
+        self.accuracies.append(accuracy)
+        self.theirs.append(record["metrics"]["accuracy"])
+
+    def note(self, text: str) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def check(self, run: Run) -> None:
+        """Both must have learnt the same, or the times compare two different things."""
+        if run.result["lost"] or run.result["skipped"]:
+            raise DifferenceError("a client was lost, and the hand-written loop loses none")
+        if any(abs(a - b) > ACCURACY_CLOSE for a, b in zip(self.accuracies, self.theirs, strict=True)):
+            raise DifferenceError(f"accuracies {self.theirs} are not the hand-written loop's {self.accuracies}")
+
+
+def _compare_weights(images: Path, clients: int, out: Path) -> None:
+    beside = _LoopBeside(images, clients)
+    run = launch(fedavg(images, clients, ROUNDS_CLOSE), out=out, observers=[beside])
+    beside.check(run)
+    held = state_of(run.model("last"))
+    for name, tensor in beside.work.loop.weights.items():
+        gap = float((held[f"parameters/{name}"] - tensor).abs().max())
+        if not gap <= CLOSE:
+            raise DifferenceError(f"{clients} clients: {name} is {gap:.2g} away from the hand-written loop's")

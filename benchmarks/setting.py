@@ -1,0 +1,66 @@
+"""The experiment that is timed, and the hand-written loop that does the same work on the same batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.plain_loop import PlainLoop
+from fedstill.config import Experiment, make_experiment
+from fedstill.core.dataset import Dataset
+from fedstill.core.streams import Streams
+from fedstill.data.catalogue import load
+from fedstill.data.partitions import partition
+
+BATCH, RATE, MOMENTUM, MODEL, SEED = 32, 0.05, 0.9, "cnn", 1
+
+
+def fedavg(images: Path, clients: int, rounds: int, **changes: Any) -> Experiment:
+    """FedAvg of a small CNN, one local epoch."""
+    return make_experiment(
+        {
+            "method": "fedavg",
+            "data": f"npz:{images}",
+            "model": MODEL,
+            "clients": clients,
+            "rounds": rounds,
+            "seed": SEED,
+            "training": {"epochs": 1, "batch": BATCH, "optimiser": "sgd", "rate": RATE, "momentum": MOMENTUM},
+            **changes,
+        }
+    )
+
+
+class SameWork:
+    """The hand-written loop with the experiment's first model, shards and row orders."""
+
+    def __init__(self, images: Path, clients: int) -> None:
+        from fedstill.federation.plan import make_task
+
+        bundle = load(f"npz:{images}")
+        labels = bundle.train.labels()
+        assert labels is not None
+        self.streams = Streams(SEED)
+        self.shards = partition("iid", labels, clients, len(bundle.classes), self.streams)
+        task = make_task(fedavg(images, clients, 1), bundle)
+        model = task.build(MODEL, streams=self.streams.at("model", MODEL))
+        self.loop = PlainLoop(model, *_floats(bundle.train), *_floats(bundle.test), BATCH, RATE, MOMENTUM)
+        self.number = 0
+
+    def orders(self) -> list[Tensor]:
+        """The next round's rows for every client, in the order in which Fedstill's clients see them."""
+        turn = self.streams.at("round", self.number, "train")
+        self.number += 1
+        return [
+            rows[torch.from_numpy(turn.draw("client", client, "order", 0).permutation(len(rows)))]
+            for client in range(len(self.shards))
+            for rows in [self.shards.rows(client)]
+        ]
+
+
+def _floats(data: Dataset) -> tuple[Tensor, Tensor]:
+    batch = data.batch(torch.arange(len(data)))
+    return batch["inputs"], batch["labels"]

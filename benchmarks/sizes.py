@@ -1,0 +1,24 @@
+"""How much work the benchmarks do: enough to trust the figures, to get an idea, or just to see that they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Size:
+    rounds: int  # timed rounds, after one that warms up
+    samples: int  # training samples of the `rounds` and `where` benchmarks, shared by all clients
+    federations: tuple[int, ...]  # numbers of clients
+    jobs: int  # repetitions of whole processes
+    job_samples: int  # training samples of whole-process benchmarks
+    job_rounds: int
+    memory_rounds: int
+    populations: tuple[int, ...]  # the smallest takes part as a whole, as many of the others
+
+
+SIZES = {
+    "full": Size(20, 6_000, (10, 100), 3, 60_000, 5, 3, (100, 1_000, 10_000)),
+    "quick": Size(6, 6_000, (10, 100), 1, 60_000, 5, 1, (100, 1_000, 10_000)),
+    "tiny": Size(2, 240, (4,), 1, 400, 2, 1, (4, 40)),
+}

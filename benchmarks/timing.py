@@ -1,0 +1,62 @@
+"""Ratios of times on a machine that others use too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median, quantiles
+from time import perf_counter
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median of paired ratios, and where their middle half lies: that spread is the noise."""
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+        """
+        >>> Ratio.of([1.0, 2.0, 9.0], [1.0, 1.0, 3.0])
+        Ratio(middle=2.0, low=1.5, high=2.5)
+        """
+        each = [a / b for a, b in zip(ours, theirs, strict=True)]
+        low, _, high = quantiles(each, n=4, method="inclusive") if len(each) > 1 else each * 3
+        return cls(median(each), low, high)
+
+    def __str__(self) -> str:
+        return f"{self.middle:.3g}" if self.low == self.high else f"{self.middle:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def between(neighbours: Sequence[float]) -> list[float]:
+    """What each gap between neighbouring measurements would have taken, so that a slow drift cancels out.
+
+    >>> between([1.0, 3.0, 4.0])
+    [2.0, 3.5]
+    """
+    return [(before + after) / 2 for before, after in pairwise(neighbours)]
+
+
+def seconds(action: Callable[[], object]) -> float:
+    began = perf_counter()
+    action()
+    return perf_counter() - began
+
+
+def interleave(repetitions: int, *actions: Callable[[], object]) -> list[list[float]]:
+    """Seconds of each action in each repetition; every other repetition runs backwards, so that none is always first.
+
+    >>> heard = []
+    >>> times = interleave(2, lambda: heard.append("a"), lambda: heard.append("b"))
+    >>> heard, len(times), len(times[0])
+    (['a', 'b', 'b', 'a'], 2, 2)
+    """
+    times: list[list[float]] = [[] for _ in actions]
+    for repetition in range(repetitions):
+        turn = list(zip(actions, times, strict=True))
+        for action, taken in turn if repetition % 2 == 0 else reversed(turn):
+            taken.append(seconds(action))
+    return times

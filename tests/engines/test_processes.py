@@ -1,0 +1,83 @@
+"""Worker processes: reused, replaced when they die, quiet, and with one copy of the data."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedstill.core.errors import InputError
+from fedstill.engines import Processes, make_engine
+from fedstill.engines.processes import _mapped, _pickle_sharing
+from fedstill.federation.run import execute
+
+
+def test_workers_are_started_once_and_reused(tiny_plan: Any, tmp_path: Path) -> None:
+    with Processes(2) as engine:
+        execute(tiny_plan(rounds=2), engine, tmp_path / "a")
+        first = [worker.process.pid for worker in engine._workers]
+        execute(tiny_plan(rounds=1, seed=2), engine, tmp_path / "b")
+        assert [worker.process.pid for worker in engine._workers] == first
+        assert len(first) == 2
+
+
+def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_path: Path) -> None:
+    class Killer:
+        """Kills a worker between rounds, so that the next job finds it dead."""
+
+        def start(self, experiment: Any, journal: Any) -> None: ...
+
+        def round(self, record: dict[str, Any]) -> None:
+            if record["round"] == 0:
+                os.kill(engine._workers[0].process.pid, signal.SIGKILL)
+
+        def note(self, text: str) -> None: ...
+
+        def finish(self) -> None: ...
+
+    with Processes(2) as engine:
+        run = execute(tiny_plan(rounds=3), engine, tmp_path, [Killer()])
+    first, second, third = run.journal()
+    assert first["lost"] == []
+    assert [lost["reason"] for lost in second["lost"]] == ["failed"]
+    assert "worker process ended" in second["lost"][0]["detail"]
+    assert third["lost"] == []
+
+
+def test_nothing_is_left_running(tiny_plan: Any, tmp_path: Path) -> None:
+    with Processes(1) as engine:
+        execute(tiny_plan(rounds=1), engine, tmp_path)
+        process = engine._workers[0].process
+        scratch = engine._scratch
+        assert scratch is not None
+    assert process.poll() is not None
+    assert not Path(scratch.name).exists()
+
+
+def test_large_tensors_are_mapped_from_one_file(tmp_path: Path) -> None:
+    large = torch.arange(2**16, dtype=torch.float32).reshape(256, 256)
+    data = _pickle_sharing({"large": large, "small": torch.ones(3)}, tmp_path)
+    assert len(data) < 2_000
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size == large.nbytes
+    assert torch.equal(_mapped(str(file), torch.float32, (256, 256)), large)
+
+
+def test_a_part_from_the_users_script_is_refused_with_advice(
+    tiny_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedstill.methods import FedAvg
+
+    plan = tiny_plan(rounds=1)
+    monkeypatch.setattr(FedAvg, "__module__", "__main__")
+    with Processes(1) as engine, pytest.raises(InputError, match="put it into a file of its own"):
+        execute(plan, engine, tmp_path)
+
+
+def test_unknown_engines_get_a_suggestion() -> None:
+    with pytest.raises(InputError, match="did you mean 'in-process'"):
+        make_engine("inprocess")

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedstill.cli.app import app
+from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
+from fedstill.report import command
+
+EXPERIMENTS: list[dict[str, Any]] = [
+    {"method": "fedavg"},
+    {"method": "centralised", "seed": 3, "rounds": 20},
+    {"method": "centralised", "training": {"epochs": 3, "keep_optimiser": False}},
+    {"method": {"name": "fedavg", "weights": "uniform"}, "data": "npz:my data.npz", "model": "mlp"},
+    {"method": "local-only", "partition": {"name": "dirichlet", "alpha": 0.1, "min_samples": 2}, "clients": 20},
+    {"method": "fedavg", "partition": "dirichlet"},
+    {"method": "fedavg", "partition": {"name": "pathological", "classes_per_client": 3}},
+    {"method": "fedavg", "participation": {"name": "random", "fraction": 0.5, "dropout": 0.3}},
+    {"method": "fedavg", "participation": {"name": "random", "number": 2, "dropout_when": "before"}},
+    {"method": "fedavg", "participation": {"name": "everyone", "dropout": 0.25}},
+    {"method": "fedavg", "clients": 2, "participation": {"name": "everyone", "availability": [0.5, 1.0]}},
+    {"method": "fedavg", "clients": 2, "participation": {"name": "random", "number": 1, "availability": [0.5, 1.0]}},
+    {"method": "fedavg", "data": "7", "model": "null"},
+    {
+        "method": "fedavg",
+        "training": {"optimiser": "adamw", "rate": 1e-05, "clip": 1.5, "schedule": "cosine", "batch": 7},
+        "validation": 0.1,
+        "evaluate_every": 2,
+        "min_replies": 3,
+        "norm_limit": 12.5,
+    },
+]
+
+
+def parsed(text: str) -> Experiment:
+    """The experiment a command means, by the rules the command line follows."""
+    _, _, name, *words = shlex.split(text)
+    given: Mapping[str, Any] = given_by(name)
+    settings = []
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        key = option.removeprefix("--")
+        if key == "set":
+            settings.append(value)
+        elif key in ("partition", "participation"):
+            given = overlay(given, {key: named_part(value)})
+        else:
+            given = overlay(given, {key: value if key in ("data", "model") else int(value)})
+    return make_experiment(override(given, settings))
+
+
+@pytest.mark.parametrize("given", EXPERIMENTS, ids=json.dumps)
+def test_the_command_means_the_same_experiment(given: dict[str, Any]) -> None:
+    experiment = make_experiment(given)
+    assert parsed(command(experiment)) == experiment
+
+
+@pytest.mark.parametrize("given", [EXPERIMENTS[7], EXPERIMENTS[11], EXPERIMENTS[13]], ids=json.dumps)
+def test_the_real_command_line_reads_it_too(given: dict[str, Any]) -> None:
+    experiment = make_experiment({**given, "model": "cnn"})
+    answer = CliRunner().invoke(app, [*shlex.split(command(experiment))[1:], "--dry-run", "--json"])
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["experiment"] == experiment.model_dump(mode="json")
+
+
+def test_nothing_is_said_that_goes_without_saying() -> None:
+    assert command(make_experiment({"method": "fedavg"})) == "fedstill run fedavg"
+    assert command(make_experiment({"method": "centralised", "rounds": 12})) == "fedstill run centralised --rounds 12"
+    assert (
+        command(make_experiment({"method": "fedavg", "training": {"rate": 0.01}, "partition": "label-skew"}))
+        == "fedstill run fedavg --partition label-skew --set training.rate=0.01"
+    )
+
+
+def test_a_shell_gets_odd_names_in_one_piece() -> None:
+    assert "--data 'npz:my data.npz'" in command(make_experiment({"method": "fedavg", "data": "npz:my data.npz"}))

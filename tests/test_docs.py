@@ -1,0 +1,78 @@
+"""Commands and code in the documents are executed, at a tiny scale, as a reader would."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"```(\w*)([^\n]*)\n(.*?)```", re.DOTALL)
+FEDSTILL = [sys.executable, "-c", "from fedstill.cli import main; main()"]
+
+
+def blocks(page: str, language: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page in some language, each with what stands behind the language."""
+    text = (ROOT / page).read_text()
+    return [(extra.strip(), body) for found, extra, body in FENCE.findall(text) if found == language]
+
+
+def commands(page: str) -> list[str]:
+    return [line[2:] for _, body in blocks(page, "console") for line in body.splitlines() if line.startswith("$ ")]
+
+
+def tiny(command: str) -> list[str]:
+    """The same command with one round; later options win."""
+    program, *words = shlex.split(command)
+    assert program == "fedstill"
+    return [*FEDSTILL, *words, *(["--rounds", "1"] if words[0] == "run" else [])]
+
+
+def follow(page: str, folder: Path) -> None:
+    """Write the files a page shows, then type its commands."""
+    for extra, body in blocks(page, "python"):
+        if extra.startswith("file="):
+            (folder / extra.removeprefix("file=")).write_text(body)
+    typed = commands(page)
+    assert typed, f"{page} has no commands"
+    for command in typed:
+        done = subprocess.run(tiny(command), cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
+def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path) -> None:
+    follow(page, tmp_path)
+    assert (tmp_path / "runs").is_dir()
+
+
+def test_the_five_lines_of_the_readme(tmp_path: Path) -> None:
+    ((_, code),) = blocks("README.md", "python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 5
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    accuracy, digest = done.stdout.split()
+    assert 0.5 < float(accuracy) <= 1
+    assert len(digest) == 64
+
+
+@pytest.mark.parametrize("page", ["docs/results.md"])
+def test_measured_commands_are_valid(page: str, tmp_path: Path) -> None:
+    """Commands beside measured numbers take long: they are parsed and dry-run, which needs no data."""
+    for command in commands(page):
+        words = shlex.split(command)
+        words = words[1:] if words[0].startswith("FEDSTILL_DATA=") else words
+        done = subprocess.run(
+            [*FEDSTILL, *words[1:], "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

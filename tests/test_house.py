@@ -1,0 +1,238 @@
+"""The rules of the house, read off the source itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import fedstill
+
+SOURCE = Path(fedstill.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+NAMES = [path.relative_to(SOURCE).as_posix() for path in FILES]
+
+# Imports point one way: a room may use itself, `core`, and the rooms of the floors below its own.
+FLOORS = [
+    {"core"},
+    {"data", "models"},
+    {"tasks"},
+    {"distill"},
+    {"methods", "participation", "engines"},
+    {"config"},
+    {"federation"},
+    {"studies"},
+    {"audit", "report", "export"},
+    {"deploy", "cli"},
+]
+# These know the core and nothing else.
+CORE_ONLY = {"participation", "engines"}
+# Facts without behaviour, for everyone.
+FREE = {"_version"}
+# The public API: above everything but the command line.
+FACE = "__init__"
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """The rooms of this package that a file imports, wherever in the file it does so."""
+    package = ["fedstill", *path.relative_to(SOURCE).parent.parts]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            modules = [module] if "." in module else [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            parts = module.split(".")
+            if parts[0] == "fedstill":
+                yield parts[1] if len(parts) > 1 else FACE
+
+
+def allowed_for(room: str) -> set[str]:
+    if room in CORE_ONLY:
+        return {room, "core"} | FREE
+    below: set[str] = set()
+    for floor in FLOORS:
+        if room in floor:
+            return below | {room} | FREE
+        below |= floor
+    assert room in FREE | {FACE, "__main__"}, f"{room} is on no floor: add it to FLOORS where the house plan puts it"
+    return (below - FLOORS[-1]) | FREE
+
+
+def dotted(node: ast.expr) -> str:
+    """`np.random.rand` for that attribute chain; what stands before the last call or subscript is cut off."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def mentions(path: Path) -> Iterator[tuple[str, int]]:
+    """Every name and attribute chain in the code (not in strings or comments), with its line."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute | ast.Name):
+            yield dotted(node), node.lineno
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def offences(pattern: str, but: set[str] | None = None) -> list[str]:
+    """Where code mentions or imports what fully matches a pattern, outside the files excused."""
+    rule = re.compile(pattern)
+    return [
+        f"{name}:{line}: {what}"
+        for path, name in zip(FILES, NAMES, strict=True)
+        if name not in (but or set())
+        for what, line in [*mentions(path), *((module, 0) for module in imports(path))]
+        if rule.fullmatch(what)
+    ]
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert {"core/fit.py", "core/streams.py", "engines/worker.py", "methods/fedavg.py", "cli/app.py"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_point_one_way(name: str) -> None:
+    path = SOURCE / name
+    room = room_of(path)
+    assert sorted(set(imported_by(path)) - allowed_for(room)) == [], f"{name} belongs to {room}"
+
+
+def test_the_import_rule_itself() -> None:
+    assert allowed_for("core") == {"core", "_version"}
+    assert allowed_for("engines") == {"engines", "core", "_version"}
+    assert "engines" not in allowed_for("methods") | allowed_for("participation")
+    assert "participation" not in allowed_for("methods")
+    assert "models" not in allowed_for("data")
+    assert {"methods", "participation", "engines", "tasks"} <= allowed_for("config")
+    assert "federation" not in allowed_for("config")
+    assert {"federation", "report", "config"} <= allowed_for("cli")
+    assert "cli" not in allowed_for("federation") | allowed_for("report")
+    assert "methods" in set(imported_by(SOURCE / "config" / "experiment.py"))
+    assert "core" in set(imported_by(SOURCE / "engines" / "worker.py"))
+
+
+def test_there_is_one_training_loop() -> None:
+    steps = [
+        f"{name}:{call.lineno}"
+        for path, name in zip(FILES, NAMES, strict=True)
+        for call in calls(path)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+    ]
+    assert len(steps) == 1
+    assert steps[0].startswith("core/fit.py:")
+    assert sum(path.read_text(encoding="utf-8").count(".backward(") for path in FILES) == 1
+
+
+def test_gradients_are_taken_in_the_core_only() -> None:
+    outside = [name for name in NAMES if not name.startswith("core/")]
+    found = [
+        hit for hit in offences(r"(.*\.)?autograd\.(grad|backward)|torch\.func\..*") if hit.split(":")[0] in outside
+    ]
+    assert found == []
+
+
+def test_seeds_are_set_nowhere_but_in_streams() -> None:
+    pattern = r"(torch\.)?(.*\.)?(manual_seed|manual_seed_all|seed_all|initial_seed)|torch\.(seed|set_rng_state)"
+    assert offences(pattern, but={"core/streams.py"}) == []
+
+
+def test_numpys_randomness_comes_from_streams_alone() -> None:
+    """Types may be named anywhere; whatever draws or makes a generator may not."""
+    pattern = r"(np|numpy)\.random\.(?!Generator$|BitGenerator$|Philox$)\w+"
+    assert offences(pattern) == []
+    makers = {
+        name
+        for path, name in zip(FILES, NAMES, strict=True)
+        for call in calls(path)
+        if re.fullmatch(r"(np|numpy)\.random\.(Philox|Generator)", dotted(call.func))
+    }
+    assert makers == {"core/streams.py"}
+
+
+def test_pythons_own_randomness_is_not_used() -> None:
+    assert offences(r"random(\..*)?|secrets(\..*)?|uuid\.uuid4|os\.urandom") == []
+
+
+def test_torchs_global_generator_is_handled_in_the_core_only() -> None:
+    found = offences(r"(torch\.)?(random\.)?(default_generator|get_rng_state|fork_rng)(\..*)?")
+    assert [hit for hit in found if not hit.startswith("core/")] == []
+    assert {hit.split(":")[0] for hit in found} == {"core/streams.py", "core/fit.py"}
+
+
+def test_nothing_draws_from_torchs_global_generator() -> None:
+    """Layers do, when they are made and in Dropout, inside a scope; code that draws by itself uses a stream."""
+    drawing = re.compile(r"torch\.(rand|randn|randint|randperm|normal|bernoulli|multinomial|poisson)(_like)?")
+    found = [
+        f"{name}:{call.lineno}"
+        for path, name in zip(FILES, NAMES, strict=True)
+        for call in calls(path)
+        if drawing.fullmatch(dotted(call.func)) and "generator" not in {keyword.arg for keyword in call.keywords}
+    ]
+    assert found == []
+    assert offences(r"(.*\.)?DataLoader|(.*\.)?random_split") == []
+
+
+def test_pickles_are_read_in_two_places_only() -> None:
+    reading = r"(pickle|cPickle|dill|cloudpickle|joblib|marshal|shelve)\.(load|loads|Unpickler|open)|torch\.load"
+    found = {hit.split(":")[0] for hit in offences(reading)}
+    assert found == {"engines/worker.py", "data/readers/unpickle.py"}
+    assert offences(r"pickle\.loads?", but={"engines/worker.py"}) == []
+
+
+def test_nothing_is_loaded_that_could_run_code() -> None:
+    unsafe = {("weights_only", False), ("allow_pickle", True), ("trust_remote_code", True), ("shell", True)}
+    found = [
+        f"{name}:{call.lineno}: {keyword.arg}"
+        for path, name in zip(FILES, NAMES, strict=True)
+        for call in calls(path)
+        for keyword in call.keywords
+        if isinstance(keyword.value, ast.Constant) and (keyword.arg, keyword.value.value) in unsafe
+    ]
+    assert found == []
+    assert offences(r"yaml\.(load|load_all|unsafe_load|full_load|Loader|UnsafeLoader|FullLoader)|eval|os\.system") == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_can_be_held_in_the_head(name: str) -> None:
+    assert len((SOURCE / name).read_text(encoding="utf-8").splitlines()) < 400
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_file_knows_the_machine_it_was_written_on(name: str) -> None:
+    machine = re.compile(r"""(?<![\w.}])/(root|home|work|Users|mnt)(/|\b)""")
+    lines = (SOURCE / name).read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if machine.search(line)] == []
+
+
+def test_no_loose_ends() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert [name for path, name in zip(FILES, NAMES, strict=True) if marks.search(path.read_text("utf-8"))] == []

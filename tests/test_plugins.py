@@ -1,0 +1,75 @@
+"""Parts of one's own, in a file or in an installed package, through every door."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = re.search(
+    r"```python file=mine.py\n(.*?)```",
+    (Path(__file__).parent.parent / "docs" / "extending.md").read_text(),
+    re.DOTALL,
+)
+RUN = ["run", "part-way", "--data", "stripes", "--model", "flat", "--rounds", "2", "--clients", "3", "--json"]
+
+
+def fedstill(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedstill.cli import main; main()", *words]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    assert EXAMPLE is not None
+    (tmp_path / "mine.py").write_text(EXAMPLE.group(1))
+    return tmp_path
+
+
+def test_a_plugin_file_works_in_this_process_and_in_workers(example: Path) -> None:
+    hashes = set()
+    for engine in ("in-process", "processes"):
+        done = fedstill(example, *RUN, "--plugin", "mine.py", "--engine", engine, "--out", engine)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert (result["method"], result["data"], result["model"]) == ("part-way", "stripes", "flat")
+        assert result["accuracy"]["last"] > 0.9
+        hashes.add(result["sha256"])
+    assert len(hashes) == 1
+
+
+def test_an_edited_plugin_is_another_run(example: Path) -> None:
+    first = json.loads(fedstill(example, *RUN, "--plugin", "mine.py").stdout)
+    with open(example / "mine.py", "a") as file:
+        file.write("# edited\n")
+    second = json.loads(fedstill(example, *RUN, "--plugin", "mine.py").stdout)
+    assert first["run"] != second["run"]
+    assert first["sha256"] == second["sha256"]
+
+
+def test_an_installed_package_needs_no_flag(example: Path) -> None:
+    """An entry point, as pip would have written it."""
+    site = example / "site"
+    info = site / "mine-1.0.dist-info"
+    info.mkdir(parents=True)
+    (example / "mine.py").rename(site / "my_parts.py")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedstill.plugins]\nmine = my_parts\n")
+    done = fedstill(example, *RUN, "--engine", "processes", path=str(site))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "part-way"
+    assert "part-way" in fedstill(example, "list", "methods", path=str(site)).stdout
+
+
+def test_a_broken_plugin_gets_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    done = fedstill(tmp_path, "run", "fedavg", "--plugin", "broken.py")
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
+    assert "broken.py cannot be loaded" in done.stderr
