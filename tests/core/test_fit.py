@@ -177,7 +177,20 @@ def test_learners_on_equal_streams_from_equal_models_stay_equal() -> None:
     assert equal(bits(learners[0].model), bits(learners[1].model))
 
 
-def test_dropout_really_differs_between_learners_epochs_and_streams() -> None:
+def test_dropout_differs_between_epochs_and_depends_on_the_epochs_number_alone() -> None:
+    def masks(epochs: range) -> list[Tensor]:
+        model, seen = network("a"), []
+        model[3].register_forward_hook(lambda module, inputs, output: seen.append(output != 0))
+        model[2] = nn.Sigmoid()  # never zero, so that zeros are Dropout's
+        run(learner(model, Training()), rows(), epochs)
+        return seen
+
+    first, second = masks(range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(masks(range(1, 2))[0], second)
+
+
+def test_dropout_really_differs_between_learners() -> None:
     same_start = [learner(network("a"), Training(), name) for name in ("x", "y")]
     fit(same_start, Regression(), rows(), Schedule(range(1), 5), Streams(5), Meter())
     assert not equal(bits(same_start[0].model), bits(same_start[1].model))

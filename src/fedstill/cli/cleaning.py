@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from fedstill.cli.screen import console, print_json, size, table
+from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
+from fedstill.core.numbers import size
 from fedstill.federation.checkpoint import NAME, PREVIOUS
 from fedstill.federation.result import Run
 

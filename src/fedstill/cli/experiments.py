@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from fedstill.cli.progress import Display
-from fedstill.cli.screen import console, print_json, share, size, table
+from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
 from fedstill.core.errors import InputError
+from fedstill.core.numbers import share, size
 from fedstill.federation.launch import launch, use_plugins
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import make_plan

@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedstill.cli.screen import errors, share, size
+from fedstill.cli.screen import errors
 from fedstill.config import Experiment
+from fedstill.core.numbers import share, size
 
 
 class Display:

@@ -30,24 +30,6 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], rig
     console.print(drawn)
 
 
-def size(count: float) -> str:
-    """Bytes for people.
-
-    >>> size(512), size(1536), size(5 * 2**20)
-    ('512 B', '1.5 KiB', '5.0 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return ""
-
-
-def share(value: float | None) -> str:
-    """A share as a percentage."""
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
 def sparkline(values: Sequence[float], width: int = 60) -> str:
     """A curve in one line of text, from the lowest to the highest value.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedstill.config import Experiment, given_by, make_experiment, overlay, override_value
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import load_entry_points, load_plugin
+from fedstill.core.protocols import Engine
 from fedstill.engines import make_engine
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import make_plan
@@ -20,7 +22,7 @@ def run(
     experiment: str | Mapping[str, Any] = "fedavg",
     *,
     out: str | Path = "runs",
-    engine: str = "in-process",
+    engine: str | Engine = "in-process",
     workers: int = 2,
     data_root: str | Path | None = None,
     device: str = "cpu",
@@ -54,18 +56,19 @@ def launch(
     experiment: Experiment,
     *,
     out: Path,
-    engine: str = "in-process",
+    engine: str | Engine = "in-process",
     workers: int = 2,
     data_root: Path | None = None,
     device: str = "cpu",
     observers: Sequence[Observer] = (),
 ) -> Run:
+    """Run an experiment; an engine that is handed over stays open for the next one."""
     if device != "cpu" and engine == "processes":
         raise InputError("the processes engine runs on the cpu: use --engine in-process with another device")
-    made = make_engine(engine, workers)
+    made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device)
-    with made:
-        return Run(execute(plan, made, out, observers).path)
+    with made as ready:
+        return Run(execute(plan, ready, out, observers).path)
 
 
 def use_plugins(files: Sequence[str | Path]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedstill.core.numbers import share, size, unit_of
 from fedstill.report.facts import Facts, number
 from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, dash, whole_axis
-from fedstill.report.numbers import share, size, unit_of
 
 _FEW = 40  # up to here every round gets a dot
 _WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis

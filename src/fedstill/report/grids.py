@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedstill.core.numbers import listed
 from fedstill.report import describe
 from fedstill.report.facts import Facts, Record
 from fedstill.report.figure import Figure, Key, axis, whole_axis
-from fedstill.report.numbers import listed
 from fedstill.report.shards import Table
 
 _ROWS = 60  # more clients than this are counted, not drawn one by one

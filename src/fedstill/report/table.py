@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedstill.core.numbers import MISSING, duration, share, size
 from fedstill.report import describe
 from fedstill.report.facts import Facts
-from fedstill.report.numbers import MISSING, duration, share, size
 
 
 @dataclass(frozen=True)

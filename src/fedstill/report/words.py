@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fedstill.core.numbers import capital, count, listed, points, share, size
 from fedstill.report import describe
 from fedstill.report.compare import lonely_pairs, pooled_pairs, skewed_pairs
 from fedstill.report.facts import Facts
-from fedstill.report.numbers import capital, count, listed, points, share, size
 
 _SAME = 0.0005  # shares that print alike, at one decimal of a percentage, are called equal
 _FELL = 0.01  # a last round this far below the best one is worth a sentence
