@@ -129,6 +129,12 @@ def test_a_number_is_cut_down_to_those_who_can_be_reached() -> None:
     assert cohort(Random(number=3, availability=(1, 0, 0, 1, 0)), 5) == [0, 3]
 
 
+def test_a_fraction_is_of_all_clients_not_of_those_who_can_be_reached() -> None:
+    """Half of ten is five, and five can be reached: all of them, not half of them."""
+    chances = (1.0, 0.0) * 5
+    assert cohort(Random(fraction=0.5, availability=chances), 10) == [0, 2, 4, 6, 8]
+
+
 @pytest.mark.parametrize("policy", [Everyone(availability=0.0), Random(fraction=0.5, availability=0.0)])
 def test_nobody_may_be_there(policy: Policy) -> None:
     assert cohort(policy, 10) == []

@@ -83,7 +83,11 @@ def test_outputs_that_are_not_numbers_are_counted(bad: float) -> None:
 
 
 def test_a_single_nan_among_the_classes_breaks_the_answer() -> None:
-    scores = TASK.score([Echo()], said([[9.0, 0, 0, float("nan")]], [0]))
+    class Raw(nn.Module):
+        def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            return inputs, inputs
+
+    scores = TASK.score([Raw()], said([[9.0, 0, 0, float("nan")]], [0]))
     assert scores["non-finite"].item() == 1
 
 

@@ -1,0 +1,37 @@
+"""A whole FedAvg run in a process of its own: `python -m benchmarks.job_fedavg DATA OUT CLIENTS COHORT ROUNDS`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+from benchmarks.setting import fedavg
+from fedstill.federation.launch import launch
+
+
+def peak_bytes() -> int:
+    """The largest resident memory of this process so far.
+
+    `getrusage` also counts what the parent had in memory when it started us, so the kernel's own account of this
+    program comes first where there is one.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def main(images: str, out: str, clients: int, cohort: int, rounds: int) -> None:
+    participation = {"name": "random", "number": cohort} if cohort < clients else "everyone"
+    before = peak_bytes()
+    run = launch(fedavg(Path(images), clients, rounds, participation=participation), out=Path(out))
+    print(json.dumps({"accuracy": run.accuracy, "peak": peak_bytes(), "imports": before}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
