@@ -40,8 +40,8 @@ def job(module: str, *arguments: object, environment: dict[str, str] | None = No
         except subprocess.TimeoutExpired as error:
             raise JobError(f"{module} took more than {LIMIT} seconds") from error
         finally:
+            _end_marked(mark)  # first: once their parent is gone, nobody knows whose children they were
             process.kill()
-            _end_marked(mark)
     if process.returncode:
         raise JobError(f"{module} failed: {(errors.strip().splitlines() or ['without a word'])[-1]}")
     result: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
@@ -49,7 +49,15 @@ def job(module: str, *arguments: object, environment: dict[str, str] | None = No
 
 
 def _end_marked(mark: str) -> None:
+    """End what carries the mark, and its children: some of Ray's overwrite their environment with a title."""
+    parents, doomed = {}, set()
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
+            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
             if mark.encode() in (place / "environ").read_bytes().split(b"\0"):
-                os.kill(int(place.name), signal.SIGKILL)
+                doomed.add(int(place.name))
+    while more := {child for child, parent in parents.items() if parent in doomed} - doomed:
+        doomed |= more
+    for process in doomed:
+        with suppress(OSError):
+            os.kill(process, signal.SIGKILL)

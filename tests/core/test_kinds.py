@@ -176,10 +176,10 @@ def test_an_average_leaves_its_inputs_alone() -> None:
     ("count", "weights"), [(0, []), (2, [1]), (1, [1, 1]), (2, [0, 0]), (2, [-1, -1]), (2, [float("nan"), 1])]
 )
 def test_averages_that_mean_nothing_are_refused(count: int, weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights with a positive sum"):
+    with pytest.raises(ValueError, match="finite weights, none negative and not all zero"):
         average([{"parameters/w": torch.ones(1)}] * count, weights)
 
 
 def test_a_model_that_lacks_a_tensor_is_an_error() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="the same names"):
         average([{"parameters/w": torch.ones(1)}, {}], [1, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
 from fedstill.methods import methods
+
+_BETWEEN_PAIRS = re.compile(r",(?=\s*(?:\w+=|$))")  # a comma inside a list of values is not between pairs
 
 
 def make_experiment(given: Mapping[str, Any]) -> Experiment:
@@ -79,7 +82,7 @@ def named_part(text: str) -> str | dict[str, Any]:
     name, separator, rest = text.partition(":")
     if not separator:
         return name
-    pairs = [piece.partition("=") for piece in rest.split(",")]
+    pairs = [piece.partition("=") for piece in _BETWEEN_PAIRS.split(rest)]
     if not all(key and equals for key, equals, _ in pairs):
         raise InputError(f"cannot read {text!r}: write name:key=value, e.g. dirichlet:alpha=0.1")
     return {"name": name, **{key: parse_value(value) for key, _, value in pairs}}

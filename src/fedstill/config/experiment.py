@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -24,6 +25,7 @@ BEHAVIOUR = 1
 
 # The sections of a configuration in which a part is chosen by name and brings settings of its own.
 PARTS: dict[str, Registry[Any]] = {"method": methods, "partition": partitions, "participation": policies}
+_TYPE_NAME = re.compile(r"[\[(]|-float$|-int$")  # what pydantic puts into a path beside the names of fields
 DEFAULT_PARTS = {"partition": "iid", "participation": "everyone"}
 
 
@@ -95,12 +97,15 @@ class Experiment(Settings):
 
 def sentence(error: ValidationError, fields: Iterable[str], prefix: str = "") -> str:
     """The first thing that is wrong, as one sentence that names the field."""
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
+    # Of a field with alternatives every branch complains; the last is the one for several values.
+    complaints = error.errors()
+    first = complaints[-1] if isinstance(complaints[0]["input"], list | tuple) else complaints[0]
+    path = [str(part) for part in first["loc"] if not _TYPE_NAME.search(str(part))]
     where = prefix + ".".join(path)
     if first["type"] == "extra_forbidden":
-        near = Training.model_fields if path[0] == "training" and len(path) > 1 else fields
-        return f"unknown setting {where!r}: {did_you_mean(path[-1], near)}"
+        near = list(Training.model_fields if path[0] == "training" and len(path) > 1 else fields)
+        known = did_you_mean(path[-1], near) if near else "this part has no settings"
+        return f"unknown setting {where!r}: {known}"
     what = first["msg"].removeprefix("Value error, ")
     value = f" (got {first['input']!r})" if path and isinstance(first["input"], str | int | float) else ""
     return f"{where.rstrip('.') or 'the experiment'}: {what[0].lower()}{what[1:]}{value}"

@@ -29,7 +29,7 @@ def recipe_names() -> dict[str, str]:
 
 def given_by(name: str, preset: str | None = None, variant: str | None = None) -> dict[str, Any]:
     """The configuration behind a method's name, a shipped recipe's name, or the path of a recipe file."""
-    if name in methods and not Path(name).is_file():
+    if name in methods:
         if preset or variant:
             raise InputError(f"{name!r} is a method, and only recipes have presets and variants")
         return {"method": name}
@@ -58,7 +58,11 @@ def _layer(recipe: Mapping[str, Any], section: str, name: str | None, path: Path
     if name is None:
         return {}
     layers = recipe.get(section) or {}
-    if not isinstance(layers, Mapping) or not isinstance(layers.get(name), Mapping):
-        raise InputError(f"the recipe {path} has no {section[:-1]} {name!r}: {did_you_mean(name, layers)}")
-    layer: Mapping[str, Any] = layers[name]
+    if not isinstance(layers, Mapping):
+        raise InputError(f"the recipe {path}: {section} must be a mapping from names to settings")
+    if name not in layers:
+        raise InputError(f"the recipe {path} has no {section[:-1]} {name!r}: {did_you_mean(name, map(str, layers))}")
+    layer = layers[name] or {}
+    if not isinstance(layer, Mapping):
+        raise InputError(f"the recipe {path}: the {section[:-1]} {name!r} must hold settings")
     return layer

@@ -20,6 +20,8 @@ def answer(
                 message = exchange.reply(client, request, turn)
         finally:
             work = client.meter.work
+        if not isinstance(message, Message):
+            raise TypeError(f"a reply must be a Message, not {type(message).__name__}")
         check_egress(message, exchange.egress, exchange.name)
         return Reply(who, message, client.state, work)
     except Abstain as reason:

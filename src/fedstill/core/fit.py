@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,20 +75,19 @@ def fit(
         for learner in learners:
             learner.model.train()
         for epoch in schedule.epochs:
-            states = [learner.streams.torch_state("dropout", epoch) for learner in learners]
-            torch.default_generator.set_state(states[0])
+            ambient = _Ambient(learner.streams.torch_state("dropout", epoch) for learner in learners)
             changes = streams.draw("augment", epoch)
-            for rows in _batches(len(data), schedule.batch, streams.draw("order", epoch)):
+            for number, rows in enumerate(_batches(len(data), schedule.batch, streams.draw("order", epoch))):
                 batch = data.batch(rows)
                 if augment is not None:
                     batch = augment(batch, changes)
-                extra = shared(batch) if shared is not None else {}
+                extra: Mapping[str, Tensor] = {}
+                if shared is not None:
+                    with streams.ambient("shared", epoch, number):  # must not draw from the learners' streams
+                        extra = shared(batch)
                 for index, learner in enumerate(learners):
-                    if len(learners) > 1:
-                        torch.default_generator.set_state(states[index])
+                    ambient.switch_to(index)
                     tallies[index].add(_step(learner, task, batch, extra, schedule.clip))
-                    if len(learners) > 1:
-                        states[index] = torch.default_generator.get_state()
                 meter.add(len(rows) * len(learners), len(rows) * len(learners))
     finally:
         torch.default_generator.set_state(outside)
@@ -112,6 +111,21 @@ def _batches(samples: int, size: int, order: np.random.Generator) -> Iterator[Te
     """A shuffled epoch; a batch of one sample has no variance for BatchNorm and is skipped."""
     rows = torch.from_numpy(order.permutation(samples))
     return (piece for piece in rows.split(size) if len(piece) > 1)
+
+
+class _Ambient:
+    """Torch's global generator, shared out between learners; a learner alone never pays for a switch."""
+
+    def __init__(self, states: Iterable[Tensor]) -> None:
+        self.states = list(states)
+        self.current = 0
+        torch.default_generator.set_state(self.states[0])
+
+    def switch_to(self, index: int) -> None:
+        if index != self.current:
+            self.states[self.current] = torch.default_generator.get_state()
+            torch.default_generator.set_state(self.states[index])
+            self.current = index
 
 
 class _Tally:

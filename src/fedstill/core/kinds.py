@@ -10,6 +10,7 @@ checkpoints and in egress manifests, so that no code has to guess a tensor's kin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -52,11 +53,13 @@ def average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) ->
     """Parameters and float buffers by weighted mean, integer buffers by maximum.
 
     Sums run in double precision and in the order given (callers sort by client id), so that the mean of equal
-    models is that model to the bit.
+    single-precision models is that model to the bit.
     """
     total = float(sum(weights))
-    if not states or len(states) != len(weights) or not total > 0:
-        raise ValueError("an average needs states, and weights with a positive sum")
+    if not states or len(states) != len(weights) or min(weights) < 0 or not 0 < total < math.inf:
+        raise ValueError("an average needs states, and finite weights, none negative and not all zero")
+    if any(state.keys() != states[0].keys() for state in states):
+        raise ValueError("an average needs states with the same names")
     shares = [weight / total for weight in weights]
     return {name: _combine(name, [state[name] for state in states], shares) for name in states[0]}
 

@@ -36,6 +36,8 @@ class MessageError(ValueError):
 class Message(Mapping[str, Tensor]):
     """Named CPU tensors, sorted by name, contiguous and detached; scalars are 0-d tensors.
 
+    Tensors are not copied without need: put in what will not be changed any more (`state_of(model)` is a copy).
+
     >>> message = Message({"b": torch.ones(2), "a": torch.tensor(3)})
     >>> list(message), message.nbytes == len(message.encode())
     (['a', 'b'], True)
@@ -49,6 +51,7 @@ class Message(Mapping[str, Tensor]):
         self._tensors: dict[str, Tensor] = {}
         seen: set[int] = set()
         for name in sorted(tensors):
+            _check_name(name)
             tensor = tensors[name].detach().cpu().contiguous()
             if tensor.dtype not in _TYPES:
                 raise MessageError(f"tensor {name!r} has type {tensor.dtype}, which a message cannot carry")
@@ -92,7 +95,7 @@ class Message(Mapping[str, Tensor]):
         try:
             loaded = safetensors.torch.load(data)
         except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:
-            raise MessageError(f"not a message: {error}") from None
+            raise MessageError(f"not a message: {str(error).splitlines()[0]}") from None
         # A clone lies in torch's own aligned memory; arithmetic on misaligned tensors gives other bits.
         return cls({name: tensor.clone() for name, tensor in loaded.items()})
 
@@ -113,6 +116,15 @@ class Message(Mapping[str, Tensor]):
         text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
         return struct.pack("<Q", len(text)) + text
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise MessageError(f"a tensor's name must be text: {name!r}") from None
+    if name == "__metadata__":
+        raise MessageError("the format keeps the name '__metadata__' for itself")
 
 
 def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -34,10 +34,10 @@ def load_plugin(file: str | Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except InputError:
-        raise
     except Exception as error:
         del sys.modules[name]
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"the plugin {file} cannot be loaded: {type(error).__name__}: {error}") from error
     _loaded[path] = blake2b(path.read_bytes(), digest_size=8).hexdigest()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import index
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class Streams:
 
     def _key(self, names: tuple[str | int, ...]) -> int:
         # Plain ints only: numpy's print differently, and a name must not depend on who counted.
-        path = tuple(name if isinstance(name, str) else int(name) for name in (*self.path, *names))
+        path = tuple(str(name) if isinstance(name, str) else index(name) for name in (*self.path, *names))
         text = repr((int(self.seed), *path)).encode()
         return int.from_bytes(blake2b(text, digest_size=16).digest(), "little")
 

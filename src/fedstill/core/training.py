@@ -18,7 +18,7 @@ class Training(Settings):
     """Local training of one model; shared by every method."""
 
     epochs: int = Field(3, ge=1, description="passes over the client's data per round")
-    batch: int = Field(16, ge=1, description="samples per step; a last batch of one is skipped")
+    batch: int = Field(16, ge=2, description="samples per step; a last batch of one is skipped")
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     rate: float = Field(0.05, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")

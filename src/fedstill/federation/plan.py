@@ -56,8 +56,9 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     task = make_task(experiment, bundle, device)
     streams = Streams(experiment.seed)
     method = make_method(experiment, task)
+    _check_needs(method, experiment, bundle)
     train, validation = _held_out(experiment, bundle, streams)
-    labels = _labels_of(train, experiment)
+    labels = _labels_of(train)
     shards = partition(
         experiment.partition.name,
         labels,
@@ -121,12 +122,25 @@ def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple
     """Training and validation data. A share is cut from the training split before anyone gets a shard."""
     if not experiment.validation:
         return bundle.train, None
-    train, validation = split_validation(_labels_of(bundle.train, experiment), experiment.validation, streams)
+    train, validation = split_validation(_labels_of(bundle.train), experiment.validation, streams)
     return Subset(bundle.train, train), Subset(bundle.train, validation)
 
 
-def _labels_of(data: Dataset, experiment: Experiment) -> Tensor:
+def _check_needs(method: Method, experiment: Experiment, bundle: Bundle) -> None:
+    """A method says what it needs; what this experiment cannot give is refused here."""
+    given = {"features"}
+    if bundle.train.labels() is not None:
+        given.add("labels")
+    if len(method.task.architectures) == 1:
+        given.add("one-architecture")
+    if missing := sorted(method.needs - given):
+        raise InputError(
+            f"{experiment.method.name} needs {' and '.join(missing)}, which {experiment.data}"
+            f" with {', '.join(method.task.architectures)} does not have"
+        )
+
+
+def _labels_of(data: Dataset) -> Tensor:
     labels = data.labels()
-    if labels is None:
-        raise InputError(f"{experiment.data} has no labels, and {experiment.method.name} needs them")
+    assert labels is not None, "partitions and splits are made by label"
     return labels

@@ -6,8 +6,11 @@ optimiser's moments are kept, and the rate's schedule runs over all epochs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from fedstill.core.protocols import Reply
+from fedstill.core.settings import Settings
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg
 
@@ -16,5 +19,9 @@ from fedstill.methods.fedavg import FedAvg
 class Centralised(FedAvg):
     """One model on all the data in one place; a round is an epoch."""
 
+    Options = Settings
     pooled = True
     defaults: ClassVar = {"training": {"epochs": 1, "keep_optimiser": True}}
+
+    def weights(self, replies: Sequence[Reply]) -> list[float]:
+        return [1.0 for _ in replies]

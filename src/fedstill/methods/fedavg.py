@@ -12,7 +12,7 @@ Float buffers are averaged with the same weights, integer buffers take the maxim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -38,7 +38,7 @@ class FedAvg(Method):
 
     name = "train"
     egress = (*MODEL_EGRESS, *WORK_EGRESS)
-    Options = FedAvgSettings
+    Options: ClassVar[type[Settings]] = FedAvgSettings
     settings: FedAvgSettings
 
     def start(self, streams: Streams) -> Tensors:

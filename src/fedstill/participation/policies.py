@@ -85,5 +85,5 @@ class Random(Policy):
             raise InputError(f"participation.number is {self.number}, but there are only {clients} clients")
 
     def choose(self, available: np.ndarray, clients: int, turn: Turn) -> np.ndarray:
-        wanted = self.number if self.number is not None else max(1, round((self.fraction or 1.0) * clients))
+        wanted = self.number if self.number is not None else max(1, int((self.fraction or 1.0) * clients + 0.5))
         return turn.streams.draw("select").choice(available, min(wanted, len(available)), replace=False)
