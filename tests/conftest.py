@@ -23,6 +23,15 @@ def _no_outside_data(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("FEDSTILL_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Bits are promised for one thread, and two of them with a busy neighbour are many times slower than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def tiny_plan() -> Any:
     """A plan of a tiny experiment, with whatever a test wants different."""

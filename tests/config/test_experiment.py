@@ -252,3 +252,19 @@ def test_parts_that_are_their_own_settings_arrive_as_such() -> None:
 def test_an_experiment_cannot_be_changed() -> None:
     with pytest.raises(ValidationError):
         made().rounds = 3
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"training": {"batch": 1}}, "training.batch: input should be greater than or equal to 2 (got 1)"),
+        ({"participation": {"name": "everyone", "availability": 2}}, "participation.availability: "),
+        ({"participation": {"name": "everyone", "availability": [0.5, 2]}}, "participation.availability.1: "),
+        ({"partition": {"name": "iid", "alpha": 1}}, "'partition.alpha': this part has no settings"),
+    ],
+)
+def test_sentences_name_the_field_and_nothing_else(given: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError) as told:
+        make_experiment({"method": "fedavg", **given})
+    assert says in str(told.value)
+    assert "constrained" not in str(told.value)

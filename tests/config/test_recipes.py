@@ -135,3 +135,30 @@ def test_every_recipe_that_ships_is_a_sound_experiment_in_all_its_layers() -> No
         for preset in (None, *content.get("presets", {})):
             for variant in (None, *content.get("variants", {})):
                 make_experiment(given_by(name, preset, variant))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("presets: 5", "presets must be a mapping from names to settings"),
+        ("presets: [lite]", "presets must be a mapping from names to settings"),
+        ("presets: {1: {}}", "has no preset 'lite': known: 1"),
+        ("presets: {lite: 3}", "the preset 'lite' must hold settings"),
+    ],
+)
+def test_malformed_presets_get_a_sentence(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(f"experiment: {{method: fedavg}}\n{text}\n")
+    assert says in complaint(str(path), "lite")
+
+
+def test_an_empty_preset_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("experiment: {method: fedavg}\npresets: {lite: }\n")
+    assert given_by(str(path), "lite") == {"method": "fedavg"}
+
+
+def test_a_file_named_like_a_method_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fedavg").write_text("")
+    assert given_by("fedavg") == {"method": "fedavg"}

@@ -102,3 +102,9 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, place: str) -> N
 def test_an_unwritable_folder_is_refused() -> None:
     with pytest.raises(InputError, match="cannot write to the folder"):
         writable_folder(Path("/proc/self"))
+
+
+def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunError, match="cannot write"):
+        write_atomically(tmp_path / "file" / "inner", b"x")

@@ -171,6 +171,20 @@ def test_learners_together_get_the_bits_they_get_alone() -> None:
     assert not equal(pair["a"][0], pair["b"][0])
 
 
+def test_what_is_shared_may_draw_without_touching_the_learners_streams() -> None:
+    """A teacher with Dropout, or a random geometry, must not change what a student alone would have drawn."""
+    drawn = []
+
+    def shared(batch: Batch) -> dict[str, Tensor]:
+        drawn.append(torch.rand(3))
+        return {}
+
+    plain = together(["a"])
+    assert equal(together(["a"], shared)["a"][0], plain["a"][0])
+    assert equal(together(["a", "b"], shared)["a"][0], plain["a"][0])
+    assert not torch.equal(drawn[0], drawn[1]), "every batch has draws of its own"
+
+
 def test_learners_on_equal_streams_from_equal_models_stay_equal() -> None:
     learners = [learner(network("a"), Training(), "same") for _ in range(2)]
     fit(learners, Regression(), rows(), Schedule(range(2), 5), Streams(5), Meter())
