@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.data import write_images
@@ -39,7 +39,7 @@ def measure(size: Size, folder: Path) -> Findings:
         if alone.run.sha256 != workers.run.sha256:
             raise DifferenceError(f"{clients} clients: the engines in-process and processes give other bits")
         what = f"round of {clients} clients, "
-        notes = f"{kind}; loop {median(alone.loop):.3g} s a round"
+        notes = f"{kind}; loop {median(alone.loop):.3g} s a round; CPU time {alone.cpu}"
         findings.rows += [
             Row(what + "in-process / loop", Ratio.of(alone.rounds, alone.loop), 1.03, note=notes),
             Row(what + "with its checkpoint", Ratio.of(alone.whole, alone.loop), note=alone.checkpoint_note()),
@@ -58,6 +58,7 @@ class Paired:
     checkpoints: list[float]
     loop: list[float]
     start: float
+    cpu: Ratio  # a busy neighbour changes it less than the clock's
 
     @property
     def whole(self) -> list[float]:
@@ -76,7 +77,8 @@ def _paired(images: Path, clients: int, rounds: int, out: Path, engine: str) -> 
     beside.check(run)
     timing = json.loads((run.path / "timing.json").read_text())
     first, *each = timing["rounds"]
-    return Paired(run, each, timing["checkpoints"][1:], between(beside.seconds), first - median(each))
+    cpu = Ratio.of(*zip(*beside.cpu[1:], strict=True))
+    return Paired(run, each, timing["checkpoints"][1:], between(beside.seconds), first - median(each), cpu)
 
 
 class _LoopBeside:
@@ -85,17 +87,22 @@ class _LoopBeside:
     def __init__(self, images: Path, clients: int) -> None:
         self.work = SameWork(images, clients)
         self.seconds: list[float] = []
+        self.cpu: list[tuple[float, float]] = []  # Fedstill's (with its checkpoint) and the loop's
+        self.since = 0.0
         self.accuracies: list[float] = []
         self.theirs: list[float] = []
 
     def start(self, experiment: Any, journal: Sequence[dict[str, Any]]) -> None:
-        pass
+        self.since = process_time()
 
     def round(self, record: dict[str, Any]) -> None:
+        ours = process_time() - self.since
         orders = self.work.orders()
-        began = perf_counter()
+        began, cpu = perf_counter(), process_time()
         accuracy = self.work.loop.round(orders)
         self.seconds.append(perf_counter() - began)
+        self.cpu.append((ours, process_time() - cpu))
+        self.since = process_time()
         self.accuracies.append(accuracy)
         self.theirs.append(record["metrics"]["accuracy"])
 

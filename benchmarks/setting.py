@@ -11,9 +11,7 @@ from torch import Tensor
 from benchmarks.plain_loop import PlainLoop
 from fedstill.config import Experiment, make_experiment
 from fedstill.core.dataset import Dataset
-from fedstill.core.streams import Streams
-from fedstill.data.catalogue import load
-from fedstill.data.partitions import partition
+from fedstill.federation.plan import make_plan
 
 BATCH, RATE, MOMENTUM, MODEL, SEED = 32, 0.05, 0.9, "cnn", 1
 
@@ -38,16 +36,11 @@ class SameWork:
     """The hand-written loop with the experiment's first model, shards and row orders."""
 
     def __init__(self, images: Path, clients: int) -> None:
-        from fedstill.federation.plan import make_task
-
-        bundle = load(f"npz:{images}")
-        labels = bundle.train.labels()
-        assert labels is not None
-        self.streams = Streams(SEED)
-        self.shards = partition("iid", labels, clients, len(bundle.classes), self.streams)
-        task = make_task(fedavg(images, clients, 1), bundle)
-        model = task.build(MODEL, streams=self.streams.at("model", MODEL))
-        self.loop = PlainLoop(model, *_floats(bundle.train), *_floats(bundle.test), BATCH, RATE, MOMENTUM)
+        plan = make_plan(fedavg(images, clients, 1))
+        self.streams, self.shards = plan.streams, plan.clients.shards
+        model = plan.task.build(MODEL, streams=self.streams.at("model", MODEL))
+        data = (*_floats(plan.bundle.train), *_floats(plan.bundle.test))
+        self.loop = PlainLoop(model, *data, BATCH, RATE, MOMENTUM)
         self.number = 0
 
     def orders(self) -> list[Tensor]:

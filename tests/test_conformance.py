@@ -17,6 +17,8 @@ from fedstill.federation.run import execute
 from fedstill.methods import methods
 
 ROUNDS = 4
+pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
+
 ENGINES = ["wire", "processes-1", "processes-2", "processes-3"]
 
 

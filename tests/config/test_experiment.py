@@ -124,6 +124,8 @@ OTHERWISE: dict[str, Any] = {
     "method.weights": "uniform",
     "data": "mnist",
     "model": "mlp",
+    "points": 256,
+    "augmentation": "points",
     "partition": "iid",
     "partition.alpha": 0.6,
     "partition.min_samples": 2,

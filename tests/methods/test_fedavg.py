@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,9 @@ class Quadratic:
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         raise NotImplementedError
+
+    def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        return batch
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         raise NotImplementedError

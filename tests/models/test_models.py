@@ -10,7 +10,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.models import Classifier, build_model, models
 
-NAMES = models.names()
+NAMES = [name for name in models.names() if not hasattr(models[name], "points")]  # those that read images
 QUICK = [name for name in NAMES if name not in ("resnet18", "resnet50")]
 IMAGES = [name for name in NAMES if name != "mlp"]
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fedstill.cli.app import app
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
+from fedstill.federation.plan import make_plan
 from fedstill.report import command
 
 EXPERIMENTS: list[dict[str, Any]] = [
@@ -61,10 +62,19 @@ def test_the_command_means_the_same_experiment(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("given", [EXPERIMENTS[7], EXPERIMENTS[11], EXPERIMENTS[13]], ids=json.dumps)
 def test_the_real_command_line_reads_it_too(given: dict[str, Any]) -> None:
-    experiment = make_experiment({**given, "model": "cnn"})
+    experiment = make_plan(make_experiment(given)).experiment
     answer = CliRunner().invoke(app, [*shlex.split(command(experiment))[1:], "--dry-run", "--json"])
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["experiment"] == experiment.model_dump(mode="json")
+
+
+def test_of_an_experiment_that_was_run_only_choices_are_said() -> None:
+    plain = make_plan(make_experiment({"method": "fedavg"})).experiment
+    assert command(plain) == "fedstill run fedavg"
+    other = make_plan(make_experiment({"method": "fedavg", "model": "resnet8"})).experiment
+    assert command(other) == "fedstill run fedavg --model resnet8"
+    cloud = make_plan(make_experiment({"method": "fedavg", "data": "heads", "points": 64})).experiment
+    assert command(cloud) == "fedstill run fedavg --data heads --set points=64"
 
 
 def test_nothing_is_said_that_goes_without_saying() -> None:

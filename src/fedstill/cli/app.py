@@ -18,7 +18,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets: list, check, add, look at how they are partitioned.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Data sets: list, check, add, look at them and at how they are partitioned.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 
 # Options that mean the same in every command.
@@ -177,6 +179,24 @@ def data_check(
     from fedstill.cli import data
 
     data.show_check(name, path, data_root, plugin or [], json)
+
+
+@data_app.command(name="show")
+def data_show(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    class_: Annotated[str | None, typer.Option("--class", help="The class to show; else a few of each.")] = None,
+    count: Annotated[int, typer.Option(help="How many samples of a class.")] = 6,
+    out: Annotated[Path | None, typer.Option(help="The picture (.png), or, for clouds, a page (.html).")] = None,
+    up: Annotated[str, typer.Option(help="The axis of clouds that points up: x, y or z.")] = "z",
+    turn: Annotated[float, typer.Option(help="Degrees to turn clouds about that axis, to see their front.")] = 0.0,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Draw a few samples of a data set."""
+    from fedstill.cli import data
+
+    data.show_samples(name, class_, count, out, up, turn, data_root, plugin or [], json)
 
 
 @data_app.command(name="add")

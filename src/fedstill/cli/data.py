@@ -71,6 +71,28 @@ def add_name(name: str, path: Path, root: Path | None) -> None:
     )
 
 
+def show_samples(
+    name: str,
+    wanted: str | None,
+    count: int,
+    out: Path | None,
+    up: str,
+    turn: float,
+    root: Path | None,
+    plugins: Sequence[Path],
+    as_json: bool,
+) -> None:
+    from fedstill.data.show import show  # here, because drawing takes a second that listing need not wait
+
+    use_plugins(plugins)
+    bundle = load(name, root)
+    path = show(bundle, wanted, count, out, up, turn)
+    if as_json:
+        print_json({"data": name, "classes": bundle.classes if wanted is None else [wanted], "picture": str(path)})
+        return
+    console.print(f"drawn in {path}", highlight=False, soft_wrap=True)
+
+
 def show_partition(
     name: str,
     partition: str,

@@ -1,6 +1,6 @@
 """Experiments, and how they are put together from recipes, flags and settings."""
 
-from fedstill.config.assemble import make_experiment, named_part, overlay, override, override_value
+from fedstill.config.assemble import make_experiment, named_part, overlay, override, override_value, with_defaults
 from fedstill.config.experiment import BEHAVIOUR, Experiment
 from fedstill.config.recipes import given_by, recipe_names
 
@@ -14,4 +14,5 @@ __all__ = [
     "override",
     "override_value",
     "recipe_names",
+    "with_defaults",
 ]

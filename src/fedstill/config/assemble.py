@@ -36,6 +36,12 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
         raise InputError(sentence(error, Experiment.model_fields)) from None
 
 
+def with_defaults(experiment: Experiment, defaults: Mapping[str, Any]) -> Experiment:
+    """The experiment with these values wherever nothing was set; what was set, by whomever, stays."""
+    given = experiment.model_dump(mode="json", exclude_unset=True)
+    return make_experiment(overlay(defaults, {key: value for key, value in given.items() if value is not None}))
+
+
 def overlay(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, Any]:
     """Later layers win; sections are merged, except that another part's name starts its section afresh.
 

@@ -15,6 +15,7 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
+from fedstill.data.augment import augmentations
 from fedstill.data.partitions import partitions
 from fedstill.methods import methods
 from fedstill.participation import policies
@@ -24,7 +25,12 @@ from fedstill.participation import policies
 BEHAVIOUR = 1
 
 # The sections of a configuration in which a part is chosen by name and brings settings of its own.
-PARTS: dict[str, Registry[Any]] = {"method": methods, "partition": partitions, "participation": policies}
+PARTS: dict[str, Registry[Any]] = {
+    "method": methods,
+    "partition": partitions,
+    "participation": policies,
+    "augmentation": augmentations,
+}
 _TYPE_NAME = re.compile(r"[\[(]|-float$|-int$")  # what pydantic puts into a path beside the names of fields
 DEFAULT_PARTS = {"partition": "iid", "participation": "everyone"}
 
@@ -64,6 +70,8 @@ class Experiment(Settings):
     method: Choice
     data: str = Field("digits", min_length=1)
     model: str | None = Field(None, description="by name; left out, the kind of data decides")
+    points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
+    augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
     partition: Choice = Field(default_factory=lambda: choose("partition", "iid"))
     participation: Choice = Field(default_factory=lambda: choose("participation", "everyone"))
     clients: int = Field(10, ge=1, le=10_000_000)
@@ -75,14 +83,14 @@ class Experiment(Settings):
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
     norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
 
-    @field_validator("method", "partition", "participation", mode="before")
+    @field_validator(*PARTS, mode="before")
     @classmethod
-    def _choose(cls, value: Any, info: ValidationInfo) -> Choice:
-        return choose(str(info.field_name), value)
+    def _choose(cls, value: Any, info: ValidationInfo) -> Choice | None:
+        return None if value is None else choose(str(info.field_name), value)
 
-    @field_serializer("method", "partition", "participation")
-    def _flatten(self, choice: Choice) -> dict[str, Any]:
-        return {"name": choice.name, **choice.settings.model_dump(mode="json")}
+    @field_serializer(*PARTS)
+    def _flatten(self, choice: Choice | None) -> dict[str, Any] | None:
+        return None if choice is None else {"name": choice.name, **choice.settings.model_dump(mode="json")}
 
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset
@@ -38,6 +39,10 @@ class Task(Protocol):
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
         """A model from a state, or freshly initialised from named streams."""
+        ...
+
+    def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        """The batch as training sees it; evaluation never comes through here."""
         ...
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:

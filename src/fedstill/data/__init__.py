@@ -4,7 +4,17 @@ Importing the package registers the built-in data sets, so that whoever has the 
 """
 
 from fedstill.core.dataset import ArrayDataset
-from fedstill.data import digits, heads, known
+from fedstill.data import augment, digits, heads, known, known_clouds
 from fedstill.data.bundle import Bundle, Source, datasets
 
-__all__ = ["ArrayDataset", "Bundle", "Source", "datasets", "digits", "heads", "known"]
+__all__ = [
+    "ArrayDataset",
+    "Bundle",
+    "Source",
+    "augment",
+    "datasets",
+    "digits",
+    "heads",
+    "known",
+    "known_clouds",
+]

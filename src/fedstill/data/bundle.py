@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import ArrayDataset, Dataset
+from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
+from fedstill.data.clouds import first_points
 
 Kind = Literal["image", "cloud"]
 
@@ -36,6 +38,20 @@ class Bundle:
     kind: Kind
     shape: tuple[int, ...]  # image: (channels, height, width); cloud: (points, 3)
     validation: Dataset | None = None
+    notes: tuple[str, ...] = ()  # what was done to the files' contents on the way, for whoever asks
+
+    def with_points(self, count: int) -> Bundle:
+        """The first points of every cloud, normalised anew: another data set, with a fingerprint of its own."""
+        if self.kind != "cloud":
+            raise InputError(f"{self.name} holds images: only of clouds can points be taken")
+        if not 1 <= count <= self.shape[0]:
+            raise InputError(f"{self.name} holds clouds of {self.shape[0]:,} points: {count:,} cannot be taken of each")
+        if count == self.shape[0]:
+            return self
+        cut = {split: first_points(data, count) for split, data in self.splits().items()}
+        return replace(
+            self, train=cut["train"], validation=cut.get("validation"), test=cut["test"], shape=(count, *self.shape[1:])
+        )
 
     def splits(self) -> dict[str, Dataset]:
         """The splits there are, by name, in one fixed order."""

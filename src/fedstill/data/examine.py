@@ -32,13 +32,21 @@ def find_faults(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
                 f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
             )
         if split.inputs.is_floating_point():
-            bad = (~torch.isfinite(split.inputs.flatten(1))).any(dim=1).sum().item()
+            bad = (~torch.isfinite(split.inputs.flatten(1))).any(dim=1).nonzero().flatten().tolist()
             if bad:
-                found.faults.append(f"{bad:,} {part} samples hold NaN or infinity")
+                found.faults.append(f"{len(bad):,} {part} samples hold NaN or infinity{_first(split, bad)}")
+        if split.kind == "cloud":
+            flat = (split.inputs == split.inputs[:, :1]).flatten(1).all(dim=1).nonzero().flatten().tolist()
+            if flat:
+                found.faults.append(f"{len(flat):,} {part} clouds hold one place only{_first(split, flat)}")
     if "train" in splits:
         for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
             if count == 0:
                 found.faults.append(f"class {name!r} has no training samples")
+
+
+def _first(split: Samples, rows: list[int]) -> str:
+    return f", the first is {split.name(rows[0])}" if split.where else ""
 
 
 def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
@@ -47,6 +55,10 @@ def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
         for name, count in zip(classes, class_counts(splits["test"].labels, len(classes)), strict=True):
             if count == 0:
                 found.doubts.append(f"class {name!r} has no test samples: its accuracy cannot be measured")
+    if "train" in splits:
+        for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
+            if count == 1:
+                found.doubts.append(f"class {name!r} has a single training sample: it can hardly be learned")
     digests = {part: _digests(split.inputs) for part, split in splits.items()}
     for one, other in combinations(splits, 2):
         shared = len(set(digests[one]) & set(digests[other]))

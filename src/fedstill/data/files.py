@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fedstill.core.dataset import ArrayDataset
@@ -9,7 +11,7 @@ from fedstill.core.errors import InputError
 from fedstill.data import readers
 from fedstill.data.bundle import Bundle, Source
 from fedstill.data.examine import find_faults
-from fedstill.data.readers.raw import Findings, Raw
+from fedstill.data.readers.raw import Asked, Findings, Raw
 from fedstill.data.tidy import Samples, tidy
 
 
@@ -23,25 +25,28 @@ class FromFiles:
         places: tuple[str, ...] = (),
         classes: tuple[str, ...] | None = None,
         get: str = "",
+        group: Callable[[str], str | None] | None = None,
+        object_folders: bool = False,
+        prefer: str = "",
     ) -> None:
         self.__doc__ = summary
         self.places = places  # relative to the root, tried after NAME and NAME.npz
         self.classes = classes  # for files that do not name their classes
         self.get = get  # how to come by the data
+        self.asked = Asked(group=group, object_folders=object_folders, prefer=prefer)  # for folders of shapes
 
     def __call__(self, source: Source) -> Bundle:
         found = Findings()
         splits, classes = self.open(source, found)
         found.refuse(source.name)
-        return bundled(source.name, splits, classes)
+        return bundled(source.name, splits, classes, (*found.notes, *found.doubts))
 
     def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
         """What can be read of the splits, and the class names; whatever is wrong is added to `found`."""
         raw = Raw({})
         with found.collecting():
-            raw = readers.read(self.locate(source), found, prefer=source.name)
-        splits = tidy(raw, found)
-        classes = raw.classes or self.classes or _numbered(splits)
+            raw = readers.read(self.locate(source), found, replace(self.asked, name=source.name))
+        splits, classes = tidy(raw, found, self.classes)
         find_faults(splits, classes, found)
         return splits, classes
 
@@ -65,7 +70,7 @@ class FromFiles:
         raise InputError(f"{source.root} holds none of {looked}; {advice}")
 
 
-def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...]) -> Bundle:
+def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...], notes: tuple[str, ...] = ()) -> Bundle:
     """Faultless splits as a bundle."""
     sets = {part: ArrayDataset(inputs=split.inputs, labels=split.labels) for part, split in splits.items()}
     return Bundle(
@@ -76,11 +81,5 @@ def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...]) -> 
         classes=classes,
         kind=splits["train"].kind,
         shape=tuple(splits["train"].inputs.shape[1:]),
+        notes=notes,
     )
-
-
-def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
-    """Names for classes nobody named. Training labels decide: a larger one in test is then seen as a fault."""
-    if "train" not in splits:
-        return ()
-    return tuple(str(number) for number in range(int(splits["train"].labels.max()) + 1))

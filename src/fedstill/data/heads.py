@@ -24,6 +24,7 @@ from numpy.polynomial import legendre
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle, Source, datasets
+from fedstill.data.clouds import normalise
 from fedstill.data.splits import hold_out
 
 Floats = npt.NDArray[np.float64]
@@ -95,9 +96,7 @@ def head(rng: np.random.Generator, name: str, points: int) -> Floats:
     shape = draw_shape(rng, name)
     cloud = shape(draw_directions(rng, points))
     cloud += rng.normal(0.0, NOISE, cloud.shape)
-    cloud -= cloud.mean(axis=0)
-    cloud /= np.linalg.norm(cloud, axis=1).max()
-    return cloud
+    return normalise(cloud)
 
 
 def draw_directions(rng: np.random.Generator, points: int) -> Floats:

@@ -8,16 +8,14 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedstill.core.errors import InputError
+from fedstill.data.colours import ACCENT, INK, SHADES
 
-_INK = "#22333b"
-_ACCENT = "#2a7f9e"
-_SHADES = LinearSegmentedColormap.from_list("still", ["#ffffff", "#cfe6ea", "#6db3c4", "#2a7f9e", "#12435c"])
 _FEW_CLIENTS = 24  # up to here every cell has room for its number
 _FEW_CLASSES = 48
 _FORMATS = (".png", ".svg")
@@ -38,10 +36,10 @@ def draw_partition(table: Tensor, classes: Sequence[str], path: Path, title: str
     bar.locator = MaxNLocator(4, integer=True)
     bar.update_ticks()
     bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8, colors=_INK, length=0)
-    bar.set_label("samples", fontsize=8, color=_INK)
+    bar.ax.tick_params(labelsize=8, colors=INK, length=0)
+    bar.set_label("samples", fontsize=8, color=INK)
     if title:
-        figure.suptitle(title, fontsize=11, color=_INK, x=0.01, ha="left")
+        figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     try:
         # A fixed salt and no date: the same partition gives the same bytes.
         with matplotlib.rc_context({"svg.hashsalt": "fedstill"}):
@@ -55,11 +53,11 @@ def _draw_sizes(axes: Axes, table: Tensor) -> None:
     sizes = table.sum(dim=1).numpy()
     few = len(sizes) <= _FEW_CLIENTS
     if few:
-        axes.bar(np.arange(len(sizes)), sizes, width=0.72, color=_ACCENT)
+        axes.bar(np.arange(len(sizes)), sizes, width=0.72, color=ACCENT)
     else:
-        axes.stairs(sizes, np.arange(len(sizes) + 1) - 0.5, fill=True, color=_ACCENT)
+        axes.stairs(sizes, np.arange(len(sizes) + 1) - 0.5, fill=True, color=ACCENT)
     axes.set_ylim(0, max(1, sizes.max()) * (1.3 if few else 1.08))
-    axes.set_ylabel("samples", fontsize=8, color=_INK)
+    axes.set_ylabel("samples", fontsize=8, color=INK)
     if few:
         axes.set_yticks([])
         for client, size in enumerate(sizes):
@@ -70,11 +68,11 @@ def _draw_sizes(axes: Axes, table: Tensor) -> None:
                 textcoords="offset points",
                 ha="center",
                 fontsize=8,
-                color=_INK,
+                color=INK,
             )
     else:
         axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    axes.tick_params(axis="y", labelsize=8, colors=_INK, length=0)
+    axes.tick_params(axis="y", labelsize=8, colors=INK, length=0)
     axes.tick_params(axis="x", which="both", length=0, labelbottom=False)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -87,13 +85,13 @@ def _draw_cells(axes: Axes, table: Tensor, classes: Sequence[str]) -> matplotlib
     most = max(1, int(cells.max()))
     # The square root lets a handful of samples be seen beside a thousand.
     norm = PowerNorm(0.5, vmin=0, vmax=most)
-    shades = axes.imshow(cells, cmap=_SHADES, norm=norm, aspect="auto", interpolation="nearest")
+    shades = axes.imshow(cells, cmap=SHADES, norm=norm, aspect="auto", interpolation="nearest")
     if count <= _FEW_CLASSES:
         axes.set_yticks(np.arange(count), [shortened(name, 24) for name in classes])
         axes.set_yticks(np.arange(1, count) - 0.5, minor=True)
     else:
         axes.yaxis.set_major_locator(MaxNLocator(12, integer=True))
-        axes.set_ylabel("class", fontsize=9, color=_INK)
+        axes.set_ylabel("class", fontsize=9, color=INK)
     if clients <= _FEW_CLIENTS:
         axes.set_xticks(np.arange(clients))
         axes.set_xticks(np.arange(1, clients) - 0.5, minor=True)
@@ -102,12 +100,12 @@ def _draw_cells(axes: Axes, table: Tensor, classes: Sequence[str]) -> matplotlib
     if clients <= _FEW_CLIENTS and count <= _FEW_CLASSES:
         for row, column in zip(*np.nonzero(cells), strict=True):
             value = cells[row, column]
-            colour = "white" if norm(value) > 0.6 else _INK
+            colour = "white" if norm(value) > 0.6 else INK
             axes.text(column, row, f"{value:,}", ha="center", va="center", fontsize=8, color=colour)
     if count <= _FEW_CLASSES:
         axes.grid(which="minor", color="#e3e9eb", linewidth=0.8)
-    axes.set_xlabel("client", fontsize=9, color=_INK)
-    axes.tick_params(labelsize=8, colors=_INK, length=0)
+    axes.set_xlabel("client", fontsize=9, color=INK)
+    axes.tick_params(labelsize=8, colors=INK, length=0)
     axes.tick_params(which="minor", length=0)
     for spine in axes.spines.values():
         spine.set_color("#b8c4c8")

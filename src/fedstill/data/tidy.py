@@ -1,4 +1,6 @@
-"""From arrays in anybody's layout to tensors in ours: images (N, C, H, W), clouds (N, points, 3), labels int64."""
+"""From arrays in anybody's layout to tensors in ours: images (N, C, H, W), clouds (N, points, 3), labels int64.
+
+Clouds are brought to one size here, so that no reader needs to."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Kind
+from fedstill.data.clouds import normalise
 from fedstill.data.readers.raw import Array, Findings, Raw, Split
 from fedstill.data.splits import hold_out
 
@@ -23,20 +26,33 @@ class Samples:
     inputs: Tensor
     labels: Tensor
     kind: Kind
+    where: str = ""  # the files it came from, for whoever finds something wrong with it
+    names: tuple[str, ...] = ()  # the file of every row, where each has its own
+
+    def name(self, row: int) -> str:
+        """Where a sample came from."""
+        return self.names[row] if self.names else f"row {row} of {self.where}"
 
 
-def tidy(raw: Raw, found: Findings) -> dict[str, Samples]:
-    """The splits that can be used; data that came without a split is given one."""
+def tidy(
+    raw: Raw, found: Findings, classes: tuple[str, ...] | None = None
+) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    """The splits that can be used, and the names of their classes; data that came without a split is given one.
+
+    `classes` are names for files that name none; failing these too, classes are called by their numbers.
+    """
     splits: dict[str, Samples] = {}
     for part, split in raw.splits.items():
         with found.collecting():
             splits[part] = _samples(split)
+    classes = raw.classes or classes or _numbered(splits)
     whole = splits.pop("whole", None)
     if whole is not None:
+        whole, classes = _populated(whole, classes, found)
         rows = dict(zip(("train", "test"), hold_out(whole.labels), strict=True))
-        splits = {part: Samples(whole.inputs[r], whole.labels[r], whole.kind) for part, r in rows.items()}
+        splits = {part: _taken(whole, some) for part, some in rows.items() if len(some)}
         found.notes.append("the files know no split: a fifth of every class is held out for testing")
-    return {part: splits[part] for part in ("train", "validation", "test") if part in splits}
+    return {part: splits[part] for part in ("train", "validation", "test") if part in splits}, classes
 
 
 def _samples(split: Split) -> Samples:
@@ -45,7 +61,46 @@ def _samples(split: Split) -> Samples:
     if not len(split.inputs):
         raise InputError(f"no samples ({split.where})")
     inputs, kind = as_inputs(split.inputs, split.where)
-    return Samples(inputs, as_labels(split.labels, split.where), kind)
+    return Samples(inputs, as_labels(split.labels, split.where), kind, split.where, split.names)
+
+
+def _populated(whole: Samples, classes: tuple[str, ...], found: Findings) -> tuple[Samples, tuple[str, ...]]:
+    """Without the classes that have one sample: it cannot be trained on and tested on at once.
+
+    Such a class is left out, not refused, so that collections with a few odd pieces can be used as they are. (Where
+    the files come with a split of their own, nothing is left out: their authors decided.)
+    """
+    inside = (whole.labels >= 0) & (whole.labels < len(classes))
+    counts = torch.bincount(whole.labels[inside], minlength=len(classes))
+    lonely = (counts == 1).nonzero().flatten().tolist()
+    if not lonely:
+        return whole, classes
+    for label in lonely:
+        at = int((whole.labels == label).nonzero()[0])
+        found.doubts.append(
+            f"class {classes[label]!r} has a single sample, {whole.name(at)}: "
+            "it cannot be trained on and tested on at once, and is left out"
+        )
+    kept = torch.tensor([label for label in range(len(classes)) if label not in lonely], dtype=torch.int64)
+    numbers = torch.full((len(classes),), -1, dtype=torch.int64)
+    numbers[kept] = torch.arange(len(kept))
+    stays = ~inside | (numbers[whole.labels.clamp(0, len(classes) - 1)] >= 0)
+    whole = _taken(whole, stays.nonzero().flatten())
+    # Labels that name no class stay what they are, to be found later, but must not become a class by accident.
+    known = (whole.labels >= 0) & (whole.labels < len(classes))
+    whole.labels = torch.where(known, numbers[whole.labels.clamp(0, len(classes) - 1)], whole.labels)
+    return whole, tuple(classes[label] for label in kept.tolist())
+
+
+def _taken(samples: Samples, rows: Tensor) -> Samples:
+    names = tuple(samples.names[row] for row in rows.tolist()) if samples.names else ()
+    return Samples(samples.inputs[rows], samples.labels[rows], samples.kind, samples.where, names)
+
+
+def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
+    """Names for classes nobody named. Training labels decide: a larger one in test is then seen as a fault."""
+    deciding = splits.get("train") or splits.get("whole")
+    return tuple(str(number) for number in range(int(deciding.labels.max()) + 1)) if deciding else ()
 
 
 def as_labels(labels: Array, where: str) -> Tensor:
@@ -74,7 +129,9 @@ def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
     """
     array = _numbers(array, where)
     if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.float32:
-        return torch.from_numpy(np.ascontiguousarray(array)), "cloud"
+        if not array.shape[1]:
+            raise InputError(f"clouds hold no points ({where})")
+        return torch.from_numpy(normalise(np.ascontiguousarray(array))), "cloud"
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in _CHANNELS:
@@ -88,7 +145,7 @@ def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
 
 
 def _numbers(array: Array, where: str) -> Array:
-    """8-bit where the values allow it, else float32: nothing is rescaled, so that a reader can predict the input."""
+    """8-bit where the values allow it, else float32, and a copy: pixels are not rescaled, clouds are, in place."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:

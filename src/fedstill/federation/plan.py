@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedstill.config import Experiment
+from fedstill.config import Experiment, overlay, with_defaults
 from fedstill.core.dataset import Dataset, Subset
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import Method, Profile
 from fedstill.core.streams import Streams
+from fedstill.data.augment import Augmentation
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
 from fedstill.data.partitions import partition
@@ -21,10 +23,19 @@ from fedstill.data.splits import split_validation
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.evaluate import CentralEvaluator
 from fedstill.methods import methods
+from fedstill.models import models
 from fedstill.participation import Policy
 from fedstill.tasks.classification import Classification
 
-DEFAULT_MODELS = {"image": "cnn"}
+DEFAULT_MODELS = {"image": "cnn", "cloud": "pointnet2-lite"}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "image": {"augmentation": "none"},
+    # The settings of the point-cloud literature: Adam, weight decay, and clouds that are dropped, scaled and shifted.
+    "cloud": {
+        "augmentation": "points",
+        "training": {"optimiser": "adam", "rate": 1e-3, "weight_decay": 1e-4, "batch": 24},
+    },
+}
 DEVICES = ("cpu", "cuda", "mps")
 
 
@@ -51,8 +62,7 @@ class Plan:
 
 def make_plan(experiment: Experiment, data_root: Path | None = None, device: str = "cpu") -> Plan:
     check_device(device)
-    bundle = load(experiment.data, data_root)
-    experiment = experiment.model_copy(update={"model": experiment.model or default_model(bundle)})
+    experiment, bundle = resolve(experiment, load(experiment.data, data_root))
     task = make_task(experiment, bundle, device)
     streams = Streams(experiment.seed)
     method = make_method(experiment, task)
@@ -92,22 +102,38 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     )
 
 
+def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]:
+    """Fill in what the data and the model decide where the user did not: model, points, training, augmentation."""
+    if bundle.kind == "image" and experiment.points is not None:
+        raise InputError(f"{experiment.data} holds images: leave `points` out")
+    experiment = with_defaults(experiment, decided_by(bundle.kind, experiment.model))
+    if bundle.kind == "cloud":
+        bundle = bundle.with_points(experiment.points or bundle.shape[0])
+    return experiment, bundle
+
+
+def decided_by(kind: str, model: str | None) -> dict[str, Any]:
+    """What the kind of data and the model decide where nobody else does."""
+    model = model or DEFAULT_MODELS[kind]
+    builder = models[model]
+    own = getattr(builder, "defaults", {})
+    points = {"points": builder.points} if hasattr(builder, "points") else {}
+    return {"model": model, **points, **overlay(DEFAULTS[kind], own)}
+
+
 def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Classification:
     """The task of an experiment on a data set; a model that cannot read that data is refused."""
     assert experiment.model is not None
-    task = Classification(bundle.classes, bundle.shape, (experiment.model,), device)
+    assert experiment.augmentation is not None
+    augmentation = experiment.augmentation.settings
+    assert isinstance(augmentation, Augmentation)
+    task = Classification(bundle.classes, bundle.shape, (experiment.model,), device, augmentation)
     task.build(experiment.model)
     return task
 
 
 def make_method(experiment: Experiment, task: Classification) -> Method:
     return methods[experiment.method.name](experiment.method.settings, task, experiment.training)
-
-
-def default_model(bundle: Bundle) -> str:
-    if bundle.kind not in DEFAULT_MODELS:
-        raise InputError(f"{bundle.name} holds {bundle.kind}s: name a model that reads them with --model")
-    return DEFAULT_MODELS[bundle.kind]
 
 
 def check_device(device: str) -> None:

@@ -37,7 +37,9 @@ def train(client: Client, model: nn.Module, training: Training, turn: Turn, loss
     set_rate(optimiser, training.rate * training.factor(turn.round, turn.rounds))
     schedule = Schedule(range(training.epochs), training.batch, training.clip)
     learner = Learner(model, loss, optimiser, client.streams)
-    (trained,) = fit([learner], client.task, client.data, schedule, client.streams, client.meter)
+    (trained,) = fit(
+        [learner], client.task, client.data, schedule, client.streams, client.meter, augment=client.task.augment
+    )
     if trained.steps == 0:
         raise Abstain(f"no step: {len(client.data)} sample(s) make no batch of at least two")
     if training.keep_optimiser:

@@ -1,6 +1,6 @@
 """Models by name, each returning `(log_probabilities, features)`; importing this package registers all of them."""
 
-from fedstill.models import cnn, mlp, resnet, wide_resnet
+from fedstill.models import cnn, mlp, pointnet, pointnet2, resnet, wide_resnet
 from fedstill.models.classifier import Classifier
 from fedstill.models.registry import ModelBuilder, build_model, models
 from fedstill.models.surgery import freeze, replace_head, unfreeze
@@ -13,6 +13,8 @@ __all__ = [
     "freeze",
     "mlp",
     "models",
+    "pointnet",
+    "pointnet2",
     "replace_head",
     "resnet",
     "unfreeze",

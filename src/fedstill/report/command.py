@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedstill.config import Experiment, make_experiment
+from fedstill.config import Experiment, make_experiment, with_defaults
 from fedstill.config.assemble import parse_value
+from fedstill.federation.plan import DEFAULT_MODELS, decided_by
 from fedstill.report.describe import changed_settings
 
 _FLAGS = ("data", "model", "clients", "rounds", "seed")
@@ -35,14 +36,22 @@ def command(experiment: Experiment) -> str:
             given[section] = {"name": wanted[section]["name"], **changed}
             words += [f"--{section}", _part(wanted[section]["name"], changed)]
             settings += [f"{section}.{name}={_value(value)}" for name, value in changed.items() if not _plain(value)]
-    # What the method's own defaults make of all that decides what is left to say.
-    base = make_experiment(given).model_dump(mode="json")
+    # What method, data and model make of all that decides what is left to say.
+    base = _without_saying(experiment, make_experiment(given)).model_dump(mode="json")
     for path, value in _differences(base, wanted):
         if path in _FLAGS and value is not None:
             words += [f"--{path}", str(value)]
         else:
             settings.append(f"{path}={_value(value)}")
     return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+
+
+def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:
+    """What the data's kind and the model would fill in by themselves, as they did in an experiment that was run."""
+    if experiment.augmentation is None:
+        return base
+    kind = "image" if experiment.points is None else "cloud"
+    return with_defaults(base, {**decided_by(kind, experiment.model), "model": DEFAULT_MODELS[kind]})
 
 
 def _differences(base: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.kinds import load_state
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
+from fedstill.data.augment import Augmentation, NoAugmentation
 from fedstill.models import build_model
 
 _EVALUATION_BATCH = 256
@@ -26,6 +28,7 @@ class Classification:
     shape: tuple[int, ...]
     architectures: tuple[str, ...]
     device: str = "cpu"
+    augmentation: Augmentation = field(default_factory=NoAugmentation)
     terms: tuple[str, ...] = ("cross-entropy",)
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
@@ -35,6 +38,9 @@ class Classification:
         if state is not None:
             load_state(model, state)
         return model.to(self.device)
+
+    def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        return self.augmentation(batch, generator)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         log_probabilities, features = model(batch["inputs"].to(self.device))

@@ -19,12 +19,14 @@ def paint(path: Path, value: int = 0, size: tuple[int, int] = (6, 4), mode: str 
 def test_cinic_folders(tmp_path: Path) -> None:
     for part, value in (("train", 10), ("valid", 20), ("test", 30)):
         for kind in ("cat", "airplane"):
-            paint(tmp_path / "cinic10" / part / kind / f"{part}.png", value + (kind == "cat"), (32, 32))
+            for number in range(2):
+                colour = value + 2 * (kind == "cat") + number
+                paint(tmp_path / "cinic10" / part / kind / f"{number}.png", colour, (32, 32))
     bundle = load("cinic10", tmp_path)
     assert bundle.classes == ("airplane", "cat")
     assert bundle.shape == (3, 32, 32)
     assert bundle.validation is not None
-    assert bundle.train.columns["inputs"][:, 0, 0, 0].tolist() == [10, 11]
+    assert bundle.train.columns["inputs"][:, 0, 0, 0].tolist() == [10, 11, 12, 13]
     assert check("cinic10", root=tmp_path).ok
 
 

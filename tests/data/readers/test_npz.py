@@ -74,18 +74,50 @@ def test_x_and_y_are_split_in_a_way_that_never_changes(tmp_path: Path) -> None:
         (images(6, 5, 4).astype(np.int64), (1, 5, 4), torch.uint8),
         (images(6, 5, 4) > 99, (1, 5, 4), torch.uint8),
         (GENERATOR.normal(size=(6, 5, 4)), (1, 5, 4), torch.float32),
-        (GENERATOR.normal(size=(6, 7, 3)).astype(np.float16), (7, 3), torch.float32),
     ],
 )
 def test_layouts_and_types(tmp_path: Path, pixels: np.ndarray, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     bundle = load(saved(tmp_path, x_train=pixels, y_train=np.arange(6) % 2, x_test=pixels, y_test=np.arange(6) % 2))
     assert bundle.shape == shape
-    assert bundle.kind == ("cloud" if len(shape) == 2 else "image")
+    assert bundle.kind == "image"
     assert bundle.train.columns["inputs"].dtype == dtype
     assert torch.equal(
         bundle.train.columns["inputs"].flatten(),
         torch.from_numpy(pixels).to(dtype).flatten() * (255 if pixels.dtype == bool else 1),
     )
+
+
+def test_clouds_are_brought_to_one_size(tmp_path: Path) -> None:
+    clouds = GENERATOR.normal(5, size=(8, 7, 3)).astype(np.float16)
+    bundle = load(saved(tmp_path, x_train=clouds, y_train=np.arange(8) % 2, x_test=clouds, y_test=np.arange(8) % 2))
+    assert (bundle.kind, bundle.shape) == ("cloud", (7, 3))
+    centred = clouds.astype(np.float64) - clouds.astype(np.float64).mean(axis=1, keepdims=True)
+    expected = centred / np.linalg.norm(centred, axis=2).max(axis=1)[:, None, None]
+    assert np.allclose(bundle.train.columns["inputs"].numpy(), expected, atol=1e-6)
+
+
+def test_coarse_classes_come_before_single_objects_and_gaps_are_left_out(tmp_path: Path) -> None:
+    clouds = GENERATOR.normal(size=(12, 5, 3))
+    kinds = np.array([0, 1] * 5 + [-1, -1])
+    things = {"x": clouds, "y": np.arange(12), "y_category": kinds, "categories": np.array(["cup", "box"])}
+    bundle = load(saved(tmp_path, **things))
+    assert bundle.classes == ("cup", "box")
+    assert (len(bundle.train), len(bundle.test)) == (8, 2)
+    assert "2 of 12 samples have no label and are left out" in bundle.notes[0]
+    words = load(saved(tmp_path, x=clouds, y_keyword=kinds, keyword_classes=np.array(["cup", "box"])))
+    assert words.fingerprint() == bundle.fingerprint()
+
+
+def test_clouds_without_points_or_size_are_named(tmp_path: Path) -> None:
+    clouds, kinds = GENERATOR.normal(size=(8, 5, 3)), np.arange(8) % 2
+    with pytest.raises(InputError, match=r"clouds hold no points \(x_train, y_train in .*toy.npz\)"):
+        load(saved(tmp_path, x_train=clouds[:, :0], y_train=kinds, x_test=clouds, y_test=kinds))
+    damaged = clouds.copy()
+    damaged[3], damaged[5, 0, 0] = 7.0, np.inf
+    report = check(saved(tmp_path, x_train=damaged, y_train=kinds, x_test=clouds + 9, y_test=kinds))
+    archive = f"x_train, y_train in {tmp_path / 'toy.npz'}"
+    assert f"1 train samples hold NaN or infinity, the first is row 5 of {archive}" in report.problems
+    assert f"1 train clouds hold one place only, the first is row 3 of {archive}" in report.problems
 
 
 @pytest.mark.parametrize(

@@ -6,33 +6,50 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedstill.core.errors import InputError
-from fedstill.data.readers import cifar, folder, idx, npz
-from fedstill.data.readers.raw import Findings, Raw, Split
+from fedstill.data.readers import cifar, folder, h5, idx, npz, resampled, shapes
+from fedstill.data.readers.raw import Asked, Findings, Raw, Split
 
-__all__ = ["EXPECTED", "Findings", "Raw", "Split", "read"]
+__all__ = ["EXPECTED", "Asked", "Findings", "Raw", "Split", "read"]
 
-EXPECTED = "an .npz file, idx files (.gz or not), CIFAR python batches, or folders of images by class"
+EXPECTED = (
+    "an .npz file, idx files (.gz or not), CIFAR python batches, folders of images by class, ModelNet's text files, "
+    ".h5 files of clouds, or folders of clouds or meshes by class"
+)
 
-_LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Findings], Raw]], ...] = (
-    (idx.present, idx.read),
-    (cifar.present, cifar.read),
-    (folder.present, folder.read),
+Reader = Callable[[Path, Findings, Asked], Raw]
+
+
+def _unasked(read_it: Callable[[Path, Findings], Raw]) -> Reader:
+    """For readers of layouts that can be read in one way only."""
+    return lambda path, found, asked: read_it(path, found)
+
+
+# Meshes come before images, since they have textures beside them; arrays and text come after images.
+_LAYOUTS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
+    (idx.present, _unasked(idx.read)),
+    (cifar.present, _unasked(cifar.read)),
+    (resampled.present, resampled.read),
+    (h5.present, h5.read),
+    (shapes.present, shapes.read),
+    (folder.present, _unasked(folder.read)),
+    (shapes.perhaps, shapes.read),
 )
 
 
-def read(path: Path, found: Findings, prefer: str = "") -> Raw:
-    """Whatever is at a path; where a folder holds several archives, the one called `prefer` is meant."""
+def read(path: Path, found: Findings, asked: Asked | None = None) -> Raw:
+    """Whatever is at a path; where a folder holds several archives, the one called like the data set is meant."""
+    asked = asked or Asked()
     if path.is_file():
-        return npz.read(path, found)
+        return h5.read(path, found, asked) if path.suffix.lower() in h5.SUFFIXES else npz.read(path, found)
     if not path.is_dir():
         raise InputError(f"{path} does not exist")
     archives = sorted(path.glob("*.npz"))
-    preferred = [archive for archive in archives if archive.stem == prefer]
+    preferred = [archive for archive in archives if archive.stem == asked.name]
     if len(archives) == 1 or preferred:
         return npz.read((preferred or archives)[0], found)
     for present, read_it in _LAYOUTS:
         if present(path):
-            return read_it(path, found)
+            return read_it(path, found, asked)
     if archives:
         listed = ", ".join(archive.name for archive in archives)
         raise InputError(f"{path} holds several archives ({listed}): name one of them, as in npz:{archives[0]}")

@@ -10,15 +10,7 @@ import numpy as np
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.pictures import GREY_MODES, SUFFIXES, decode, header
-from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split
-
-_PARTS: dict[str, Part] = {
-    "train": "train",
-    "valid": "validation",
-    "validation": "validation",
-    "val": "validation",
-    "test": "test",
-}
+from fedstill.data.readers.raw import PARTS, Array, Findings, Part, Raw, Split
 
 
 class _Picture(NamedTuple):
@@ -57,7 +49,7 @@ def read(folder: Path, found: Findings) -> Raw:
 
 def _homes(folder: Path) -> dict[Part, Path]:
     """Split folders if there are both train and test among them; else the folder itself, to be split later."""
-    named = {_PARTS[place.name.lower()]: place for place in _subfolders(folder) if place.name.lower() in _PARTS}
+    named = {PARTS[place.name.lower()]: place for place in _subfolders(folder) if place.name.lower() in PARTS}
     return named if {"train", "test"} <= set(named) else {"whole": folder}
 
 

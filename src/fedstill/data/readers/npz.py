@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -12,14 +13,28 @@ from numpy.lib.npyio import NpzFile
 from fedstill.core.errors import InputError
 from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split
 
-_HABITS: tuple[dict[Part, tuple[str, str]], ...] = (
-    {"train": ("x_train", "y_train"), "validation": ("x_val", "y_val"), "test": ("x_test", "y_test")},
-    {
-        "train": ("train_images", "train_labels"),
-        "validation": ("val_images", "val_labels"),
-        "test": ("test_images", "test_labels"),
-    },
-    {"whole": ("x", "y")},
+
+class _Habit(NamedTuple):
+    """Names of samples and labels by split, and of the list of classes."""
+
+    splits: dict[Part, tuple[str, str]]
+    classes: str = "classes"
+    gaps: bool = False  # labels below zero mark samples that nobody labelled
+
+
+# Coarse classes come first: where objects are numbered one by one as well, each has one sample only.
+_HABITS = (
+    _Habit({"train": ("x_train", "y_train"), "validation": ("x_val", "y_val"), "test": ("x_test", "y_test")}),
+    _Habit(
+        {
+            "train": ("train_images", "train_labels"),
+            "validation": ("val_images", "val_labels"),
+            "test": ("test_images", "test_labels"),
+        }
+    ),
+    _Habit({"whole": ("x", "y_category")}, "categories", gaps=True),
+    _Habit({"whole": ("x", "y_keyword")}, "keyword_classes", gaps=True),
+    _Habit({"whole": ("x", "y")}),
 )
 EXPECTED = "x_train, y_train, x_test, y_test, or train_images, train_labels, test_images, test_labels, or x, y"
 # What zipfile, zlib and numpy raise on damaged archives; NotImplementedError and RuntimeError are zipfile's
@@ -30,17 +45,30 @@ _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.err
 def read(path: Path, found: Findings) -> Raw:
     raw = Raw({})
     with found.collecting(), _opened(path) as archive:
-        for part, keys in _habit(archive, path).items():
+        habit = _habit(archive, path)
+        for part, keys in habit.splits.items():
             pair: list[Array] = []
             for key in keys:
                 with found.collecting():
                     pair.append(_array(archive, key, path))
             if len(pair) == 2:
-                raw.splits[part] = Split(pair[0], pair[1], f"{', '.join(keys)} in {path}")
-        if "classes" in archive.files:
+                split = Split(pair[0], pair[1], f"{', '.join(keys)} in {path}")
+                raw.splits[part] = _labelled(split, found) if habit.gaps else split
+        if habit.classes in archive.files:
             with found.collecting():
-                raw.classes = tuple(str(name) for name in _array(archive, "classes", path).reshape(-1).tolist())
+                raw.classes = tuple(str(name) for name in _array(archive, habit.classes, path).reshape(-1).tolist())
     return raw
+
+
+def _labelled(split: Split, found: Findings) -> Split:
+    """The samples that have a label."""
+    have = split.labels >= 0 if split.labels.ndim == 1 and split.labels.dtype.kind == "i" else None
+    if have is None or len(have) != len(split.inputs) or have.all():
+        return split
+    found.notes.append(
+        f"{int((~have).sum()):,} of {len(have):,} samples have no label and are left out ({split.where})"
+    )
+    return split._replace(inputs=split.inputs[have], labels=split.labels[have])
 
 
 def _opened(path: Path) -> NpzFile:
@@ -58,12 +86,14 @@ def _opened(path: Path) -> NpzFile:
     return archive
 
 
-def _habit(archive: NpzFile, path: Path) -> dict[Part, tuple[str, str]]:
+def _habit(archive: NpzFile, path: Path) -> _Habit:
     """The naming habit whose training arrays are there, without the optional validation split if it is absent."""
     held = set(archive.files)
     for habit in _HABITS:
-        if any(key in held for part in ("train", "whole") for key in habit.get(part, ())):
-            return {part: keys for part, keys in habit.items() if part != "validation" or held & set(keys)}
+        keys = [key for part in ("train", "whole") for key in habit.splits.get(part, ())]
+        if all(key in held for key in keys) if habit.gaps else any(key in held for key in keys):
+            splits = {part: pair for part, pair in habit.splits.items() if part != "validation" or held & set(pair)}
+            return habit._replace(splits=splits)
     raise InputError(f"{path} holds {', '.join(sorted(held)) or 'nothing'}; expected are {EXPECTED}")
 
 

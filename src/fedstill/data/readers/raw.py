@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,25 @@ from fedstill.core.errors import InputError
 
 Array = NDArray[Any]
 Part = Literal["train", "validation", "test", "whole"]  # `whole`: the files know no split
+PARTS: dict[str, Part] = {
+    "train": "train",
+    "valid": "validation",
+    "validation": "validation",
+    "val": "validation",
+    "test": "test",
+}
+POINTS = 2048  # kept of clouds and meshes that lie in files of their own
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a reader should know of the data set it reads for, beyond the path."""
+
+    name: str = ""  # picks one where a folder holds several: an archive, a pair of split files
+    points: int = POINTS
+    group: Callable[[str], str | None] | None = None  # from a folder's name to its class, where they differ
+    object_folders: bool = False  # a folder is one object in several files, not a class
+    prefer: str = ""  # part of the path of the best file of an object
 
 
 class Split(NamedTuple):
@@ -23,6 +42,7 @@ class Split(NamedTuple):
     inputs: Array
     labels: Array
     where: str
+    names: tuple[str, ...] = ()  # of the files, row by row, where every sample has its own
 
 
 @dataclass
@@ -74,8 +94,18 @@ def content(path: Path) -> bytes:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     if not data:
-        raise InputError(f"{path} is empty (0 bytes): fetch it again")
+        raise _empty(path)
     return data
+
+
+def refuse_empty(path: Path) -> None:
+    """For readers that open a file themselves, whose own words for an empty one are obscure."""
+    if path.stat().st_size == 0:
+        raise _empty(path)
+
+
+def _empty(path: Path) -> InputError:
+    return InputError(f"{path} is empty (0 bytes): fetch it again")
 
 
 def joined(parts: list[Array]) -> Array:

@@ -1,0 +1,77 @@
+"""Augmentation: a batch as training sees it, drawn anew every time. Test data never comes through here.
+
+An augmentation of your own is a settings class with a `__call__` and a name:
+
+    @augmentations.register("jitter")
+    class Jitter(Augmentation):
+        '''One sentence for the lists.'''
+
+        width: float = 0.01
+
+        def __call__(self, batch, generator): ...
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from fedstill.core.dataset import Batch
+from fedstill.core.registry import Registry
+from fedstill.core.settings import Settings
+
+
+class Augmentation(Settings):
+    """A named augmentation is its settings, with a call that changes a batch."""
+
+    @abstractmethod
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        """A changed batch; the one given stays as it is, and the only randomness is the generator."""
+
+
+augmentations: Registry[type[Augmentation]] = Registry("augmentation")
+
+
+@augmentations.register("none")
+class NoAugmentation(Augmentation):
+    """Batches as they are."""
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        return batch
+
+
+@augmentations.register("points")
+class PointAugmentation(Augmentation):
+    """Clouds with points dropped, scaled and shifted, each in its own way; never turned.
+
+    Per cloud: a dropout ratio U[0, `dropout`], and each point is dropped with that probability, which means that it
+    becomes point 0, so that clouds keep their size; then one scale U[`scale_low`, `scale_high`] for all three axes;
+    then a shift U[-`shift`, `shift`] along each axis.
+    """
+
+    dropout: float = Field(0.875, ge=0, le=1)
+    scale_low: float = Field(0.8, gt=0)
+    scale_high: float = Field(1.25, gt=0)
+    shift: float = Field(0.1, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PointAugmentation:
+        if self.scale_low > self.scale_high:
+            raise ValueError(f"scale_low ({self.scale_low}) must not be larger than scale_high ({self.scale_high})")
+        return self
+
+    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        clouds = batch["inputs"]
+        size, points, _ = clouds.shape
+        # The draws and their order are part of what a stream means: ratios, points, scales, shifts.
+        ratio = generator.random((size, 1), dtype=np.float32) * np.float32(self.dropout)
+        dropped = generator.random((size, points), dtype=np.float32) < ratio
+        scale = generator.uniform(self.scale_low, self.scale_high, (size, 1, 1)).astype(np.float32)
+        shift = generator.uniform(-self.shift, self.shift, (size, 1, 3)).astype(np.float32)
+        device = clouds.device
+        kept = torch.where(torch.from_numpy(dropped).unsqueeze(2).to(device), clouds[:, :1], clouds)
+        moved = kept.mul_(torch.from_numpy(scale).to(device)).add_(torch.from_numpy(shift).to(device))
+        return {**batch, "inputs": moved}

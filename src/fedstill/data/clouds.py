@@ -1,0 +1,66 @@
+"""The one size of all clouds: centred on their mean, the farthest point at distance 1."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset
+
+Floats = TypeVar("Floats", NDArray[np.float32], NDArray[np.float64])
+
+_AT_ONCE = 256  # clouds normalised at a time: sums are taken in double precision, and memory is bounded
+
+
+def normalise(clouds: Floats) -> Floats:
+    """Centre clouds (..., points, 3) on their mean and divide them by their largest norm, in place.
+
+    A cloud whose points all coincide has no size: it becomes zeros, which `fedstill data check` reports.
+
+    >>> normalise(np.array([[[0.0, 0.0, 0.0], [4.0, 0.0, 0.0]]])).tolist()
+    [[[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]]
+    """
+    pile = clouds.reshape(-1, *clouds.shape[-2:])
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite stays so, and is found later
+        for start in range(0, len(pile), _AT_ONCE):
+            some = pile[start : start + _AT_ONCE]
+            centred = some - some.mean(axis=1, keepdims=True, dtype=np.float64)
+            size = np.linalg.norm(centred, axis=2).max(axis=1)[:, None, None]
+            some[...] = centred / np.where(size > 0, size, 1.0)
+    return pile.reshape(clouds.shape)
+
+
+def first_points(data: Dataset, count: int) -> Dataset:
+    """The same clouds with their first points only, normalised anew, so that a cloud of n points is the same cloud
+    however many more were stored."""
+    if not isinstance(data, ArrayDataset):
+        return _FirstPoints(data, count)
+    return ArrayDataset(**{**data.columns, "inputs": _cut(data.columns["inputs"], count)})
+
+
+def _cut(inputs: Tensor, count: int) -> Tensor:
+    return torch.from_numpy(normalise(inputs[:, :count].to(torch.float32, copy=True).numpy()))
+
+
+class _FirstPoints:
+    """For data that is not held in memory: batches are cut as they are made."""
+
+    def __init__(self, data: Dataset, count: int) -> None:
+        self.data, self.count = data, count
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, rows: Tensor) -> Batch:
+        batch = self.data.batch(rows)
+        return {**batch, "inputs": _cut(batch["inputs"], self.count)}
+
+    def labels(self) -> Tensor | None:
+        return self.data.labels()
+
+    def unlabelled(self) -> _FirstPoints:
+        return _FirstPoints(self.data.unlabelled(), self.count)

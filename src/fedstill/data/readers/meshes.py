@@ -1,0 +1,73 @@
+"""Mesh files through trimesh, and points drawn evenly from their surface."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstill.core.errors import InputError
+from fedstill.data.readers.raw import content
+
+SUFFIXES = (".ply", ".obj", ".off", ".stl")  # best first, where an object comes in several formats
+Floats = NDArray[np.float64]
+
+
+def read_mesh(path: Path) -> tuple[Floats, NDArray[np.int64]]:
+    """Vertices, and faces as triples of vertices; no faces means that the file is a cloud."""
+    import trimesh  # here, because it takes a second that other commands need not wait
+
+    data = content(path)
+    kind = path.suffix.lower().removeprefix(".")
+    options: dict[str, Any] = {"skip_materials": True} if kind == "obj" else {}
+    try:
+        # From bytes, without a resolver: no other file is opened. Unprocessed: no vertex is merged or moved.
+        loaded: Any = trimesh.load(BytesIO(data), file_type=kind, process=False, **options)
+        parts = list(loaded.geometry.values()) if hasattr(loaded, "geometry") else [loaded]
+        pieces = [
+            (np.asarray(part.vertices, np.float64), np.asarray(getattr(part, "faces", np.empty((0, 3))), np.int64))
+            for part in parts
+            if len(part.vertices)
+        ]
+    except Exception as error:  # its parsers raise whatever they trip over
+        raise InputError(f"{path} is no {kind.upper()} file that can be read ({_one_line(error)})") from None
+    if not pieces:
+        raise InputError(f"{path} holds no points: it is empty, or no {kind.upper()} file")
+    # Parts come in the order of their materials: sorted, the same file gives the same mesh under any trimesh.
+    pieces.sort(key=lambda piece: (len(piece[0]), piece[0].tobytes()))
+    starts = np.cumsum([0, *(len(vertices) for vertices, _ in pieces[:-1])])
+    faces = np.concatenate([corners + start for (_, corners), start in zip(pieces, starts, strict=True)])
+    vertices = np.concatenate([vertices for vertices, _ in pieces])
+    if faces.size and (faces.min() < 0 or faces.max() >= len(vertices)):
+        raise InputError(f"{path} is damaged: it has faces whose corners do not exist")
+    return vertices, faces
+
+
+def sample_surface(
+    vertices: Floats, faces: NDArray[np.int64], points: int, generator: np.random.Generator, where: Path
+) -> Floats:
+    """Points of the surface, every bit of area being equally likely.
+
+    A row of three numbers is drawn per point, so that the first n points do not depend on how many follow.
+    """
+    a, b, c = (vertices[faces[:, corner]] for corner in range(3))
+    with np.errstate(invalid="ignore", over="ignore"):
+        areas = np.linalg.norm(np.cross(b - a, c - a), axis=1) / 2
+        reach = np.cumsum(areas)
+    if not np.isfinite(reach[-1]):
+        raise InputError(f"{where} holds vertices that are NaN or infinite")
+    if reach[-1] <= 0:
+        raise InputError(f"{where} is a mesh without any surface")
+    draws = generator.random((points, 3))
+    face = np.searchsorted(reach, draws[:, 0] * reach[-1], side="right").clip(max=len(faces) - 1)
+    # The square root makes points of a triangle equally likely; without it they crowd at corner a.
+    far, along = np.sqrt(draws[:, 1:2]), draws[:, 2:3]
+    cloud: Floats = (1 - far) * a[face] + far * (1 - along) * b[face] + far * along * c[face]
+    return cloud
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,94 @@
+"""One shape from one file: a table of coordinates, an array, or a mesh."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data.readers import meshes
+from fedstill.data.readers.raw import refuse_empty
+
+TABLES = (".xyz", ".pts", ".txt")
+SUFFIXES = (*meshes.SUFFIXES, ".npy", *TABLES)
+Cloud = NDArray[np.float32]
+
+
+def read_shape(path: Path, points: int, key: str) -> Cloud:
+    """At most so many points of a shape, in random order, so that the first of them are a fair sample too.
+
+    Drawn from a stream named by `key`, the file's place in its data set: a shape does not depend on which others
+    there are, or on the folder they all lie in.
+    """
+    generator = Streams(0).draw("shape", key)
+    if path.suffix.lower() in meshes.SUFFIXES:
+        vertices, faces = meshes.read_mesh(path)
+        if len(faces):
+            return sound(meshes.sample_surface(vertices, faces, points, generator, path), path)
+        every = sound(vertices, path)
+    else:
+        every = sound(_array(path) if path.suffix.lower() == ".npy" else read_table(path), path)
+    return every[generator.permutation(len(every))[:points]]
+
+
+def read_table(path: Path, most: int | None = None) -> Cloud:
+    """The first rows of a text file with x, y and z in its first columns, parted by commas or blanks.
+
+    A first line with a single number (the count of points, in .pts files) is passed over.
+    """
+    refuse_empty(path)
+    lines = _lines(path, None if most is None else most + 1)
+    if lines and len(lines[0].replace(",", " ").split()) == 1:
+        del lines[0]
+    if not lines:
+        raise InputError(f"{path} holds no points")
+    try:
+        table: Cloud = np.loadtxt(
+            lines[:most], np.float32, delimiter="," if "," in lines[0] else None, usecols=(0, 1, 2), ndmin=2
+        )
+    except (ValueError, IndexError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"{path} is no table with the numbers x, y and z in its first columns ({why})") from None
+    return table
+
+
+def is_table(path: Path) -> bool:
+    """Whether a text file starts like a cloud rather than like prose."""
+    try:
+        first = [line.replace(",", " ").split() for line in _lines(path, 2)]
+        numbers = [[float(word) for word in words[:3]] for words in first]
+    except (OSError, ValueError):
+        return False
+    return bool(numbers) and len(numbers[-1]) == 3
+
+
+def _lines(path: Path, most: int | None) -> list[str]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return list(islice((line for line in file if line.strip() and not line.startswith(("#", "//"))), most))
+
+
+def _array(path: Path) -> NDArray[np.floating]:
+    refuse_empty(path)
+    try:
+        array: NDArray[np.floating] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read as an array ({' '.join(str(error).split())})") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] < 3 or array.dtype.kind not in "fiu":
+        raise InputError(f"{path} should hold numbers of the shape (points, 3)")
+    return array[:, :3]
+
+
+def sound(cloud: NDArray[np.floating], path: Path) -> Cloud:
+    """The cloud, if there is anything to learn from it."""
+    if not len(cloud):
+        raise InputError(f"{path} holds no points")
+    if not np.isfinite(cloud).all():
+        bad = int((~np.isfinite(cloud)).any(axis=1).sum())
+        raise InputError(f"{path}: {bad:,} of {len(cloud):,} points are NaN or infinite")
+    if (cloud == cloud[0]).all():
+        raise InputError(f"{path} holds one place only, {len(cloud):,} times")
+    return cloud.astype(np.float32)

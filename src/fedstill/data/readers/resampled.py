@@ -1,0 +1,103 @@
+"""ModelNet as `modelnet40_normal_resampled`: a text file per shape, and files that list the shapes of each split.
+
+modelnet40_shape_names.txt, modelnet40_train.txt, modelnet40_test.txt (the same for modelnet10, in the same folder)
+airplane/airplane_0001.txt: lines of x, y, z and a normal, in random order, so that the first are a fair sample
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedstill.core.errors import InputError
+from fedstill.data.readers.points import Cloud, read_table, sound
+from fedstill.data.readers.raw import Asked, Findings, Part, Raw, Split
+from fedstill.data.readers.stack import stack
+
+VERSION = 1
+_PARTS: tuple[Part, ...] = ("train", "test")
+_SOME = 3  # missing shapes named one by one
+
+
+def present(folder: Path) -> bool:
+    return _home(folder) is not None
+
+
+def read(folder: Path, found: Findings, asked: Asked) -> Raw:
+    home = _home(folder) or folder
+    prefix = _prefix(home, found, asked)
+    names = {part: _listed(home / f"{prefix}_{part}.txt", home, found) for part in _PARTS}
+    classes = _classes(home / f"{prefix}_shape_names.txt", [name for listed in names.values() for name in listed])
+    files = {part: [_file(home, name) for name in listed] for part, listed in names.items()}
+    every = [path for part in _PARTS for path in files[part]]
+    made_by = f"modelnet text {VERSION}, {asked.points} points, {prefix}"
+    clouds, rows = stack(home, every, partial(_first_rows, most=asked.points), made_by, found)
+    labels = np.array([classes.index(_class(every[row].stem)) for row in rows], dtype=np.int64)
+    border = sum(1 for row in rows if row < len(files["train"]))
+    raw = Raw({}, classes)
+    for part, some in zip(_PARTS, (slice(None, border), slice(border, None)), strict=True):
+        labelled = tuple(str(every[row]) for row in rows[some])
+        raw.splits[part] = Split(clouds[some], labels[some], f"{prefix}_{part}.txt in {home}", labelled)
+    return raw
+
+
+def _first_rows(path: Path, most: int) -> Cloud:
+    return sound(read_table(path, most), path)
+
+
+def _home(folder: Path) -> Path | None:
+    return next((place for place in (folder, *sorted(folder.glob("*/"))) if _prefixes(place)), None)
+
+
+def _prefixes(folder: Path) -> list[str]:
+    found = (path.name.removesuffix("_train.txt") for path in folder.glob("*_train.txt"))
+    return sorted(prefix for prefix in found if (folder / f"{prefix}_test.txt").is_file())
+
+
+def _prefix(home: Path, found: Findings, asked: Asked) -> str:
+    """The pair of split files that is meant; with no name to tell, the last one, which is all of ModelNet40."""
+    prefixes = _prefixes(home)
+    if asked.name in prefixes:
+        return asked.name
+    if len(prefixes) > 1:
+        found.notes.append(f"{home} has split files for {', '.join(prefixes)}: those of {prefixes[-1]} are used")
+    return prefixes[-1]
+
+
+def _listed(listing: Path, home: Path, found: Findings) -> list[str]:
+    """Names in a split file that have a shape; those that have none are a fault."""
+    names = listing.read_text(encoding="utf-8", errors="replace").split()
+    if not names:
+        found.faults.append(f"{listing} names no shapes")
+    missing = [name for name in names if not _file(home, name).is_file()]
+    if missing:
+        named = ", ".join(_file(home, name).relative_to(home).as_posix() for name in missing[:_SOME])
+        more = f" and {len(missing) - _SOME:,} more" if len(missing) > _SOME else ""
+        found.faults.append(f"{listing} names {len(missing):,} shapes that do not exist: {named}{more}")
+    gone = set(missing)
+    return [name for name in names if name not in gone]
+
+
+def _classes(listing: Path, names: list[str]) -> tuple[str, ...]:
+    if listing.is_file():
+        classes = tuple(listing.read_text(encoding="utf-8", errors="replace").split())
+        if {_class(name) for name in names} <= set(classes):
+            return classes
+        strange = sorted({_class(name) for name in names} - set(classes))
+        raise InputError(f"{listing} lacks the classes {', '.join(strange)} of the shapes in the split files")
+    return tuple(sorted({_class(name) for name in names}))
+
+
+def _class(shape: str) -> str:
+    """The class of a shape's name.
+
+    >>> _class("night_stand_0201")
+    'night_stand'
+    """
+    return shape.rpartition("_")[0]
+
+
+def _file(home: Path, name: str) -> Path:
+    return home / _class(name) / f"{name}.txt"

@@ -1,0 +1,162 @@
+"""Folders of shapes, a file each: clouds or meshes, a folder per class, or a table that names the classes.
+
+    chair/chair_0001.off                 a folder per class; whatever lies deeper belongs to it as well
+    chair/train/chair_0001.off           with splits below the classes, as ModelNet has them
+    train/chair/chair_0001.off           or above them
+    metadata.csv, Mug_Red/meshes/x.obj   or a table (see table.py), wherever the shapes lie
+
+The same shape in two formats (x.ply beside x.obj) counts once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from fedstill.data.readers.points import SUFFIXES, Cloud, is_table, read_shape
+from fedstill.data.readers.raw import PARTS, Asked, Findings, Part, Raw, Split
+from fedstill.data.readers.stack import stack
+from fedstill.data.readers.table import Table, find_table
+
+VERSION = 1
+_DOUBTFUL = (".npy", ".txt")  # these lie beside images, too: labels, licences, boxes
+_ORDER: tuple[Part, ...] = ("train", "validation", "test", "whole")
+
+
+@dataclass(frozen=True)
+class _Shape:
+    place: PurePosixPath  # below the home of the data set
+    label: str
+    part: Part
+    thing: str  # files of one thing are one sample
+
+
+def present(folder: Path) -> bool:
+    """Any file that can be nothing but a shape."""
+    return any(path.suffix.lower() not in _DOUBTFUL for path in _walk(folder))
+
+
+def perhaps(folder: Path) -> bool:
+    """Files that might be anything, but look like clouds in class folders."""
+    files = (path for path in _walk(folder) if path.parent != folder)
+    return any(path.suffix.lower() == ".npy" or is_table(path) for path in files)
+
+
+def read(folder: Path, found: Findings, asked: Asked) -> Raw:
+    home = _home(folder)
+    files = [path for path in _walk(home) if path.suffix.lower() != ".txt" or is_table(path)]
+    table: Table | None = None
+    with found.collecting():
+        table = find_table(home)
+    shapes = _one_file_each(_labelled(home, files, table, found, asked), found, asked)
+    shapes.sort(key=lambda shape: (_ORDER.index(shape.part), shape.place))
+    classes = tuple(sorted({shape.label for shape in shapes}))
+    made_by = f"shapes {VERSION}, {asked.points} points"
+    every = [home / shape.place for shape in shapes]
+    clouds, rows = stack(home, every, partial(_read, home=home, points=asked.points), made_by, found)
+    raw = Raw({}, classes)
+    labels = np.array([classes.index(shapes[row].label) for row in rows], dtype=np.int64)
+    parts = np.array([_ORDER.index(shapes[row].part) for row in rows], dtype=np.int64)
+    for number in np.unique(parts):
+        start, end = np.searchsorted(parts, [number, number + 1])  # sorted, so that a split is a slice
+        names = tuple(str(every[row]) for row in rows[start:end])
+        raw.splits[_ORDER[number]] = Split(clouds[start:end], labels[start:end], str(home), names)
+    return raw
+
+
+def _read(path: Path, home: Path, points: int) -> Cloud:
+    return read_shape(path, points, path.relative_to(home).as_posix())
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+        for name in sorted(names):
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                yield Path(place, name)
+
+
+def _home(folder: Path) -> Path:
+    """Archives often unpack to a folder in a folder: go down while there is nothing else, but not into a class."""
+    inside = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))]
+    folders = [path for path in inside if path.is_dir()]
+    shapes = [path for path in inside if path.suffix.lower() in (*SUFFIXES, ".csv", ".json") and path not in folders]
+    if len(folders) == 1 and not [path for path in shapes if path.suffix.lower() != ".txt"]:
+        below = folders[0]
+        if sum(1 for path in below.iterdir() if path.is_dir()) > 1:
+            return _home(below)
+    return folder
+
+
+def _labelled(home: Path, files: list[Path], table: Table | None, found: Findings, asked: Asked) -> list[_Shape]:
+    """Every file with its class and its split; files without a class are left out, and that is told."""
+    places = [PurePosixPath(path.relative_to(home).as_posix()) for path in files]
+    level = _split_level(places)
+    shapes: list[_Shape] = []
+    nameless: list[PurePosixPath] = []
+    rows: set[str] = set()
+    for place in places:
+        folders = [name for number, name in enumerate(place.parent.parts) if number != level]
+        part: Part = "whole" if level is None else PARTS.get(place.parts[level].lower(), "whole")
+        label, thing = "", place.with_suffix("").as_posix()
+        if table is not None:
+            row = table.find(place)
+            if row is not None:
+                label, listed = table.rows[row]
+                part, thing = listed or part, row
+                rows.add(row)
+        elif asked.group is not None:
+            first = folders[0] if folders else place.stem
+            label = asked.group(first) or ""
+            thing = first if asked.object_folders else thing
+        elif folders:
+            label = folders[0]
+        if label and (level is None or part != "whole"):
+            shapes.append(_Shape(place, label, part, thing))
+        else:
+            nameless.append(place)
+    if table is not None and len(rows) < len(table.rows):
+        found.notes.append(f"{len(table.rows) - len(rows):,} objects of {table.path} have no file")
+    if nameless:
+        why = f"no class in {table.path.name}" if table is not None else "no class or no split by its folder"
+        found.notes.append(
+            f"{len(nameless):,} of {len(places):,} files have {why} and are left out: {nameless[0]}, ..."
+        )
+    if not shapes:
+        found.faults.append(f"{home} has no shapes in class folders ({', '.join(SUFFIXES)})")
+    if {shape.part for shape in shapes} > {"whole"}:  # a table that names the split of some only
+        shapes = [shape for shape in shapes if shape.part != "whole"]
+        found.notes.append(f"shapes without a split in {table.path.name if table else home} are left out")
+    return shapes
+
+
+def _split_level(places: list[PurePosixPath]) -> int | None:
+    """The folder level whose names are train and test: above the classes (0), below them (1), or none.
+
+    A class may well be called train, so both names must be there, and below classes nothing else.
+    """
+    above = {PARTS.get(place.parts[0].lower()) for place in places if len(place.parts) > 1}
+    if {"train", "test"} <= above:
+        return 0
+    below = {PARTS.get(place.parts[1].lower()) for place in places if len(place.parts) > 2}
+    return 1 if {"train", "test"} <= below and None not in below else None
+
+
+def _one_file_each(shapes: list[_Shape], found: Findings, asked: Asked) -> list[_Shape]:
+    """The best file of every thing: the one preferred for this data set, else by format, else by name."""
+
+    def rank(shape: _Shape) -> tuple[bool, int, str]:
+        place = shape.place.as_posix()
+        return (asked.prefer not in place, SUFFIXES.index(shape.place.suffix.lower()), place)
+
+    best: dict[tuple[Part, str], _Shape] = {}
+    for shape in sorted(shapes, key=rank):
+        best.setdefault((shape.part, shape.thing), shape)
+    if len(best) < len(shapes):
+        found.notes.append(f"{len(shapes):,} files hold {len(best):,} shapes: one file of each is used")
+    return list(best.values())

@@ -1,0 +1,51 @@
+"""A look at a few samples of a data set."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fedstill.core.errors import InputError
+from fedstill.data.bundle import Bundle
+from fedstill.data.gallery import choose
+from fedstill.data.portraits import draw_sheet
+from fedstill.data.turntable import draw_turntable
+
+
+def show(
+    bundle: Bundle,
+    wanted: str | None = None,
+    count: int = 6,
+    out: Path | None = None,
+    up: str = "z",
+    turn: float = 0.0,
+) -> Path:
+    """Draw samples of one class, or a few of every class, and say where the picture is.
+
+    A .png is a sheet: images side by side; clouds of one class from above, from the front and from the side. An .html
+    file, for clouds, can be turned with the mouse. `up` is the axis of clouds that points up, and `turn` degrees about
+    it bring their front to the front.
+    """
+    path = out or Path(_plain(bundle.name) + (f"-{_plain(wanted)}" if wanted else "") + ".png")
+    kind = path.suffix.lower()
+    if kind not in (".png", ".html"):
+        raise InputError(f"cannot draw {path}: name a .png or .html file")
+    if kind == ".html" and bundle.kind == "image":
+        raise InputError(f"{bundle.name} holds images, which are drawn as .png: only clouds can be turned in .html")
+    gallery = choose(bundle, wanted, count)
+    if kind == ".html":
+        draw_turntable(gallery, path, up, turn)
+    else:
+        draw_sheet(gallery, path, up, turn)
+    return path
+
+
+def _plain(name: str) -> str:
+    """A file's name out of a data set's or a class's.
+
+    >>> _plain("folder:data/My Shapes/"), _plain("T-shirt/top")
+    ('my-shapes', 't-shirt-top')
+    """
+    if name.startswith(("folder:", "npz:")):
+        name = Path(name.partition(":")[2]).stem
+    return re.sub("[^a-z0-9._]+", "-", name.lower()).strip("-.") or "samples"

@@ -1,0 +1,125 @@
+"""The geometry of a batch without repetition: what the fast PointNet++ computes on instead of padded groups.
+
+A padded neighbourhood repeats its first point, point dropout makes copies of point 0, and sampling from a cloud
+with few locations returns to point 0: all of them are equal rows, of which one with a weight says the same. The
+maximum over a group does not notice, and BatchNorm's statistics weigh rows by how often they stand for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedstill.models.kernels.ops import check_clouds, squared
+
+Array = npt.NDArray[Any]
+PIECE = 2**18
+
+
+class Sampling(Protocol):
+    """How a level samples."""
+
+    @property
+    def centres(self) -> int: ...
+    @property
+    def radius(self) -> float: ...
+    @property
+    def neighbours(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some groups of a level and their rows."""
+
+    groups: slice
+    rows: slice
+    starts: Array
+    weight: Array
+    root: Array
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The distinct rows of one level, group after group."""
+
+    source: Array  # int32 (rows): which row of the level below (for the first level: which point of the batch)
+    offset: Array  # float32 (rows, 3): coordinates relative to the group's centre (absolute where there is none)
+    weight: Array  # float32 (rows): how many rows of the padded form this one stands for
+    starts: Array  # int64 (groups + 1): where each group's rows begin
+    sources: int  # rows of the level below, 0 where that has no features
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def groups(self) -> int:
+        return len(self.starts) - 1
+
+    @cached_property
+    def root(self) -> Array:
+        return np.sqrt(self.weight)
+
+    @cached_property
+    def total(self) -> float:
+        """Rows of the padded form."""
+        return float(self.weight.sum(dtype=np.float64))
+
+    @cached_property
+    def moments(self) -> tuple[Array, Array, Array, Array]:
+        """Weighted sums: of offsets, of their products, of rows by source, of offsets by source."""
+        from fedstill.models.kernels import compiled_geometry
+
+        sums: tuple[Array, Array, Array, Array] = compiled_geometry.moments(
+            self.source, self.offset, self.weight, self.sources
+        )
+        return sums
+
+    def pieces(self, channels: int) -> list[Piece]:
+        """Neighbouring groups whose rows fit in the cache together, about 2^18 floats each."""
+        size = max(1, PIECE // channels)
+        pieces: list[Piece] = []
+        begin = 0
+        while begin < self.groups:
+            border = int(np.searchsorted(self.starts, self.starts[begin] + size, side="right")) - 1
+            end = min(self.groups, max(border, begin + 1))
+            starts = self.starts[begin : end + 1]
+            rows = slice(int(starts[0]), int(starts[-1]))
+            pieces.append(Piece(slice(begin, end), rows, starts, self.weight[rows], self.root[rows]))
+            begin = end
+        return pieces
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Rows of the three levels. It depends on the clouds and on how levels sample, not on weights.
+
+    So a batch's geometry can be kept while clouds are not augmented, or shared by models that sample alike.
+    """
+
+    level1: Rows
+    level2: Rows
+    level3: Rows
+
+
+def compact_geometry(points: Tensor, first: Sampling, second: Sampling) -> Geometry:
+    """Sampling and neighbourhoods of two levels, and a third over the whole cloud, for float32 clouds on the CPU."""
+    from fedstill.models.kernels import compiled_geometry
+
+    check_clouds(points)
+    level1, level2, level3 = compiled_geometry.build(
+        points.detach().contiguous().numpy(),
+        first.centres,
+        np.float32(squared(first.radius, torch.float32)),
+        first.neighbours,
+        second.centres,
+        np.float32(squared(second.radius, torch.float32)),
+        second.neighbours,
+    )
+    groups1, groups2 = len(level1[3]) - 1, len(level2[3]) - 1
+    return Geometry(Rows(*level1, 0), Rows(*level2, groups1), Rows(*level3, groups2))

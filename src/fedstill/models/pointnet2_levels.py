@@ -1,0 +1,101 @@
+"""Set abstraction, the layer of PointNet++: sample centres, gather their neighbours, describe each neighbourhood.
+
+"PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413.
+The 1x1 convolutions of the paper are linear maps of rows of channels, which is what they compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from fedstill.models.kernels import ball_query, group
+from fedstill.models.kernels.compact import Rows
+from fedstill.models.pointnet import normalise
+from fedstill.models.pointnet2_fast import TrainLevel
+from fedstill.models.pointnet2_folded import infer_level
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Ball:
+    """How a level samples: centres, and the neighbours of each within a radius."""
+
+    centres: int
+    radius: float
+    neighbours: int
+
+
+class SetAbstraction(nn.Module):
+    """One level: three linear maps with BatchNorm and ReLU for every row, the maximum over each neighbourhood.
+
+    Without a ball the level sees each cloud as one neighbourhood with absolute coordinates. Coordinates, relative
+    to the centre or absolute, always come first, then features.
+    """
+
+    def __init__(self, ball: Ball | None, channels: int, widths: tuple[int, int, int]) -> None:
+        super().__init__()
+        first, second, third = widths
+        self.ball = ball
+        self.linear1, self.norm1 = nn.Linear(3 + channels, first), nn.BatchNorm1d(first)
+        self.linear2, self.norm2 = nn.Linear(first, second), nn.BatchNorm1d(second)
+        self.linear3, self.norm3 = nn.Linear(second, third), nn.BatchNorm1d(third)
+
+    def forward(self, points: Tensor, centres: Tensor, features: Tensor | None) -> Tensor:
+        """(batch, centres, widths[-1]) in plain torch: every neighbourhood written out, padding included."""
+        if self.ball is None:
+            rows = points.unsqueeze(1)
+            features = None if features is None else features.unsqueeze(1)
+        else:
+            index = ball_query(points, centres, self.ball.radius, self.ball.neighbours)
+            rows = group(points, index) - centres.unsqueeze(2)
+            features = None if features is None else group(features, index)
+        if features is not None:
+            rows = torch.cat([rows, features], dim=-1)
+        out = rows.flatten(0, -2)
+        out = normalise(self.norm1, self.linear1(out)).relu()
+        out = normalise(self.norm2, self.linear2(out)).relu()
+        out = normalise(self.norm3, self.linear3(out)).relu()
+        return out.unflatten(0, rows.shape[:-1]).amax(dim=2)
+
+    def layers(self) -> list[tuple[nn.Linear, nn.BatchNorm1d]]:
+        return [(self.linear1, self.norm1), (self.linear2, self.norm2), (self.linear3, self.norm3)]
+
+    def train_rows(self, rows: Rows, features: Tensor | None) -> Tensor:
+        """What `forward` computes in training mode, on distinct rows: one row of channels for each group."""
+        layers = self.layers()
+
+        def report(found: Sequence[tuple[Array, Array]]) -> None:
+            for (linear, norm), (mean, variance) in zip(layers, found, strict=True):
+                track(norm, mean + linear.bias.detach().double().numpy(), variance, rows.total)
+
+        state = [tensor for linear, norm in layers for tensor in (linear.weight, linear.bias, norm.weight, norm.bias)]
+        out: Tensor = TrainLevel.apply(rows, [norm.eps for _, norm in layers], report, features, *state)
+        return out
+
+    def infer_rows(self, rows: Rows, features: Tensor | None) -> Tensor:
+        """What `forward` computes in evaluation, on distinct rows and without gradients."""
+        with torch.no_grad():
+            return infer_level(rows, features, self.layers())
+
+
+@torch.no_grad()
+def track(norm: nn.BatchNorm1d, mean: Array, variance: Array, total: float) -> None:
+    """Update running statistics as BatchNorm does: from the unbiased variance, by its momentum or all batches alike."""
+    if not norm.track_running_stats:
+        return
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)
+    share = 1 / int(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+    unbiased = variance * (total / max(total - 1, 1))
+    norm.running_mean.mul_(1 - share).add_(torch.from_numpy(mean.astype(np.float32)), alpha=share)
+    norm.running_var.mul_(1 - share).add_(torch.from_numpy(unbiased.astype(np.float32)), alpha=share)
