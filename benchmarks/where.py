@@ -25,6 +25,7 @@ from benchmarks.sizes import Size
 from fedstill.core import client, fit
 from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.message import Message
+from fedstill.core.optimisers import Optimiser
 from fedstill.core.streams import Streams
 from fedstill.core.training import Training
 from fedstill.federation import checkpoint, evaluate, loop
@@ -41,7 +42,7 @@ from fedstill.tasks.classification import Classification
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "forward": [(Classifier, "forward"), (Classification, "forward")],
     "backward": [(torch.Tensor, "backward")],
-    "optimiser": [(torch.optim.SGD, "step"), (torch.optim.SGD, "zero_grad"), (Training, "make_optimiser")],
+    "optimiser": [(Optimiser, "step"), (Optimiser, "zero_grad"), (Training, "make_optimiser")],
     "batching": [(ArrayDataset, "batch"), (Subset, "batch")],
     "building models": [(Classification, "build"), (torch.nn.Module, "load_state_dict")],
     "random streams": [(Streams, "torch_state"), (Streams, "draw"), (torch.Generator, "set_state")],

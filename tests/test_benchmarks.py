@@ -14,7 +14,7 @@ from benchmarks.plain_loop import PlainLoop
 begin = PlainLoop.__post_init__
 def begin_faster(self):
     begin(self)
-    self.rate *= 2
+    self.rate *= 1.01
 PlainLoop.__post_init__ = begin_faster
 """
 

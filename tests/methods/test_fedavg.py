@@ -146,7 +146,7 @@ def test_a_fresh_optimiser_each_round_or_moments_that_are_kept() -> None:
     for keep, expected in ((False, 3.0), (True, 4.0)):
         site = Site(quadratic(momentum=0.5, keep_optimiser=keep), Quadratic(), [points(4, 4)], rounds=2)
         assert site.play()["model/parameters/w"].item() == expected
-        assert set(site.states[0]) == ({"optimiser/0/momentum_buffer"} if keep else set())
+        assert set(site.states[0]) == ({"optimiser/0/momentum"} if keep else set())
 
 
 def test_the_rate_follows_the_rounds_schedule() -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedstill.core.streams import Streams
-from fedstill.models import Classifier, build_model, freeze, replace_head, unfreeze
+from fedstill.models import Classifier, build_model, duplicate, freeze, replace_head, unfreeze
 
 
 def train_a_little(model: nn.Module, classes: int) -> None:
@@ -138,3 +138,37 @@ def test_the_new_head_keeps_the_precision_of_the_model() -> None:
     model = build_model("cnn", (1, 8, 8), 4).double()
     replace_head(model, 2)
     assert model(torch.rand(2, 1, 8, 8, dtype=torch.float64))[0].dtype == torch.float64
+
+
+def test_a_duplicate_has_tensors_of_its_own_and_the_same_answers() -> None:
+    for name in ("cnn-bn", "resnet8"):
+        model = build_model(name, (1, 8, 8), 4)
+        twin = duplicate(model)
+        inputs = torch.randn(4, 1, 8, 8)
+        assert torch.equal(model.eval()(inputs)[0], twin.eval()(inputs)[0])
+        twin.train()(inputs)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.add_(1)
+        fresh = dict(model.named_parameters())
+        for key, tensor in twin.state_dict().items():
+            assert not torch.equal(tensor, model.state_dict()[key]) or tensor.numel() == 0, key
+        assert all(one is not fresh[key] for key, one in twin.named_parameters())
+        assert not model.training
+
+
+def test_a_duplicate_keeps_tied_parameters_tied() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    twin = duplicate(nn.Sequential(first, second))
+    assert twin[0].weight is twin[1].weight  # type: ignore[index]
+    assert twin[0].weight is not first.weight  # type: ignore[index]
+
+
+def test_a_duplicate_of_a_model_with_a_frozen_part_stays_frozen() -> None:
+    model = build_model("cnn-bn", (1, 8, 8), 4)
+    freeze(model.extractor)
+    twin = duplicate(model)
+    twin.train()
+    assert not twin.extractor.training
+    assert twin.head.training

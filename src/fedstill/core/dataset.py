@@ -49,7 +49,7 @@ class ArrayDataset:
         return len(self.columns["inputs"])
 
     def batch(self, rows: Tensor) -> Batch:
-        batch = {name: column[rows] for name, column in self.columns.items()}
+        batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
         if batch["inputs"].dtype == torch.uint8:
             batch["inputs"] = batch["inputs"].float().div_(127.5).sub_(1.0)
         elif batch["inputs"].dtype != torch.float32:
@@ -73,7 +73,7 @@ class Subset:
         return len(self.rows)
 
     def batch(self, rows: Tensor) -> Batch:
-        return self.data.batch(self.rows[rows])
+        return self.data.batch(self.rows.index_select(0, rows))
 
     def labels(self) -> Tensor | None:
         labels = self.data.labels()

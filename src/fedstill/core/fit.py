@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset
+from fedstill.core.optimisers import Optimiser
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
@@ -27,7 +28,7 @@ class Learner:
 
     model: nn.Module
     loss: Loss
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimiser
     streams: Streams
     correct: Callable[[nn.Module], None] | None = None  # after the gradient is there, before the step
 
@@ -95,14 +96,14 @@ def fit(
 
 
 def _step(learner: Learner, task: Task, batch: Batch, extra: Mapping[str, Tensor], clip: float | None) -> Terms:
-    learner.optimiser.zero_grad(set_to_none=True)
+    learner.optimiser.zero_grad()
     terms = learner.loss(task.forward(learner.model, batch), batch, extra)
     total = next(iter(terms.values())) if len(terms) == 1 else torch.stack(list(terms.values())).sum()
     total.backward()
     if learner.correct is not None:
         learner.correct(learner.model)
     if clip is not None:
-        nn.utils.clip_grad_norm_([p for group in learner.optimiser.param_groups for p in group["params"]], clip)
+        nn.utils.clip_grad_norm_(learner.optimiser.parameters, clip)
     learner.optimiser.step()
     return terms
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from operator import index
 
@@ -56,7 +57,7 @@ class Streams:
         `manual_seed` would use 32 bits of the key, and 200,000 named streams then collide; the twister's 624 words
         are filled directly instead.
         """
-        state = torch.Generator().manual_seed(0).get_state()
+        state = _seeded_state().clone()
         words = self.draw(*names, "torch").integers(0, 2**32, size=_TWISTER_WORDS, dtype=np.uint64)
         state.numpy()[_TWISTER_OFFSET : _TWISTER_OFFSET + words.nbytes] = words.view(np.uint8)
         return state
@@ -66,6 +67,11 @@ class Streams:
         path = tuple(str(name) if isinstance(name, str) else index(name) for name in (*self.path, *names))
         text = repr((int(self.seed), *path)).encode()
         return int.from_bytes(blake2b(text, digest_size=16).digest(), "little")
+
+
+@cache
+def _seeded_state() -> Tensor:
+    return torch.Generator().manual_seed(0).get_state()
 
 
 # Layout of torch's CPU generator state: seed (8 bytes), left (4), seeded (4), next (8), then 624 64-bit words.

@@ -1,4 +1,4 @@
-"""How a model is trained: settings, optimisers, and optimiser moments as named tensors."""
+"""How a model is trained, as settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
+from fedstill.core.optimisers import Adam, Optimiser, Sgd
 from fedstill.core.settings import Settings
-from fedstill.core.task import Tensors
 
 
 class Training(Settings):
@@ -29,15 +28,10 @@ class Training(Settings):
     step_factor: float = Field(0.7, gt=0, le=1)
     keep_optimiser: bool = Field(False, description="keep the optimiser's moments between rounds")
 
-    def make_optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """One fused kernel a step: on small models the optimiser's Python loop costs as much as the arithmetic."""
-        chosen = [parameter for parameter in parameters if parameter.requires_grad]
+    def make_optimiser(self, parameters: Iterable[nn.Parameter]) -> Optimiser:
         if self.optimiser == "sgd":
-            return torch.optim.SGD(
-                chosen, self.rate, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
-            )
-        kind = torch.optim.Adam if self.optimiser == "adam" else torch.optim.AdamW
-        return kind(chosen, self.rate, weight_decay=self.weight_decay, fused=True)
+            return Sgd(parameters, self.rate, self.momentum, self.weight_decay)
+        return Adam(parameters, self.rate, self.weight_decay, decoupled=self.optimiser == "adamw")
 
     def factor(self, turn: int, turns: int) -> float:
         """What the rate is multiplied by in turn `turn` of `turns`.
@@ -50,28 +44,3 @@ class Training(Settings):
         if self.schedule == "cosine":
             return 0.5 * (1 + math.cos(math.pi * turn / turns))
         return 1.0
-
-
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate
-
-
-def moments_of(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimiser's state as named tensors: moments are state like any other."""
-    held = optimiser.state_dict()["state"]
-    return {
-        f"{index}/{name}": value.detach().cpu().clone()
-        for index, values in held.items()
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def load_moments(optimiser: torch.optim.Optimizer, moments: Tensors) -> None:
-    """Put back what `moments_of` took; nothing to put back leaves the optimiser fresh."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for path, tensor in moments.items():
-        index, name = path.split("/", 1)
-        state.setdefault(int(index), {})[name] = tensor.clone()
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})

@@ -10,20 +10,32 @@ from torch import Tensor
 
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
+from fedstill.data.clouds import normalise
+from fedstill.data.readers.points import SUFFIXES, read_shape
 
 
 def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """A picture, scaled to the model's size and colours, or an array of exactly the model's shape."""
+    """A picture, scaled to the model's size and colours, or an array of exactly the model's shape; a cloud or a mesh,
+    brought to the size and the number of points of those the model learned from."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    if path.suffix.lower() == ".npy":
+    if len(shape) == 2:
+        array = _cloud(path, shape)
+    elif path.suffix.lower() == ".npy":
         array = _array(path, shape)
-    elif len(shape) == 3:
-        array = _picture(path, shape)
     else:
-        raise InputError(f"{path}: this model reads point clouds of shape {shape}, given as .npy files")
+        array = _picture(path, shape)
     # Through the same door as training data, so that pixels are scaled in one place only.
     return ArrayDataset(inputs=torch.from_numpy(array).unsqueeze(0)).batch(torch.tensor([0]))["inputs"][0]
+
+
+def _cloud(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: this model reads clouds of {shape[0]:,} points, given as {', '.join(SUFFIXES)}")
+    cloud = read_shape(path, shape[0], path.name)
+    if len(cloud) < shape[0]:
+        raise InputError(f"{path} holds {len(cloud):,} points: this model needs {shape[0]:,}")
+    return normalise(cloud)
 
 
 def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:

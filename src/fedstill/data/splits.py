@@ -13,8 +13,15 @@ TEST_SHARE = 0.2
 
 
 def hold_out(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Training and test rows of data that comes without a split. Never depends on a run's seed: it *is* the data."""
-    return _stratified(labels, TEST_SHARE, Streams(0).draw("split"))
+    """Training and test rows of data that comes without a split. Never depends on a run's seed: it *is* the data.
+
+    A class of two or more gives at least one row, so that its accuracy can be measured however small it is.
+
+    >>> train, test = hold_out(torch.tensor([0] * 10 + [1] * 2))
+    >>> (test < 10).sum().item(), (test >= 10).sum().item()
+    (2, 1)
+    """
+    return _stratified(labels, TEST_SHARE, Streams(0).draw("split"), least=1)
 
 
 def split_validation(labels: Tensor, share: float, streams: Streams) -> tuple[Tensor, Tensor]:
@@ -32,7 +39,7 @@ def split_validation(labels: Tensor, share: float, streams: Streams) -> tuple[Te
     return kept, taken
 
 
-def _stratified(labels: Tensor, share: float, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+def _stratified(labels: Tensor, share: float, generator: np.random.Generator, least: int = 0) -> tuple[Tensor, Tensor]:
     values = labels.numpy()
     _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
     # Largest remainders: the whole is right to one row, and no class is rounded away without need.
@@ -40,7 +47,7 @@ def _stratified(labels: Tensor, share: float, generator: np.random.Generator) ->
     take = np.floor(quotas).astype(np.int64)
     spare = round(float(quotas.sum())) - int(take.sum())
     take[np.argsort(take - quotas, kind="stable")[:spare]] += 1
-    take = np.minimum(take, counts - 1)
+    take = np.minimum(np.maximum(take, least), counts - 1)
 
     shuffled = generator.permutation(len(values))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]

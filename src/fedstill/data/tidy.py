@@ -49,9 +49,12 @@ def tidy(
     whole = splits.pop("whole", None)
     if whole is not None:
         whole, classes = _populated(whole, classes, found)
-        rows = dict(zip(("train", "test"), hold_out(whole.labels), strict=True))
-        splits = {part: _taken(whole, some) for part, some in rows.items() if len(some)}
-        found.notes.append("the files know no split: a fifth of every class is held out for testing")
+        if len(whole.labels):
+            rows = dict(zip(("train", "test"), hold_out(whole.labels), strict=True))
+            splits = {part: _taken(whole, some) for part, some in rows.items() if len(some)}
+            found.notes.append("the files know no split: a fifth of every class is held out for testing")
+        else:
+            found.faults.append(f"every class has a single sample: nothing can be learned and tested ({whole.where})")
     return {part: splits[part] for part in ("train", "validation", "test") if part in splits}, classes
 
 

@@ -11,10 +11,11 @@ from fedstill.core.errors import FedstillError, InputError
 from fedstill.core.files import write_atomically
 from fedstill.data.colours import FAINT, INK, SURFACE
 from fedstill.data.gallery import Gallery
-from fedstill.data.views import normals_and_spacing, seen, upright
+from fedstill.data.views import lit, normals_and_spacing, upright
 
 _SCENES = 6  # browsers keep few drawing contexts alive: as many samples at a time, and classes by a menu
 _COLUMNS = 3
+_ZOOM = 1.6  # so that clouds fill their scenes
 
 
 def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.0) -> None:
@@ -35,11 +36,10 @@ def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.
         for number, sample in enumerate(samples[:most]):
             cloud = upright(sample.numpy(), up, turn)
             normals, spacing = normals_and_spacing(cloud)
-            light = seen(cloud, normals, "corner")[2]
             x, y, z = cloud.astype(np.float32).T
             marker = {
-                "size": float(np.clip(60 * spacing, 2, 6)),
-                "color": light.astype(np.float32),
+                "size": float(np.clip(110 * spacing, 2, 9)),
+                "color": lit(cloud, normals).astype(np.float32),
                 "colorscale": scale,
                 "cmin": 0,
                 "cmax": 1,
@@ -53,7 +53,9 @@ def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.
             )
             owners.append(name)
     _dress(figure, gallery, owners)
-    page = figure.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False, "responsive": True})
+    page = figure.to_html(
+        include_plotlyjs=True, full_html=True, default_height="96vh", config={"displaylogo": False, "responsive": True}
+    )
     page = page.replace("<head>", f"<head><title>{escape(gallery.name)}</title>", 1)
     try:
         write_atomically(path, page.encode())
@@ -70,8 +72,9 @@ def _dress(figure: object, gallery: Gallery, owners: list[str]) -> None:
         xaxis=hidden,
         yaxis=hidden,
         zaxis=hidden,
-        aspectmode="cube",
-        camera={"eye": {"x": 0.95, "y": 1.05, "z": 0.63}, "projection": {"type": "orthographic"}},
+        aspectmode="manual",
+        aspectratio={"x": _ZOOM, "y": _ZOOM, "z": _ZOOM},
+        camera={"eye": {"x": 0.52, "y": 0.58, "z": 0.35}, "projection": {"type": "orthographic"}},
         bgcolor="white",
     )
     about = f"{escape(gallery.about)} · turn with the mouse"

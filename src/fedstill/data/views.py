@@ -64,3 +64,11 @@ def seen(cloud: Floats, normals: Floats, view: str) -> tuple[Floats, Floats, Flo
     light = np.clip(facing @ (_LIGHT / np.linalg.norm(_LIGHT)), 0, 1)
     # Height helps where flat things have one light everywhere.
     return turned[:, :2], turned[:, 2], np.clip(0.08 + 0.74 * light + 0.18 * (cloud[:, 2] + 1) / 2, 0, 1)
+
+
+def lit(cloud: Floats, normals: Floats) -> Floats:
+    """Light from 0 to 1 for clouds that will be turned: it comes from above, and surfaces face away from the middle."""
+    facing = normals * np.where((normals * cloud).sum(axis=1, keepdims=True) < 0, -1.0, 1.0)
+    lamp = np.array([0.45, 0.35, 0.82])
+    light: Floats = np.clip(0.06 + 0.47 * (1 + facing @ lamp), 0, 1)
+    return light

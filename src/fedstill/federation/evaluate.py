@@ -13,6 +13,7 @@ from fedstill.core.dataset import Dataset
 from fedstill.core.protocols import Method, Profile
 from fedstill.core.task import Task, Tensors
 from fedstill.federation.clients import ClientStore
+from fedstill.federation.settle import all_finite
 
 Metrics = Mapping[str, float]
 
@@ -44,7 +45,7 @@ class CentralEvaluator:
         personal = self._personal(method, models, profiles, store)
         if not models and personal:
             test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
-        finite = all_finite(models) and test.get("non_finite", 0.0) == 0.0
+        finite = _models_finite(models) and test.get("non_finite", 0.0) == 0.0
         return Evaluation(test, validation, personal, finite)
 
     def _shared(self, models: Mapping[str, Tensors], data: Dataset) -> Metrics:
@@ -92,8 +93,8 @@ def personalises(method: Method) -> bool:
     return type(method).personalise is not Method.personalise
 
 
-def all_finite(models: Mapping[str, Tensors]) -> bool:
-    return all(bool(tensor.isfinite().all()) for state in models.values() for tensor in state.values())
+def _models_finite(models: Mapping[str, Tensors]) -> bool:
+    return all(all_finite(tensor) for state in models.values() for tensor in state.values())
 
 
 def _own_accuracy(confusion: Tensor, shares: Tensor) -> float:

@@ -12,7 +12,7 @@ from fedstill.core.fit import Learner, Loss, Schedule, Trained, fit, task_loss
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Abstain, Client, Method, Shape, Turn
 from fedstill.core.registry import Registry
-from fedstill.core.training import Training, load_moments, moments_of, set_rate
+from fedstill.core.training import Training
 
 methods: Registry[type[Method]] = Registry("method")
 
@@ -33,8 +33,8 @@ def train(client: Client, model: nn.Module, training: Training, turn: Turn, loss
     """Local training of one model; a client that could not take a step abstains."""
     optimiser = training.make_optimiser(model.parameters())
     if training.keep_optimiser:
-        load_moments(optimiser, part(client.state, _MOMENTS))
-    set_rate(optimiser, training.rate * training.factor(turn.round, turn.rounds))
+        optimiser.load(part(client.state, _MOMENTS))
+    optimiser.rate = training.rate * training.factor(turn.round, turn.rounds)
     schedule = Schedule(range(training.epochs), training.batch, training.clip)
     learner = Learner(model, loss, optimiser, client.streams)
     (trained,) = fit(
@@ -43,7 +43,7 @@ def train(client: Client, model: nn.Module, training: Training, turn: Turn, loss
     if trained.steps == 0:
         raise Abstain(f"no step: {len(client.data)} sample(s) make no batch of at least two")
     if training.keep_optimiser:
-        client.state = {**client.state, **under(_MOMENTS, moments_of(optimiser))}
+        client.state = {**client.state, **under(_MOMENTS, optimiser.moments())}
     return trained
 
 

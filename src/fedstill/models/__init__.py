@@ -3,13 +3,14 @@
 from fedstill.models import cnn, mlp, pointnet, pointnet2, resnet, wide_resnet
 from fedstill.models.classifier import Classifier
 from fedstill.models.registry import ModelBuilder, build_model, models
-from fedstill.models.surgery import freeze, replace_head, unfreeze
+from fedstill.models.surgery import duplicate, freeze, replace_head, unfreeze
 
 __all__ = [
     "Classifier",
     "ModelBuilder",
     "build_model",
     "cnn",
+    "duplicate",
     "freeze",
     "mlp",
     "models",

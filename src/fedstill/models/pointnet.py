@@ -76,7 +76,7 @@ class PointNet(nn.Module):
         rows = normalise(self.norm2, self.linear2(rows)).relu()
         rows = normalise(self.norm3, self.linear3(rows))
         # The maximum first: ReLU keeps the order, so it is the same function at a fraction of the work.
-        return rows.unflatten(0, points.shape[:2]).amax(dim=1).relu()
+        return rows.reshape(*points.shape[:2], rows.shape[1]).amax(dim=1).relu()
 
 
 def _classifier(

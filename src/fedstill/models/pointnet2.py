@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
@@ -72,15 +73,12 @@ class PointNet2(nn.Module):
     def _way(self, points: Tensor) -> Literal["plain", "train", "infer"]:
         parameters = list(self.parameters())
         learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
-        usual = all(
-            tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in (points, *parameters)
-        )
+        usual = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in (points, *parameters))
         if (
             not (self.fast and usual)
             or (points.requires_grad and torch.is_grad_enabled())
             or torch.is_autocast_enabled("cpu")
             or torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
         ):
             return "plain"
         layers = [layer for level in self._levels() for layer in level.layers()]
@@ -92,12 +90,22 @@ class PointNet2(nn.Module):
         return "infer" if modes == {False} and not learns else "plain"
 
 
+class PointNet2Classifier(Classifier):
+    """PointNet++ with its head; geometry that was worked out before may come with the clouds."""
+
+    extractor: PointNet2
+
+    def forward(self, inputs: Tensor, geometry: Geometry | None = None) -> tuple[Tensor, Tensor]:
+        features: Tensor = self.extractor(inputs, geometry)
+        return F.log_softmax(self.head(features), dim=1), features
+
+
 def _classifier(
     shape: tuple[int, ...], classes: int, first: Ball, second: Ball, width: int, dropout: float
-) -> Classifier:
+) -> PointNet2Classifier:
     cloud_shape(shape)
     head = mlp_head(16 * width, 8 * width, 4 * width, classes, dropout)
-    return Classifier(PointNet2(first, second, width), head, 16 * width)
+    return PointNet2Classifier(PointNet2(first, second, width), head, 16 * width)
 
 
 @wants_points(1024)
@@ -114,7 +122,7 @@ def pointnet2(
     radius2: float = 0.4,
     neighbours2: int = 64,
     dropout: float = 0.4,
-) -> Classifier:
+) -> PointNet2Classifier:
     """PointNet++ for clouds of about a thousand points: the teacher.
 
     Level widths in units of `width`: 1-1-2, 2-2-4, 4-8-16; head 8-4. With 40 classes 1,475,688 parameters and 6,667
@@ -138,7 +146,7 @@ def small_pointnet2(
     radius2: float = 0.4,
     neighbours2: int = 32,
     dropout: float = 0.4,
-) -> Classifier:
+) -> PointNet2Classifier:
     """PointNet++ at a quarter of the size: the student. With 40 classes 374,344 + 3,339 elements, 1.441 MiB."""
     first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
     return _classifier(shape, classes, first, second, width, dropout)
@@ -158,7 +166,7 @@ def pointnet2_lite(
     radius2: float = 0.6,
     neighbours2: int = 16,
     dropout: float = 0.4,
-) -> Classifier:
+) -> PointNet2Classifier:
     """The teacher PointNet++ for clouds of a few hundred points on a CPU."""
     first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
     return _classifier(shape, classes, first, second, width, dropout)
@@ -178,7 +186,7 @@ def small_pointnet2_lite(
     radius2: float = 0.6,
     neighbours2: int = 8,
     dropout: float = 0.4,
-) -> Classifier:
+) -> PointNet2Classifier:
     """The student PointNet++ for clouds of a few hundred points on a CPU."""
     first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
     return _classifier(shape, classes, first, second, width, dropout)

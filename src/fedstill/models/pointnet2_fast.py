@@ -125,7 +125,7 @@ class First:
         seen = (self.across * along).sum(1)
         inner = np.einsum("ca,ab->cb", self.across, products)
         if self.rows.sources:
-            seen = seen + double((by_source * self.mapped).sum(0, dtype=torch.float64))
+            kernels.add_products(by_source.numpy(), self.mapped.numpy(), seen)
             inner = inner + double(self.mapped.t() @ torch.from_numpy(single(by_offset)))
         gamma, flat, slope = self.norm.backward_terms(beta, seen, self.rows.total)
         across = self.norm.scale[:, None] * along - flat[:, None] * offsets - slope[:, None] * inner
@@ -211,12 +211,11 @@ class TrainLevel(torch.autograd.Function):
         second, into_second = kept.view(len(rows), width2), back.view(len(rows), width2)
 
         # The third BatchNorm in terms of sign * z: `direct` reaches the largest rows, the rest reaches all.
-        arriving = gradient * (pooled > 0)
-        beta3 = double(arriving.sum(0, dtype=torch.float64))
-        gamma3, flat, slope = three.backward_terms(
-            beta3, double((arriving * best).sum(0, dtype=torch.float64)), rows.total
-        )
-        direct = (arriving * torch.from_numpy(single(three.scale))).numpy()
+        arriving = gradient.clone(memory_format=torch.contiguous_format)
+        beta3, seen3 = np.zeros(width3), np.zeros(width3)
+        kernels.mask_and_add(arriving.numpy(), pooled.numpy(), best.numpy(), beta3, seen3)
+        gamma3, flat, slope = three.backward_terms(beta3, seen3, rows.total)
+        direct = arriving.mul_(torch.from_numpy(single(three.scale))).numpy()
         precise = signed.double()
         mixing = (torch.mm(precise.t() * torch.from_numpy(slope), precise)).float()
         constant = single(torch.mv(precise.t(), torch.from_numpy(flat)).numpy())

@@ -63,7 +63,7 @@ class SetAbstraction(nn.Module):
         out = normalise(self.norm1, self.linear1(out)).relu()
         out = normalise(self.norm2, self.linear2(out)).relu()
         out = normalise(self.norm3, self.linear3(out)).relu()
-        return out.unflatten(0, rows.shape[:-1]).amax(dim=2)
+        return out.reshape(*rows.shape[:-1], out.shape[1]).amax(dim=2)
 
     def layers(self) -> list[tuple[nn.Linear, nn.BatchNorm1d]]:
         return [(self.linear1, self.norm1), (self.linear2, self.norm2), (self.linear3, self.norm3)]
@@ -77,7 +77,8 @@ class SetAbstraction(nn.Module):
                 track(norm, mean + linear.bias.detach().double().numpy(), variance, rows.total)
 
         state = [tensor for linear, norm in layers for tensor in (linear.weight, linear.bias, norm.weight, norm.bias)]
-        out: Tensor = TrainLevel.apply(rows, [norm.eps for _, norm in layers], report, features, *state)
+        apply: Any = TrainLevel.apply
+        out: Tensor = apply(rows, [norm.eps for _, norm in layers], report, features, *state)
         return out
 
     def infer_rows(self, rows: Rows, features: Tensor | None) -> Tensor:

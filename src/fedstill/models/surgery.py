@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 from torch import nn
@@ -61,3 +61,34 @@ def replace_head(model: nn.Module, classes: int) -> None:
         if part is not fresh and hasattr(part, "reset_parameters"):
             part.reset_parameters()
     model.head = head.train(model.training)
+
+
+def duplicate(module: nn.Module) -> nn.Module:
+    """A copy with tensors of its own, several times as fast as `deepcopy`, which takes a module for any object.
+
+    Parameters and buffers are copied (tied ones stay tied), containers too; whatever else a module holds is shared,
+    except in models with frozen parts or hooks, which know their own modules and are copied the slow way.
+    """
+    entangled = any("train" in vars(one) or one._forward_hooks or one._forward_pre_hooks for one in module.modules())
+    return deepcopy(module) if entangled else _duplicate(module, {})
+
+
+def _duplicate(module: nn.Module, done: dict[int, Any]) -> nn.Module:
+    if id(module) in done:
+        held: nn.Module = done[id(module)]
+        return held
+    twin = done[id(module)] = module.__class__.__new__(module.__class__)
+    for name, value in module.__dict__.items():
+        twin.__dict__[name] = copy(value) if isinstance(value, dict | list | set) else value
+    twin._parameters = {name: _duplicate_tensor(tensor, done) for name, tensor in module._parameters.items()}
+    twin._buffers = {name: _duplicate_tensor(tensor, done) for name, tensor in module._buffers.items()}
+    twin._modules = {name: None if one is None else _duplicate(one, done) for name, one in module._modules.items()}
+    return twin
+
+
+def _duplicate_tensor(tensor: Any, done: dict[int, Any]) -> Any:
+    if tensor is None or id(tensor) in done:
+        return None if tensor is None else done[id(tensor)]
+    twin = tensor.detach().clone()
+    done[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+    return done[id(tensor)]

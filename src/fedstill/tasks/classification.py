@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -15,9 +16,16 @@ from fedstill.core.kinds import load_state
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.data.augment import Augmentation, NoAugmentation
-from fedstill.models import build_model
+from fedstill.models import build_model, duplicate
 
 _EVALUATION_BATCH = 256
+
+
+@cache
+def _template(architecture: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One model per architecture, to be duplicated: drawing initial weights costs more than training a small client."""
+    with Streams(0).ambient("initialise"):
+        return build_model(architecture, shape, classes)
 
 
 @dataclass(frozen=True)
@@ -32,11 +40,12 @@ class Classification:
     terms: tuple[str, ...] = ("cross-entropy",)
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
-        # Initialisation draws from torch's global generator: scope it, also where a state overwrites its result.
-        with (streams or Streams(0)).ambient("initialise"):
-            model = build_model(architecture, self.shape, len(self.classes))
-        if state is not None:
-            load_state(model, state)
+        if state is None:
+            # Initialisation draws from torch's global generator: scope it.
+            with (streams or Streams(0)).ambient("initialise"):
+                return build_model(architecture, self.shape, len(self.classes)).to(self.device)
+        model = duplicate(_template(architecture, self.shape, len(self.classes)))
+        load_state(model, state)
         return model.to(self.device)
 
     def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:

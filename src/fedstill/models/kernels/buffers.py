@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-KEPT = 12
+MOST = 16
+MOST_FLOATS = 2**26
 
 
 class Buffer:
@@ -27,13 +28,13 @@ class Buffer:
 
 
 class Pool:
-    """Free buffers, at most a dozen: a smaller one is dropped for a larger one, which fits more requests."""
+    """Free buffers, oldest first; when they are too many or too large together, the oldest go."""
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
 
     def lend(self, size: int) -> Buffer:
-        """A buffer of at least `size` floats: the smallest that is free and not four times too large."""
+        """A buffer of at least `size` floats: the smallest that is free and not far too large."""
         fitting = [floats for floats in self._free if size <= floats.numel() <= max(4 * size, 2**20)]
         if fitting:
             chosen = min(fitting, key=Tensor.numel)
@@ -45,8 +46,8 @@ class Pool:
 
     def take_back(self, floats: Tensor) -> None:
         self._free.append(floats)
-        if len(self._free) > KEPT:
-            self._free.remove(min(self._free, key=Tensor.numel))
+        while len(self._free) > MOST or sum(map(Tensor.numel, self._free)) > MOST_FLOATS:
+            self._free.pop(0)
 
 
 pool = Pool()

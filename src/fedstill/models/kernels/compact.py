@@ -112,7 +112,7 @@ def compact_geometry(points: Tensor, first: Sampling, second: Sampling) -> Geome
     from fedstill.models.kernels import compiled_geometry
 
     check_clouds(points)
-    level1, level2, level3 = compiled_geometry.build(
+    levels: Any = compiled_geometry.build(
         points.detach().contiguous().numpy(),
         first.centres,
         np.float32(squared(first.radius, torch.float32)),
@@ -121,5 +121,6 @@ def compact_geometry(points: Tensor, first: Sampling, second: Sampling) -> Geome
         np.float32(squared(second.radius, torch.float32)),
         second.neighbours,
     )
+    level1, level2, level3 = levels
     groups1, groups2 = len(level1[3]) - 1, len(level2[3]) - 1
-    return Geometry(Rows(*level1, 0), Rows(*level2, groups1), Rows(*level3, groups2))
+    return Geometry(Rows(*level1, sources=0), Rows(*level2, sources=groups1), Rows(*level3, sources=groups2))

@@ -173,6 +173,19 @@ def mask_and_add(gradient: Array, active: Array, rows: Array, sums: Array, produ
 
 
 @compiled(loose=True)
+def add_products(left: Array, right: Array, sums: Array) -> None:
+    """Add sums of products, channel by channel."""
+    channels = left.shape[1]
+    part = np.zeros(channels, np.float32)
+    for start in range(0, len(left), RUN):
+        for r in range(start, min(start + RUN, len(left))):
+            for c in range(channels):
+                part[c] += left[r, c] * right[r, c]
+        sums += part
+        part[:] = 0
+
+
+@compiled(loose=True)
 def back_through_norm(gradient: Array, rows: Array, weight: Array, scale: Array, flat: Array, slope: Array) -> None:
     """scale * gradient - weight * (flat + slope * rows), in place."""
     for r in range(len(rows)):

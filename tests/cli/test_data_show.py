@@ -1,0 +1,65 @@
+"""`fedstill data show` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedstill.cli import main
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    """Run a command in a folder with one archive of clouds; gives exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    clouds = np.random.default_rng(0).normal(size=(20, 50, 3))
+    np.savez("mine.npz", x=clouds, y=np.arange(20) % 2, classes=np.array(["cup", "pan"]))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedstill", "data", "show", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_clouds_as_a_picture_and_as_a_page(call: Call) -> None:
+    assert call("npz:mine.npz", "--class", "pan") == (0, "drawn in mine-pan.png\n", "")
+    with Image.open("mine-pan.png") as image:
+        assert image.width > 800
+    code, out, _ = call("npz:mine.npz", "--count", "2", "--up", "y", "--turn", "90", "--out", "page.html", "--json")
+    assert code == 0
+    assert json.loads(out) == {"data": "npz:mine.npz", "classes": ["cup", "pan"], "picture": "page.html"}
+    assert Path("page.html").stat().st_size > 1_000_000  # with everything it needs
+
+
+def test_digits_as_a_contact_sheet(call: Call) -> None:
+    assert call("digits", "--count", "3", "--out", "ten.png") == (0, "drawn in ten.png\n", "")
+    assert Path("ten.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["npz:mine.npz", "--class", "cups"], "there is no class 'cups': did you mean 'cup'?"),
+        (["npz:mine.npz", "--out", "a.gif"], "name a .png or .html file"),
+        (["npz:mine.npz", "--up", "north"], "--up must be x, y or z"),
+        (["digits", "--out", "a.html"], "drawn as .png"),
+        (["modelnet10", "--data-root", "."], "holds none of modelnet10"),
+    ],
+)
+def test_mistakes_get_a_sentence(call: Call, words: list[str], sentence: str) -> None:
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1

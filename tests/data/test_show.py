@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedstill.core.dataset import ArrayDataset
+from fedstill.core.errors import InputError
+from fedstill.data.bundle import Bundle
+from fedstill.data.clouds import normalise
+from fedstill.data.gallery import choose, lay_out
+from fedstill.data.show import show
+from fedstill.data.views import normals_and_spacing, seen, upright
+
+
+def clouds(classes: int = 3, each: int = 5, points: int = 60) -> Bundle:
+    values = np.random.default_rng(0).normal(size=(classes * each, points, 3)).astype(np.float32)
+    data = ArrayDataset(
+        inputs=torch.from_numpy(normalise(values)), labels=torch.arange(classes).repeat_interleave(each)
+    )
+    return Bundle("toy", data, data, tuple(f"Kind {n}" for n in range(classes)), "cloud", (points, 3))
+
+
+def images(channels: int = 3) -> Bundle:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, channels, 9, 7), dtype=np.uint8)
+    data = ArrayDataset(inputs=torch.from_numpy(pixels), labels=torch.arange(12) % 2)
+    return Bundle("pictures", data, data, ("cat", "T-shirt/top"), "image", (channels, 9, 7))
+
+
+def colours(path: Path) -> int:
+    with Image.open(path) as image:
+        return len(image.convert("RGB").getcolors(1 << 24) or [])
+
+
+def test_samples_are_spread_over_the_class_and_always_the_same() -> None:
+    bundle = clouds(each=9)
+    gallery = choose(bundle, "kind 1", 3)
+    assert list(gallery.samples) == ["Kind 1"]
+    inputs = bundle.train.columns["inputs"]
+    assert torch.equal(gallery.samples["Kind 1"], inputs[[9, 13, 17]])
+    assert [len(samples) for samples in choose(bundle, None, 99).samples.values()] == [9, 9, 9]
+    assert gallery.about == "class Kind 1 · 9 training samples · 60 points"
+
+
+def test_one_class_is_seen_from_three_sides_and_many_in_columns() -> None:
+    views = ("above", "front", "side")
+    one = lay_out(choose(clouds(), "Kind 0", 2), views, "corner", 0.05)
+    assert [(cell.row, cell.view) for cell in one.cells[:3]] == [(0, "above"), (1, "front"), (2, "side")]
+    assert [label.text for label in one.labels] == list(views)
+    many = lay_out(choose(clouds(classes=40, each=2), None, 2), views, "corner", 0.05)
+    assert len(many.cells) == 80
+    assert many.height <= 1.3 * many.width
+    assert len({(cell.column, cell.row) for cell in many.cells}) == 80
+    wide = lay_out(choose(clouds(each=20), "Kind 0", 20), views, "corner", 0.05)
+    assert wide.width < 10
+
+
+def test_views_by_hand() -> None:
+    cloud = np.array([[1.0, 2.0, 3.0]])
+    normal = np.array([[0.0, 0.0, -1.0]])
+    for view, paper, depth in (("above", [1, 2], 3), ("front", [-1, 3], 2), ("side", [2, 3], 1)):
+        at, near, _ = seen(cloud, normal, view)
+        assert at[0] == pytest.approx(paper)
+        assert near[0] == pytest.approx(depth)
+    assert upright(cloud, "y", 180) == pytest.approx(np.array([[-1, 3, 2]]))
+    plane = np.column_stack([np.random.default_rng(0).uniform(-1, 1, (200, 2)), np.zeros(200)])
+    normals, spacing = normals_and_spacing(plane)
+    assert np.abs(normals[:, 2]) == pytest.approx(1)
+    assert 0.02 < spacing < 0.3
+
+
+@pytest.mark.parametrize("wanted", [None, "Kind 2"])
+def test_a_sheet_of_clouds(tmp_path: Path, wanted: str | None) -> None:
+    path = show(clouds(), wanted, 4, tmp_path / "sheet.png")
+    assert colours(path) > 300
+
+
+@pytest.mark.parametrize(("channels", "wanted"), [(1, None), (3, "cat")])
+def test_a_contact_sheet_of_images(tmp_path: Path, channels: int, wanted: str | None) -> None:
+    assert colours(show(images(channels), wanted, 3, tmp_path / "sheet.png")) > 50
+
+
+def test_clouds_of_very_few_points_are_drawn(tmp_path: Path) -> None:
+    assert show(clouds(points=2), None, 1, tmp_path / "sheet.png").stat().st_size > 1000
+
+
+def test_a_page_to_turn(tmp_path: Path) -> None:
+    bundle = clouds(each=9)
+    bundle = Bundle("<b>&", bundle.train, bundle.test, bundle.classes, "cloud", bundle.shape)
+    page = show(bundle, None, 9, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<title>&lt;b&gt;&amp;</title>" in page
+    assert page.count('"type":"scatter3d"') >= 18  # six of each class
+    assert "<script src" not in page  # nothing is fetched
+    assert '"label":"Kind 2"' in page
+    one = show(bundle, "Kind 1", 2, tmp_path / "one.html").read_text(encoding="utf-8")
+    assert '"updatemenus"' not in one.partition("Plotly.newPlot")[2]
+
+
+def test_the_name_of_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert show(images(), "T-shirt/top") == Path("pictures-t-shirt-top.png")
+    assert show(images()) == Path("pictures.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"pictures.png", "pictures-t-shirt-top.png"}
+
+
+def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
+    for bundle, settings, sentence in (
+        (clouds(), {"wanted": "Kind 7"}, "there is no class 'Kind 7': did you mean"),
+        (clouds(), {"count": 0}, "--count must be at least 1"),
+        (clouds(), {"out": tmp_path / "a.pdf"}, r"a.pdf: name a .png or .html file"),
+        (images(), {"out": tmp_path / "a.html"}, "pictures holds images, which are drawn as .png"),
+        (clouds(), {"up": "w"}, "--up must be x, y or z, not 'w'"),
+        (clouds(), {"out": tmp_path / "no" / "a.png"}, r"a.png cannot be written"),
+        (clouds(), {"out": tmp_path / "no" / "a.html"}, r"a.html cannot be written"),
+    ):
+        settings = {"out": tmp_path / "a.png", **settings}
+        with pytest.raises(InputError, match=sentence):
+            show(bundle, **settings)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
