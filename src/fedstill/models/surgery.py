@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy, deepcopy
+from copy import deepcopy
 from typing import Any
 
 from torch import nn
@@ -75,14 +75,16 @@ def duplicate(module: nn.Module) -> nn.Module:
 
 def _duplicate(module: nn.Module, done: dict[int, Any]) -> nn.Module:
     if id(module) in done:
-        held: nn.Module = done[id(module)]
-        return held
+        known: nn.Module = done[id(module)]
+        return known
     twin = done[id(module)] = module.__class__.__new__(module.__class__)
-    for name, value in module.__dict__.items():
-        twin.__dict__[name] = copy(value) if isinstance(value, dict | list | set) else value
-    twin._parameters = {name: _duplicate_tensor(tensor, done) for name, tensor in module._parameters.items()}
-    twin._buffers = {name: _duplicate_tensor(tensor, done) for name, tensor in module._buffers.items()}
-    twin._modules = {name: None if one is None else _duplicate(one, done) for name, one in module._modules.items()}
+    # Into `__dict__` directly: a module's `__setattr__` looks at every value, and there are many.
+    held = twin.__dict__ = {
+        name: value.copy() if isinstance(value, dict | list | set) else value for name, value in vars(module).items()
+    }
+    held["_parameters"] = {name: _duplicate_tensor(tensor, done) for name, tensor in module._parameters.items()}
+    held["_buffers"] = {name: _duplicate_tensor(tensor, done) for name, tensor in module._buffers.items()}
+    held["_modules"] = {name: None if one is None else _duplicate(one, done) for name, one in module._modules.items()}
     return twin
 
 

@@ -140,6 +140,16 @@ def test_a_table_names_the_classes(tmp_path: Path, write_box: Write) -> None:
         load("scanned-objects", tmp_path)
 
 
+def test_a_table_of_something_else_is_passed_over(tmp_path: Path, write_cloud: Write) -> None:
+    for number in range(3):
+        for kind in "ab":
+            write_cloud(tmp_path / kind / f"{number}.xyz", number + 10 * (kind == "a"))
+    (tmp_path / "people.csv").write_text("name,type\nAda,author\n")
+    (tmp_path / "sizes.csv").write_text("width,height\n3,4\n")
+    (tmp_path / "empty.json").write_text("[]")
+    assert load(f"folder:{tmp_path}").classes == ("a", "b")
+
+
 def test_ycbs_objects_are_grouped_by_number_and_the_best_mesh_is_taken(tmp_path: Path, write_box: Write) -> None:
     for number, name in enumerate(("002_can", "003_box", "024_bowl", "025_mug", "999_odd")):
         for place in ("clouds/merged.ply", "google_16k/nontextured.stl", "google_16k/nontextured.ply"):

@@ -24,13 +24,13 @@ def _unasked(read_it: Callable[[Path, Findings], Raw]) -> Reader:
     return lambda path, found, asked: read_it(path, found)
 
 
-# Meshes come before images, since they have textures beside them; arrays and text come after images.
+# Meshes come early, since they have textures and recordings beside them; arrays and text come after images.
 _LAYOUTS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
     (idx.present, _unasked(idx.read)),
     (cifar.present, _unasked(cifar.read)),
     (resampled.present, resampled.read),
-    (h5.present, h5.read),
     (shapes.present, shapes.read),
+    (h5.present, h5.read),
     (folder.present, _unasked(folder.read)),
     (shapes.perhaps, shapes.read),
 )

@@ -97,6 +97,8 @@ def _labelled(home: Path, files: list[Path], table: Table | None, found: Finding
     """Every file with its class and its split; files without a class are left out, and that is told."""
     places = [PurePosixPath(path.relative_to(home).as_posix()) for path in files]
     level = _split_level(places)
+    if table is not None and not any(table.find(place) for place in places):
+        table = None  # a table of something else
     shapes: list[_Shape] = []
     nameless: list[PurePosixPath] = []
     rows: set[str] = set()

@@ -121,6 +121,9 @@ def compact_geometry(points: Tensor, first: Sampling, second: Sampling) -> Geome
         np.float32(squared(second.radius, torch.float32)),
         second.neighbours,
     )
-    level1, level2, level3 = levels
-    groups1, groups2 = len(level1[3]) - 1, len(level2[3]) - 1
-    return Geometry(Rows(*level1, sources=0), Rows(*level2, sources=groups1), Rows(*level3, sources=groups2))
+    below = 0
+    rows = []
+    for source, offset, weight, starts in levels:
+        rows.append(Rows(source, offset, weight, starts, below))
+        below = rows[-1].groups
+    return Geometry(*rows)
