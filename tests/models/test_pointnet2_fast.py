@@ -97,7 +97,7 @@ def test_models_of_full_size(name: str) -> None:
         assert one.grad is not None
         assert two.grad is not None
         # Of a million maxima and ReLUs some few are decided by rounding: a norm, and not the largest difference.
-        assert float((one.grad - two.grad).norm()) <= 0.02 * float(two.grad.norm()) + 1e-6, part
+        assert float((one.grad - two.grad).norm()) <= 0.02 * float(two.grad.norm()) + 1e-5, part
     for (part, one), two in zip(fast.named_buffers(), exact.buffers(), strict=True):
         torch.testing.assert_close(one.to(two.dtype), two, rtol=1e-5, atol=1e-5, msg=part)
     with torch.no_grad():

@@ -100,13 +100,10 @@ class RunFolder:
         """Where a finished run keeps a model; with a round, where a running one keeps that round's."""
         return self.path / (f"model-{which}.safetensors" if round is None else f"model-{which}.{round}.safetensors")
 
-    def save_models(self, which: str, models: dict[str, Tensors], round: int | None = None) -> str:
-        """Keep models, and return the digest of their file; a method without shared models keeps none."""
-        if not models:
-            return ""
-        data = pack_models(models).encode()
-        write_atomically(self.model_path(which, round), data)
-        return sha256(data).hexdigest()
+    def save_models(self, which: str, data: bytes, round: int | None = None) -> None:
+        """Keep packed models; a method without shared models keeps none."""
+        if data:
+            write_atomically(self.model_path(which, round), data)
 
     def holds(self, which: str, leader: checkpoint.Leader) -> bool:
         """Whether the leading round's model is there and undamaged."""
@@ -133,14 +130,20 @@ class RunFolder:
         return {architecture: packed.part(f"{architecture}/") for architecture in architectures}
 
 
-def pack_models(models: dict[str, Tensors]) -> Message:
-    """Shared models as one message, each below its architecture's name."""
-    return Message({n: t for name, state in models.items() for n, t in under(f"{name}/", state).items()})
+def pack_models(models: dict[str, Tensors]) -> bytes:
+    """Shared models as they are kept, each below its architecture's name; nothing where none is shared."""
+    named = {n: t for name, state in models.items() for n, t in under(f"{name}/", state).items()}
+    return Message(named).encode() if named else b""
+
+
+def digest_of(data: bytes) -> str:
+    """What a file of these bytes is recognised by; empty for no file."""
+    return sha256(data).hexdigest() if data else ""
 
 
 def file_digest(path: Path) -> str | None:
     try:
-        return sha256(path.read_bytes()).hexdigest()
+        return digest_of(path.read_bytes())
     except OSError:
         return None
 

@@ -22,7 +22,7 @@ from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Leader, Progress
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.evaluate import Evaluation, personalises
-from fedstill.federation.folder import RunFolder, file_digest, write_json
+from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_models, write_json
 from fedstill.federation.loop import Federation
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import Plan
@@ -66,6 +66,7 @@ class _Running:
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer]) -> None:
         self.plan, self.folder, self.observers = plan, folder, observers
         self.store = ClientStore(folder.path / "clients", len(plan.profiles))
+        self.unsaved: dict[str, bytes] = {}
         self.federation = Federation(
             plan.method,
             plan.policy,
@@ -117,19 +118,24 @@ class _Running:
     ) -> dict[str, Leader]:
         """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
 
-        A model that is not finite never leads. Files are written before the round is committed, under the round's
-        number, so that what an earlier checkpoint names is never overwritten.
+        A model that is not finite never leads.
         """
         leaders = dict(progress.leaders)
+        data = pack_models(models)
         for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
             if not metrics or not evaluation.finite:
                 continue
             held = leaders.get(which)
             if held is None or metrics["accuracy"] > held.score:
-                leaders[which] = Leader(number, metrics["accuracy"], self.folder.save_models(which, models, number))
+                leaders[which] = Leader(number, metrics["accuracy"], digest_of(data))
+                self.unsaved[which] = data
         return leaders
 
     def _commit(self, progress: Progress, before: Progress) -> None:
+        """Leading models go first, under their round's number: what the last checkpoint names is never overwritten."""
+        while self.unsaved:
+            which, data = self.unsaved.popitem()
+            self.folder.save_models(which, data, progress.leaders[which].round)
         self.folder.append_journal(progress.journal[-1])
         checkpoint.save(self.folder.path, progress)
         self.store.committed()
@@ -161,14 +167,15 @@ class _Running:
 
     def _finish(self, progress: Progress, timing: Record) -> None:
         models = dict(self.plan.method.models(progress.server))
-        last = self.folder.save_models("last", models)
+        last = pack_models(models)
+        self.folder.save_models("last", last)
         self.folder.publish_leaders(progress.leaders)
         timing["seconds"] = sum(timing["rounds"]) + sum(timing["checkpoints"])
         write_json(self.folder.path / "timing.json", timing)
         personal = self.store if personalises(self.plan.method) else None
         write_json(
             self.folder.path / "result.json",
-            {**summary(self.plan, progress), "sha256": run_digest(models, personal), "model_last": last},
+            {**summary(self.plan, progress), "sha256": run_digest(models, personal), "model_last": digest_of(last)},
         )
         for observer in self.observers:
             observer.finish()
