@@ -48,6 +48,30 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
     assert third["lost"] == []
 
 
+def test_an_engine_left_in_mid_round_starts_clean(tiny_plan: Any, tmp_path: Path, engines: Any) -> None:
+    """What workers still had to say when a run was stopped must not reach the next run."""
+
+    class Stopped(Exception):  # noqa: N818
+        pass
+
+    plan = tiny_plan(rounds=1)
+    expect = type(plan.method).expect
+
+    def stop(self: Any, *args: Any) -> Any:
+        raise Stopped
+
+    with Processes(2) as engine:
+        type(plan.method).expect = stop
+        try:
+            with pytest.raises(Stopped):
+                execute(plan, engine, tmp_path / "stopped")
+        finally:
+            type(plan.method).expect = expect
+        again = execute(plan, engine, tmp_path / "again")
+    whole = execute(plan, engines["in-process"], tmp_path / "whole")
+    assert again.result() == whole.result()
+
+
 def test_nothing_is_left_running(tiny_plan: Any, tmp_path: Path) -> None:
     with Processes(1) as engine:
         execute(tiny_plan(rounds=1), engine, tmp_path)

@@ -152,21 +152,26 @@ SCRIPT = """
 import hashlib, torch
 from fedstill.core.streams import Streams
 from fedstill.models import build_model
-torch.set_num_threads(1)
 with Streams(3).ambient("bits"):
     model, x = build_model("small-pointnet2-lite", (200, 3), 4), torch.rand(5, 200, 3)
     out, _ = model(x)
     out[:, 0].sum().backward()
     tensors = [out, *(p.grad for p in model.parameters()), *model.buffers()]
     tensors.append(model.eval()(x)[0])
-print(hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest())
+digest = hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
+print(digest)
 """
 
 
 def test_the_same_bits_in_another_process() -> None:
-    command, environment = [sys.executable, "-c", SCRIPT], {**os.environ, "OMP_NUM_THREADS": "1"}
-    hashes = {subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout for _ in "ab"}
-    assert len(hashes) == 1
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    here: dict[str, str] = {}
+    exec(SCRIPT, here)
+    torch.set_num_threads(threads)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    there = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
+    assert there.stdout.strip() == here["digest"]
 
 
 @pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode])

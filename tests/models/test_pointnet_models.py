@@ -15,10 +15,8 @@ from fedstill.core.streams import Streams
 from fedstill.models import build_model, freeze, models, replace_head
 
 NAMES = [name for name in models.names() if hasattr(models[name], "points")]
-SMALL = {
-    name: {"centres1": 16, "neighbours1": 6, "centres2": 6, "neighbours2": 5, "width": 8} if "2" in name else {}
-    for name in NAMES
-}
+LEVELS = {"centres1": 16, "neighbours1": 6, "centres2": 6, "neighbours2": 5}
+SMALL = {name: {"width": 8, **LEVELS} if "2" in name else {"width": 16} for name in NAMES}
 
 
 def small(name: str, classes: int = 4, points: int = 48) -> nn.Module:
@@ -115,7 +113,7 @@ def test_outputs(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_points_matters_only_to_sampling(name: str) -> None:
     """With the first point in its place, distinct distances and balls that are not full, any order is the same."""
-    sizes = {**SMALL[name], "neighbours1": 48, "neighbours2": 16} if SMALL[name] else {}
+    sizes = {**SMALL[name], "neighbours1": 48, "neighbours2": 16} if "2" in name else {}
     model = build_model(name, (48, 3), 4, **sizes).eval()
     x = clouds()
     order = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + torch.randperm(47)])
@@ -185,8 +183,8 @@ def test_shapes_can_be_learnt(name: str) -> None:
     x, y = clouds(64), torch.arange(64) % 2
     x[y == 1, :, 2] *= 0.2
     model = small(name, classes=2)
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for rows in torch.arange(64).repeat(12).split(16):
+    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for rows in torch.arange(64).repeat(25).split(16):
         optimiser.zero_grad()
         F.nll_loss(model(x[rows])[0], y[rows]).backward()
         optimiser.step()

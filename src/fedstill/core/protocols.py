@@ -6,7 +6,7 @@ Server, fleet and client state are all named tensors, so that one piece of check
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
@@ -188,7 +188,9 @@ class Engine(Protocol):
 
     def carry(
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Iterator[Reply | Lost]: ...
+    ) -> Generator[Reply | Lost]:
+        """Closed early if the run stops in mid-exchange: an engine then drops what is still under way."""
+        ...
 
     def __enter__(self) -> Self: ...
 

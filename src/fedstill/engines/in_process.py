@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +22,7 @@ class InProcess:
 
     def carry(
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Iterator[Reply | Lost]:
+    ) -> Generator[Reply | Lost]:
         for who, request, state in jobs:
             yield answer(self.factory, exchange, who, request, state, turn)
 

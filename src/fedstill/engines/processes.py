@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -53,7 +53,7 @@ class Processes:
 
     def carry(
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Iterator[Reply | Lost]:
+    ) -> Generator[Reply | Lost]:
         if type(exchange).__module__ == "__main__":
             raise InputError(
                 f"{type(exchange).__name__} is defined in the script being run, where worker processes cannot find it:"
@@ -63,22 +63,27 @@ class Processes:
         self._start_workers()
         idle = list(self._workers)
         busy: dict[_Worker, Profile] = {}
-        while True:
-            while idle and (job := next(queue, None)) is not None:
-                worker = idle.pop()
-                busy[worker] = job[0]
-                self._hand_over(worker, exchange, job, turn)
-            if not busy:
-                return
-            worker, outcome = self._receive()
-            who = busy.pop(worker)
-            if outcome is None:
+        try:
+            while True:
+                while idle and (job := next(queue, None)) is not None:
+                    worker = idle.pop()
+                    busy[worker] = job[0]
+                    self._hand_over(worker, exchange, job, turn)
+                if not busy:
+                    return
+                worker, outcome = self._receive()
+                who = busy.pop(worker)
+                if outcome is None:
+                    self._workers.remove(worker)
+                    outcome = Lost(who, "failed", f"its worker process ended with code {worker.process.wait()}")
+                    worker = self._spawn()
+                idle.append(worker)
+                yield _outcome(outcome)
+        finally:
+            # Left in mid-exchange: what these workers would still say belongs to nobody.
+            for worker in busy:
                 self._workers.remove(worker)
-                code = worker.process.wait()
-                worker = self._spawn()
-                outcome = Lost(who, "failed", f"its worker process ended with code {code}")
-            idle.append(worker)
-            yield _outcome(outcome)
+                worker.stop()
 
     def _receive(self) -> tuple[_Worker, Any]:
         while True:

@@ -5,7 +5,7 @@ A method that keeps something outside its messages, or depends on who replied fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 
 from fedstill.core.client import answer
 from fedstill.core.message import Message
@@ -19,7 +19,7 @@ class Wire(InProcess):
 
     def carry(
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Iterator[Reply | Lost]:
+    ) -> Generator[Reply | Lost]:
         for who, request, state in reversed(list(jobs)):
             outcome = answer(self.factory, exchange, who, _carried(request), _carried(Message(state)), turn)
             if isinstance(outcome, Reply):

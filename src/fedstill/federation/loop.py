@@ -10,6 +10,7 @@ fleet --select--> cohort --prepare, request--> Message --engine--> Client.reply
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,24 +143,28 @@ class Federation:
                     outcome.traffic.down += request.nbytes
                     yield who, request, store.load(who.id)
 
-        accepted: list[Reply] = []
-        for result in self.engine.carry(exchange, jobs(), turn):
+        def settled(result: Reply | Lost) -> Reply | Lost:
             who = result.profile
             if outcome.fates[who.id] == "after":
-                result = Lost(who, "dropped", "its reply was lost", result.work)
+                return Lost(who, "dropped", "its reply was lost", result.work)
             if isinstance(result, Reply):
                 outcome.traffic.up += result.message.nbytes
                 request = requests[who.id]
                 wrong = fault(result.message, request, exchange.expect(server, who, request), self.norm_limit)
                 if wrong is not None:
-                    result = Lost(who, "refused", wrong, result.work)
-            outcome.work += result.work
-            if isinstance(result, Lost):
-                outcome.lost.append(result)
-            else:
-                accepted.append(result)
-                if result.state is not None:
-                    store.stage(who.id, turn.round, result.state)
+                    return Lost(who, "refused", wrong, result.work)
+            return result
+
+        accepted: list[Reply] = []
+        with closing(self.engine.carry(exchange, jobs(), turn)) as results:
+            for result in map(settled, results):
+                outcome.work += result.work
+                if isinstance(result, Lost):
+                    outcome.lost.append(result)
+                else:
+                    accepted.append(result)
+                    if result.state is not None:
+                        store.stage(result.profile.id, turn.round, result.state)
         accepted.sort(key=lambda reply: reply.profile.id)
         outcome.asked |= set(requests)
         outcome.heard |= {reply.profile.id for reply in accepted}

@@ -93,9 +93,10 @@ class _Running:
             self._commit(progress, before)
             timing["rounds"].append(played - began)
             timing["checkpoints"].append(perf_counter() - played)
+            self.folder.save_timing(timing)
             for observer in self.observers:
                 observer.round(progress.journal[-1])
-        self._finish(progress, timing)
+        self._finish(progress)
 
     def _round(self, progress: Progress) -> Progress:
         number = progress.round
@@ -165,13 +166,11 @@ class _Running:
                 observer.note(f"{note}: {where}")
         return progress
 
-    def _finish(self, progress: Progress, timing: Record) -> None:
+    def _finish(self, progress: Progress) -> None:
         models = dict(self.plan.method.models(progress.server))
         last = pack_models(models)
         self.folder.save_models("last", last)
         self.folder.publish_leaders(progress.leaders)
-        timing["seconds"] = sum(timing["rounds"]) + sum(timing["checkpoints"])
-        write_json(self.folder.path / "timing.json", timing)
         personal = self.store if personalises(self.plan.method) else None
         write_json(
             self.folder.path / "result.json",

@@ -113,7 +113,7 @@ class First:
         source, offset = self.rows.source[piece], self.rows.offset[piece]
         kernels.first_layer(source, offset, self.folded.numpy(), self.weights, self.shift, out.numpy())
 
-    def backward(self, sums: Array, by_source: Tensor) -> tuple[Array, Array, Array]:
+    def gradients(self, sums: Array, by_source: Tensor) -> tuple[Array, Array, Array]:
         """Gradients of the coordinates' weights, gamma and beta; `by_source` becomes that of `mapped`.
 
         `sums` holds the gradient behind ReLU, times each offset and plain, added up over all rows.
@@ -258,7 +258,7 @@ class TrainLevel(torch.autograd.Function):
             kernels.back_to_sources(
                 below.numpy(), seen.numpy(), rows.source[piece.rows], rows.offset[piece.rows], sums, by_source.numpy()
             )
-        across, gamma1, beta1 = first.backward(sums, by_source)
+        across, gamma1, beta1 = first.gradients(sums, by_source)
         into_w1 = torch.from_numpy(single(across))
         into_features = None
         if features is not None:
