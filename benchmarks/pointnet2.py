@@ -50,12 +50,11 @@ def _measure(repetitions: int, small: bool) -> Findings:
         for name, (role, train_goal, infer_goal) in GOALS.items():
             pair = Pair(name, points, batches)
             pair.check(kind)
-            goals = (train_goal, infer_goal) if kind != "modelnet10" else (None, None)
             peak = Peak()
             theirs, ours, products = interleave(repetitions, pair.train(pair.theirs), pair.train(pair.ours), peak)
             note = f"ours {median(ours):.3g} s, reference {median(theirs):.3g} s a step"
             speed = Ratio.of(theirs, ours)
-            findings.rows.append(Row(f"{role} training, {kind}", speed, goals[0], "higher", note))
+            findings.rows.append(Row(f"{role} training, {kind}", speed, train_goal, "higher", note))
             if role == "teacher":
                 ideal = [3 * pair.nominal() * each / peak.work for each in products]
                 note = f"peak {peak.work / min(products) / 1e9:.3g} GFLOP/s; padding counted as work done"
@@ -64,7 +63,7 @@ def _measure(repetitions: int, small: bool) -> Findings:
             theirs, ours = interleave(repetitions, pair.infer(pair.theirs), pair.infer(pair.ours))
             note = f"ours {median(ours):.3g} s, reference {median(theirs):.3g} s a batch"
             speed = Ratio.of(theirs, ours)
-            findings.rows.append(Row(f"{role} inference, {kind}", speed, goals[1], "higher", note))
+            findings.rows.append(Row(f"{role} inference, {kind}", speed, infer_goal, "higher", note))
     return findings
 
 
@@ -154,7 +153,7 @@ def augmented(clouds: Tensor, rng: np.random.Generator) -> Tensor:
 def _clouds(batch: int, points: int) -> dict[str, Tensor]:
     rng = Streams(0).draw("benchmark", "clouds")
     kinds = {"heads": _some("heads", batch, points), "boxes": boxes_and_cylinders(rng, batch, points)}
-    with suppress(FedstillError):  # for information, where it is there
+    with suppress(FedstillError):  # where it is there
         kinds["modelnet10"] = _some("modelnet10", batch, points)
     return kinds
 

@@ -4,7 +4,7 @@ Importing the package registers the built-in data sets, so that whoever has the 
 """
 
 from fedstill.core.dataset import ArrayDataset
-from fedstill.data import augment, digits, heads, known, known_clouds
+from fedstill.data import augment, digits, heads, known, known_clouds, parts
 from fedstill.data.bundle import Bundle, Source, datasets
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "heads",
     "known",
     "known_clouds",
+    "parts",
 ]

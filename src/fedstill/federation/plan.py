@@ -26,14 +26,17 @@ from fedstill.methods import methods
 from fedstill.models import models
 from fedstill.participation import Policy
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.segmentation import has_point_labels, shape_kinds, task_kind
 
 DEFAULT_MODELS = {"image": "cnn", "cloud": "pointnet2-lite"}
+POINT_MODEL = "pointnet2-segmentation-lite"  # where every point of a cloud has a label
 DEFAULTS: dict[str, dict[str, Any]] = {
     "image": {"augmentation": "none"},
     # The settings of the point-cloud literature: Adam, weight decay, and clouds that are dropped, scaled and shifted.
     "cloud": {
         "augmentation": "points",
-        "training": {"optimiser": "adam", "rate": 1e-3, "weight_decay": 1e-4, "batch": 24},
+        "rounds": 20,
+        "training": {"epochs": 5, "optimiser": "adam", "rate": 1e-3, "weight_decay": 1e-4, "batch": 24},
     },
 }
 DEVICES = ("cpu", "cuda", "mps")
@@ -68,12 +71,13 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     method = make_method(experiment, task)
     _check_needs(method, experiment, bundle)
     train, validation = _held_out(experiment, bundle, streams)
-    labels = _labels_of(train)
+    labels, kinds = train.labels(), shape_kinds(train)
+    assert labels is not None
     shards = partition(
         experiment.partition.name,
-        labels,
+        kinds,
         experiment.clients,
-        len(bundle.classes),
+        len(bundle.classes) if labels.ndim == 1 else int(kinds.max()) + 1,
         streams,
         experiment.partition.settings.model_dump(),
     )
@@ -84,7 +88,7 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
         raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
 
     def class_shares(client: int) -> Tensor:
-        counts = torch.bincount(labels[shards.rows(client)], minlength=len(bundle.classes))
+        counts = torch.bincount(labels[shards.rows(client)].flatten(), minlength=len(bundle.classes))
         return counts / counts.sum().clamp(min=1)
 
     sizes = shards.sizes().tolist()
@@ -106,7 +110,8 @@ def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]
     """Fill in what the data and the model decide where the user did not: model, points, training, augmentation."""
     if bundle.kind == "image" and experiment.points is not None:
         raise InputError(f"{experiment.data} holds images: leave `points` out")
-    experiment = with_defaults(experiment, decided_by(bundle.kind, experiment.model))
+    model = experiment.model or (POINT_MODEL if has_point_labels(bundle.train) else None)
+    experiment = with_defaults(experiment, decided_by(bundle.kind, model))
     if bundle.kind == "cloud":
         bundle = bundle.with_points(experiment.points or bundle.shape[0])
     return experiment, bundle
@@ -127,7 +132,8 @@ def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Cl
     assert experiment.augmentation is not None
     augmentation = experiment.augmentation.settings
     assert isinstance(augmentation, Augmentation)
-    task = Classification(bundle.classes, bundle.shape, (experiment.model,), device, augmentation)
+    kind = task_kind(bundle.train, experiment.model, experiment.data)
+    task = kind(bundle.classes, bundle.shape, (experiment.model,), device, augmentation)
     task.build(experiment.model)
     return task
 
@@ -148,7 +154,7 @@ def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple
     """Training and validation data. A share is cut from the training split before anyone gets a shard."""
     if not experiment.validation:
         return bundle.train, None
-    train, validation = split_validation(_labels_of(bundle.train), experiment.validation, streams)
+    train, validation = split_validation(shape_kinds(bundle.train), experiment.validation, streams)
     return Subset(bundle.train, train), Subset(bundle.train, validation)
 
 
@@ -164,9 +170,3 @@ def _check_needs(method: Method, experiment: Experiment, bundle: Bundle) -> None
             f"{experiment.method.name} needs {' and '.join(missing)}, which {experiment.data}"
             f" with {', '.join(method.task.architectures)} does not have"
         )
-
-
-def _labels_of(data: Dataset) -> Tensor:
-    labels = data.labels()
-    assert labels is not None, "partitions and splits are made by label"
-    return labels

@@ -1,6 +1,6 @@
 """Models by name, each returning `(log_probabilities, features)`; importing this package registers all of them."""
 
-from fedstill.models import cnn, mlp, pointnet, pointnet2, resnet, wide_resnet
+from fedstill.models import cnn, dgcnn, mlp, pointnet, pointnet2, pointnet2_segmentation, resnet, wide_resnet
 from fedstill.models.classifier import Classifier
 from fedstill.models.registry import ModelBuilder, build_model, models
 from fedstill.models.surgery import duplicate, freeze, replace_head, unfreeze
@@ -10,12 +10,14 @@ __all__ = [
     "ModelBuilder",
     "build_model",
     "cnn",
+    "dgcnn",
     "duplicate",
     "freeze",
     "mlp",
     "models",
     "pointnet",
     "pointnet2",
+    "pointnet2_segmentation",
     "replace_head",
     "resnet",
     "unfreeze",

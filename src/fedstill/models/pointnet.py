@@ -19,11 +19,12 @@ from fedstill.models.registry import UnreadableShapeError, models
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 
-def wants_points(points: int) -> Callable[[Builder], Builder]:
-    """Note on a builder how many points a cloud should have where nobody says otherwise."""
+def wants_points(points: int, **defaults: Any) -> Callable[[Builder], Builder]:
+    """Note on a builder how many points a cloud should have, and how to train, where nobody says otherwise."""
 
     def note(builder: Builder) -> Builder:
         builder.points = points  # type: ignore[attr-defined]
+        builder.defaults = defaults  # type: ignore[attr-defined]
         return builder
 
     return note

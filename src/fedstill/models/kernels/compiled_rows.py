@@ -93,30 +93,47 @@ def activate_weighted(rows: Array, scale: Array, shift: Array, root: Array, out:
 
 @compiled(loose=True)
 def pool_rows(rows: Array, starts: Array, best: Array) -> None:
-    """The largest value of each channel in each group."""
+    """The largest value of each channel in each group.
+
+    Each step writes to another array than it reads from: in place, the compiler stores only what became larger, and
+    such stores are several times slower than storing all.
+    """
+    channels = rows.shape[1]
+    top = np.empty((2, channels), np.float32)
     for g in range(len(best)):
         begin, end = starts[g] - starts[0], starts[g + 1] - starts[0]
-        for c in range(rows.shape[1]):
-            best[g, c] = rows[begin, c]
+        now = 0
+        for c in range(channels):
+            top[0, c] = rows[begin, c]
         for r in range(begin + 1, end):
-            for c in range(rows.shape[1]):
-                best[g, c] = max(best[g, c], rows[r, c])
+            for c in range(channels):
+                top[1 - now, c] = rows[r, c] if rows[r, c] > top[now, c] else top[now, c]
+            now = 1 - now
+        for c in range(channels):
+            best[g, c] = top[now, c]
 
 
 @compiled(loose=True)
 def pool_with_places(rows: Array, starts: Array, best: Array, place: Array) -> None:
     """The same, and which row of the group each largest value comes from, the first of equals."""
+    channels = rows.shape[1]
+    top, where = np.empty((2, channels), np.float32), np.empty((2, channels), np.int32)
     for g in range(len(best)):
         begin, end = starts[g] - starts[0], starts[g + 1] - starts[0]
-        for c in range(rows.shape[1]):
-            best[g, c] = rows[begin, c]
-            place[g, c] = 0
+        now = 0
+        for c in range(channels):
+            top[0, c] = rows[begin, c]
+            where[0, c] = 0
         for r in range(begin + 1, end):
             number = np.int32(r - begin)
-            for c in range(rows.shape[1]):
-                larger = rows[r, c] > best[g, c]
-                best[g, c] = rows[r, c] if larger else best[g, c]
-                place[g, c] = number if larger else place[g, c]
+            for c in range(channels):
+                larger = rows[r, c] > top[now, c]
+                top[1 - now, c] = rows[r, c] if larger else top[now, c]
+                where[1 - now, c] = number if larger else where[now, c]
+            now = 1 - now
+        for c in range(channels):
+            best[g, c] = top[now, c]
+            place[g, c] = where[now, c]
 
 
 @compiled(loose=True)

@@ -1,0 +1,153 @@
+"""Data sets with a label for every point: parts of the built-in heads, and ShapeNet-part from files.
+
+Their splits have labels (samples, points), classes are parts, and a `category` column says what kind of thing each
+cloud shows; partitions by label go by that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstill.core.dataset import ArrayDataset
+from fedstill.core.streams import Streams
+from fedstill.data import heads
+from fedstill.data.bundle import Bundle, Source, datasets
+from fedstill.data.clouds import normalise
+from fedstill.data.examine import find_faults
+from fedstill.data.files import FromFiles
+from fedstill.data.readers import shapenet_part
+from fedstill.data.readers.raw import Findings
+from fedstill.data.splits import hold_out
+from fedstill.data.tidy import Samples
+
+Bump = tuple[tuple[float, float, float], float, tuple[float, float, float]]
+
+PARTS = ("cranium", "forehead", "face", "nose", "ears", "occiput", "nape")
+PER_CLASS = 40
+
+_CRANIUM, _FOREHEAD, _FACE, _NOSE, _EARS, _OCCIPUT, _NAPE = range(len(PARTS))
+# The bumps that the generator makes a nose and ears of: direction, height, widths.
+NOSE: Bump = heads.FEATURES[0]
+EARS: Bump = heads.FEATURES[6]
+_REACH = 2.5  # standard deviations of a bump that belong to it
+
+
+def part_of(directions: heads.Floats) -> NDArray[np.int64]:
+    """The part that each direction of the undeformed head belongs to.
+
+    Directions are where the generator starts, before deformity and pose, so a part is the same anatomy on every
+    head, wherever a synostosis has moved it. Borders are planes; nose and ears reach as far as their bumps do.
+
+    >>> up, front, back, left = [0, 0, 1], [0, 0.9, 0.4], [0, -1, 0], [0.95, -0.1, -0.28]
+    >>> [PARTS[part] for part in part_of(np.array([up, front, back, left]))]
+    ['cranium', 'forehead', 'occiput', 'ears']
+    """
+    _, y, z = directions.T
+    part = np.full(len(directions), _CRANIUM)
+    part[(y < -0.60) & (z < 0.45)] = _OCCIPUT
+    part[(y > 0.45) & (z < 0.62)] = _FOREHEAD
+    part[(y > 0.05) & (z < -0.12)] = _FACE
+    part[(y <= 0.05) & (z < -0.38)] = _NAPE
+    part[_within(directions, NOSE)] = _NOSE
+    part[_within(directions, EARS)] = _EARS
+    return part
+
+
+def _within(directions: heads.Floats, bump: Bump) -> NDArray[np.bool_]:
+    """Which directions lie on a bump or on its mirror image."""
+    centre, _, widths = bump
+    mirrored = np.column_stack([np.abs(directions[:, 0]), directions[:, 1:]])
+    inside: NDArray[np.bool_] = (((mirrored - np.array(centre)) / widths) ** 2).sum(axis=1) < _REACH**2
+    return inside
+
+
+def make_head_parts(
+    per_class: int = PER_CLASS, points: int = heads.POINTS, seed: int = 0
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """Clouds, a part for every point, and the class of every head: the heads that `heads` begins each class with.
+
+    >>> clouds, labels, categories = make_head_parts(per_class=1, points=64)
+    >>> labels.shape, bool((clouds == heads.make_heads(1, 64)[0]).all())
+    ((4, 64), True)
+    """
+    streams = Streams(seed)
+    count = len(heads.CLASSES) * per_class
+    clouds, labels = np.empty((count, points, 3), np.float32), np.empty((count, points), np.int64)
+    for row in range(count):
+        name, index = heads.CLASSES[row // per_class], row % per_class
+        clouds[row], labels[row] = _head(streams.draw("heads", name, index), name, points)
+    return clouds, labels, np.repeat(np.arange(len(heads.CLASSES)), per_class)
+
+
+def _head(rng: np.random.Generator, name: str, points: int) -> tuple[heads.Floats, NDArray[np.int64]]:
+    """The same draws in the same order as `heads.head`, with the directions in hand."""
+    shape = heads.draw_shape(rng, name)
+    directions = heads.draw_directions(rng, points)
+    cloud = shape(directions)
+    cloud += rng.normal(0.0, heads.NOISE, cloud.shape)
+    return normalise(cloud), part_of(directions)
+
+
+@datasets.register("head-parts")
+def head_parts(source: Source) -> Bundle:
+    """The parts of 160 infant heads (nose, ears, forehead, ...), a label for each of 2,048 points, built in."""
+    clouds, labels, categories = (torch.from_numpy(array) for array in make_head_parts())
+    train, test = (_labelled(clouds[rows], labels[rows], categories[rows]) for rows in hold_out(categories))
+    return Bundle(source.name, train, test, PARTS, "cloud", (heads.POINTS, 3))
+
+
+def _labelled(inputs: Tensor, labels: Tensor, categories: Tensor) -> ArrayDataset:
+    return ArrayDataset(inputs=inputs, labels=labels, category=categories)
+
+
+class PartsFromFiles(FromFiles):
+    """A loader for files in ShapeNet-part's layout: a bundle whose labels are of points."""
+
+    def __call__(self, source: Source) -> Bundle:
+        found = Findings()
+        sets, classes = self._read(source, found)
+        find_faults(_samples(sets), classes, found)
+        found.refuse(source.name)
+        splits = {name: _labelled(*map(torch.from_numpy, part[:3])) for name, part in sets.items()}
+        return Bundle(
+            source.name,
+            train=splits["train"],
+            validation=splits.get("validation"),
+            test=splits["test"],
+            classes=classes,
+            kind="cloud",
+            shape=tuple(sets["train"].clouds.shape[1:]),
+            notes=(*found.notes, *found.doubts),
+        )
+
+    def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+        sets, classes = self._read(source, found)
+        samples = _samples(sets)
+        find_faults(samples, classes, found)
+        return samples, classes
+
+    def _read(self, source: Source, found: Findings) -> tuple[dict[str, shapenet_part.Parts], tuple[str, ...]]:
+        with found.collecting():
+            return shapenet_part.read(self.locate(source), found)
+        return {}, ()
+
+
+def _samples(sets: dict[str, shapenet_part.Parts]) -> dict[str, Samples]:
+    """What the checks of all data look at; they count points where they count labels."""
+    return {
+        name: Samples(torch.from_numpy(part.clouds), torch.from_numpy(part.labels), "cloud", name, part.names)
+        for name, part in sets.items()
+    }
+
+
+datasets.register("shapenet-part")(
+    PartsFromFiles(
+        "ShapeNet-part: 16,881 shapes of 16 kinds, every point labelled as one of 50 parts.",
+        places=("shapenetcore_partanno_segmentation_benchmark_v0_normal",),
+        get="Stanford publishes shapenetcore_partanno_segmentation_benchmark_v0_normal.zip: "
+        "synsetoffset2category.txt, train_test_split and a folder of text files per kind",
+    )
+)

@@ -1,0 +1,125 @@
+"""A compact DGCNN: a student of another family than its PointNet++ teacher.
+
+"Dynamic Graph CNN for Learning on Point Clouds", https://arxiv.org/abs/1801.07829. Every layer joins each point to
+its nearest neighbours, in space for the first layer and among the features of the layer before for the others, and
+describes the edges. Widths are a quarter to a half of the paper's, and the head has ReLU like all heads here.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstill.core.errors import InputError
+from fedstill.models.classifier import Classifier
+from fedstill.models.kernels import check_clouds
+from fedstill.models.neighbours import nearest, summarise
+from fedstill.models.pointnet import cloud_shape, mlp_head, normalise, wants_points
+from fedstill.models.registry import models
+
+SLOPE = 0.2  # of LeakyReLU below zero
+_EVALUATED_AT_ONCE = 16  # clouds; edges of more would fill the memory of a small machine
+
+
+class EdgeConv(nn.Module):
+    """For every point the maximum over its neighbours j of LeakyReLU(BatchNorm(W [x_i, x_j - x_i])).
+
+    Nothing of that needs a row for each edge. The map is linear, W [x_i, x_j - x_i] = (A - B) x_i + B x_j with W =
+    [A B], so both products are taken once a point and only added along edges; BatchNorm and LeakyReLU are monotone
+    in each channel, so they follow the maximum (the minimum, where BatchNorm's factor is negative); and mean and
+    variance over all edges follow from sums over the neighbours of each point.
+    """
+
+    def __init__(self, channels: int, width: int, neighbours: int) -> None:
+        super().__init__()
+        self.neighbours = neighbours
+        self.linear = nn.Linear(2 * channels, width, bias=False)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, features: Tensor) -> Tensor:
+        _, index = nearest(features, features, self.neighbours)
+        a, b = self.linear.weight.chunk(2, dim=1)
+        own, other = F.linear(features, a - b), F.linear(features, b)
+        # Where BatchNorm's factor is negative the sign turns the minimum into a maximum.
+        sign = torch.where(self.norm.weight < 0, -1, 1).to(other.dtype)
+        if self.norm.training:
+            # Squares are summed around the means of both parts: around zero, a variance would be what is left of them.
+            centre, other_centre = own.detach().mean(dim=(0, 1)), other.detach().mean(dim=(0, 1))
+            own = own - centre
+            top, sums, squares = summarise((other - other_centre) * sign, index)
+            mean, variance = _over_edges(own, sums * sign, squares, index.shape[2])
+            self._keep(mean + centre + other_centre, variance, index.numel())
+        else:
+            assert self.norm.running_mean is not None
+            assert self.norm.running_var is not None
+            top, _, _ = summarise(other * sign, index)
+            mean, variance = self.norm.running_mean, self.norm.running_var
+        scale = self.norm.weight * torch.rsqrt(variance + self.norm.eps)
+        return F.leaky_relu((own + top * sign - mean) * scale + self.norm.bias, SLOPE)
+
+    @torch.no_grad()
+    def _keep(self, mean: Tensor, variance: Tensor, edges: int) -> None:
+        """Update running statistics as BatchNorm does: from the unbiased variance, by its momentum or all alike."""
+        norm = self.norm
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(1)
+        share = 1 / int(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+        norm.running_mean.lerp_(mean, share)
+        norm.running_var.lerp_(variance * (edges / max(edges - 1, 1)), share)
+
+
+def _over_edges(own: Tensor, sums: Tensor, squares: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance over all edges of own + other, from the others' sums around each point."""
+    edges = own.shape[:2].numel() * neighbours
+    mean = (neighbours * own + sums).sum(dim=(0, 1), dtype=torch.float64) / edges
+    square = (neighbours * own * own + 2 * own * sums + squares).sum(dim=(0, 1), dtype=torch.float64) / edges
+    return mean.to(own.dtype), (square - mean * mean).to(own.dtype)
+
+
+class Dgcnn(nn.Module):
+    """Four edge layers on dynamic graphs, all of their outputs embedded, the maximum and the mean over the points."""
+
+    def __init__(self, width: int, neighbours: int) -> None:
+        super().__init__()
+        widths = width, width, 2 * width, 4 * width
+        ins = 3, *widths[:3]
+        self.edges = nn.ModuleList(EdgeConv(i, o, neighbours) for i, o in zip(ins, widths, strict=True))
+        self.linear = nn.Linear(sum(widths), 16 * width, bias=False)
+        self.norm = nn.BatchNorm1d(16 * width)
+
+    def forward(self, points: Tensor) -> Tensor:
+        check_clouds(points)
+        if self.training or torch.is_grad_enabled() or len(points) <= _EVALUATED_AT_ONCE:
+            return self._describe(points)
+        return torch.cat([self._describe(some) for some in points.split(_EVALUATED_AT_ONCE)])
+
+    def _describe(self, points: Tensor) -> Tensor:
+        found = [points]
+        for layer in self.edges:
+            found.append(layer(found[-1]))
+        rows = torch.cat(found[1:], dim=2).flatten(0, 1)
+        rows = F.leaky_relu(normalise(self.norm, self.linear(rows)), SLOPE)
+        embedded = rows.reshape(*points.shape[:2], rows.shape[1])
+        return torch.cat([embedded.amax(dim=1), embedded.mean(dim=1)], dim=1)
+
+
+@wants_points(1024)
+@models.register("dgcnn")
+def dgcnn(
+    shape: tuple[int, ...], classes: int, *, width: int = 32, neighbours: int = 20, dropout: float = 0.5
+) -> Classifier:
+    """DGCNN at a fifth of its size: a student whose neighbourhoods follow what it has learnt.
+
+    Edge layers in units of `width`: 1-1-2-4, embedding 16, features 32 (maximum and mean), head 6.5-3.25.
+    With 40 classes and the default width, weights: edges 6*32 + 64*32 + 64*64 + 128*128 = 22,720, embedding 256*512 =
+    131,072, head 1024*208 + 208*104 + 104*40 = 238,784 and 352 biases; BatchNorm 2 (32 + 32 + 64 + 128 + 512 + 208 +
+    104) = 2,160: 395,088 parameters. Buffers: 2,160 and 7 counters. 1.515 MiB.
+    """
+    cloud_shape(shape)
+    if neighbours < 1:
+        raise InputError(f"a graph needs at least one neighbour a point, not {neighbours}")
+    head = mlp_head(32 * width, 13 * width // 2, 13 * width // 4, classes, dropout)
+    return Classifier(Dgcnn(width, neighbours), head, 32 * width)

@@ -1,0 +1,177 @@
+"""PointNet++ that labels every point: set abstraction down to one vector, then feature propagation back up.
+
+"PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413,
+section 3.4 and the single-scale network for part segmentation of its supplement. Points carry their coordinates
+into the last propagation. The kind of thing a cloud shows is not told to the model (the paper appends it, one-hot,
+on ShapeNet-part), so that the same model serves data that has no kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstill.core.errors import InputError
+from fedstill.models.classifier import Classifier
+from fedstill.models.kernels import check_clouds, farthest_points, group
+from fedstill.models.neighbours import nearest
+from fedstill.models.pointnet import cloud_shape, normalise, wants_points
+from fedstill.models.pointnet2_levels import Ball, SetAbstraction
+from fedstill.models.registry import models
+
+Builder = TypeVar("Builder", bound=Callable[..., Any])
+
+NEIGHBOURS = 3  # that a point's features are interpolated from
+_TINY = 1e-8  # squared distance added, so that a point that is its own neighbour is not divided by zero
+
+
+def labels_points(**training: float) -> Callable[[Builder], Builder]:
+    """Note on a builder that its models say something of every point, not of a cloud, and how to train them.
+
+    Clouds are scaled and shifted as elsewhere, but keep their points: a dropped one would teach nothing of its part.
+    """
+
+    def note(builder: Builder) -> Builder:
+        builder.labels_points = True  # type: ignore[attr-defined]
+        defaults = {"augmentation": {"name": "points", "dropout": 0.0}, "training": training}
+        builder.defaults = defaults  # type: ignore[attr-defined]
+        return builder
+
+    return note
+
+
+def interpolate(points: Tensor, known: Tensor, features: Tensor) -> Tensor:
+    """Features (batch, points, channels) of points between those whose features are known.
+
+    The mean over the three nearest known points with weights 1/d^2 (equation 2 of the paper with p = 2, k = 3);
+    where fewer are known, over all of them.
+
+    >>> known, features = torch.tensor([[[0.0, 0, 0], [3, 0, 0]]]), torch.tensor([[[1.0], [6.0]]])
+    >>> interpolate(torch.tensor([[[1.0, 0, 0], [3, 0, 0]]]), known, features).flatten().tolist()
+    [2.0, 6.0]
+    """
+    distances, index = nearest(points, known, NEIGHBOURS)
+    weights = 1 / (distances + _TINY)
+    weights = weights / weights.sum(dim=2, keepdim=True)
+    return (group(features, index) * weights.unsqueeze(3)).sum(dim=2)
+
+
+class FeaturePropagation(nn.Module):
+    """Coarse features carried to finer points, beside what these had, then shared layers with BatchNorm and ReLU."""
+
+    def __init__(self, channels: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        ins = channels, *widths[:-1]
+        self.linears = nn.ModuleList(nn.Linear(i, o) for i, o in zip(ins, widths, strict=True))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths)
+
+    def forward(self, points: Tensor, known: Tensor, own: Tensor, features: Tensor) -> Tensor:
+        """`own` features of the points come first, then those interpolated from the known ones."""
+        out = torch.cat([own, interpolate(points, known, features)], dim=2).flatten(0, 1)
+        for linear, norm in zip(self.linears, self.norms, strict=True):
+            assert isinstance(norm, nn.BatchNorm1d)
+            out = normalise(norm, linear(out)).relu()
+        return out.reshape(*points.shape[:2], out.shape[1])
+
+
+class PointNet2Points(nn.Module):
+    """Three levels down and three up: 2 times `width` channels for every point."""
+
+    def __init__(self, first: Ball, second: Ball, width: int) -> None:
+        super().__init__()
+        if second.centres > first.centres:
+            raise InputError(f"the second level samples the first: {second.centres} of {first.centres} is too many")
+        w = width
+        self.first, self.second = first, second
+        self.level1 = SetAbstraction(first, 0, (w, w, 2 * w))
+        self.level2 = SetAbstraction(second, 2 * w, (2 * w, 2 * w, 4 * w))
+        self.level3 = SetAbstraction(None, 4 * w, (4 * w, 8 * w, 16 * w))
+        self.up3 = FeaturePropagation(4 * w + 16 * w, (4 * w, 4 * w))
+        self.up2 = FeaturePropagation(2 * w + 4 * w, (4 * w, 2 * w))
+        self.up1 = FeaturePropagation(3 + 2 * w, (2 * w, 2 * w, 2 * w))
+
+    def forward(self, points: Tensor) -> Tensor:
+        check_clouds(points)
+        chosen = farthest_points(points, self.first.centres)
+        centres1 = group(points, chosen.unsqueeze(1)).squeeze(1)
+        centres2 = centres1[:, : self.second.centres]  # sampling from a fixed start is nested
+        features1 = self.level1(points, centres1, None)
+        features2 = self.level2(centres1, centres2, features1)
+        whole = self.level3(centres2, centres2, features2)
+        features2 = self.up3(centres2, centres2[:, :1], features2, whole)
+        features1 = self.up2(centres1, centres2, features1, features2)
+        out: Tensor = self.up1(points, centres1, points, features1)
+        return out
+
+
+class PointLabeller(Classifier):
+    """A classifier of points: (batch, points, classes) log-probabilities, (batch, points, feature_size) features."""
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        features: Tensor = self.extractor(inputs)
+        logits: Tensor = self.head(features.flatten(0, 1))
+        return F.log_softmax(logits.reshape(*features.shape[:2], logits.shape[1]), dim=2), features
+
+
+def _labeller(
+    shape: tuple[int, ...], classes: int, first: Ball, second: Ball, width: int, dropout: float
+) -> PointLabeller:
+    cloud_shape(shape)
+    head = nn.Sequential(
+        nn.Linear(2 * width, 2 * width),
+        nn.BatchNorm1d(2 * width),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(2 * width, classes),
+    )
+    return PointLabeller(PointNet2Points(first, second, width), head, 2 * width)
+
+
+@labels_points()
+@wants_points(2048)
+@models.register("pointnet2-segmentation")
+def pointnet2_segmentation(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    width: int = 64,
+    centres1: int = 512,
+    radius1: float = 0.2,
+    neighbours1: int = 32,
+    centres2: int = 128,
+    radius2: float = 0.4,
+    neighbours2: int = 64,
+    dropout: float = 0.5,
+) -> PointLabeller:
+    """PointNet++ with feature propagation: a label for every point of clouds of about two thousand.
+
+    Levels in units of `width`: down 1-1-2, 2-2-4, 4-8-16, up 4-4, 4-2, 2-2-2; head 2.
+    """
+    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
+    return _labeller(shape, classes, first, second, width, dropout)
+
+
+# Small batches: every cloud has hundreds of labels, and the sets it is for have a hundred clouds.
+@labels_points(batch=8, rate=3e-3)
+@wants_points(256)
+@models.register("pointnet2-segmentation-lite")
+def pointnet2_segmentation_lite(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    width: int = 32,
+    centres1: int = 64,
+    radius1: float = 0.3,
+    neighbours1: int = 16,
+    centres2: int = 16,
+    radius2: float = 0.6,
+    neighbours2: int = 16,
+    dropout: float = 0.5,
+) -> PointLabeller:
+    """PointNet++ with feature propagation for clouds of a few hundred points on a CPU."""
+    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
+    return _labeller(shape, classes, first, second, width, dropout)

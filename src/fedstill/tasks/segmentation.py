@@ -1,0 +1,166 @@
+"""Segmentation of point clouds: a label for every point, with the intersection-over-union metrics of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.errors import InputError
+from fedstill.core.task import Output
+from fedstill.models import models
+from fedstill.tasks.classification import Classification, metrics_from
+
+_EVALUATION_BATCH = 16  # clouds: a model holds features for every point and neighbour of them
+
+
+def has_point_labels(data: Dataset) -> bool:
+    """Whether data says something of every point: labels are then (samples, points)."""
+    labels = data.labels()
+    return labels is not None and labels.ndim == 2
+
+
+def shape_kinds(data: Dataset) -> Tensor:
+    """One class number per sample, to split and to partition by.
+
+    Labels where each sample has one. Where every point has one, the `category` column says what kind of thing a
+    cloud shows; without such a column all samples are of one kind, so that partitions by label deal them out
+    without skew.
+    """
+    labels = data.labels()
+    assert labels is not None, "partitions and splits are made by label"
+    if labels.ndim == 1:
+        return labels
+    kinds = [data.batch(rows).get("category", torch.zeros_like(rows)) for rows in every_row(data, 1024)]
+    return torch.cat(kinds) if kinds else torch.zeros(0, dtype=torch.int64)
+
+
+def task_kind(data: Dataset, model: str, name: str) -> type[Classification]:
+    """The task that fits some data; a model that answers another question than the data asks is refused.
+
+    Both `data` and `model` must be about points, or both about whole samples.
+    """
+    points = has_point_labels(data)
+    fits = [each for each in models.names() if getattr(models[each], "labels_points", False) == points]
+    if model not in fits and points:
+        known = ", ".join(fits)
+        raise InputError(
+            f"{name} has a label for every point, but model {model!r} says one thing of a cloud: choose one of {known}"
+        )
+    if model not in fits:
+        raise InputError(f"model {model!r} labels every point of a cloud, but {name} has one label for each sample")
+    return Segmentation if points else Classification
+
+
+@dataclass(frozen=True)
+class Segmentation(Classification):
+    """Which of `classes` each point of a cloud belongs to; batches hold labels (batch, points).
+
+    Points weigh the same in the loss and in accuracy, whatever cloud they are of.
+    """
+
+    def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
+        """A point that augmentation drops becomes point 0, and so does its label."""
+        changed = dict(self.augmentation(batch, generator))
+        if "labels" in changed:
+            labels, moved = point_labels(changed), changed["inputs"]
+            became_first = (moved == moved[:, :1]).all(dim=2)
+            changed["labels"] = torch.where(became_first, labels[:, :1], labels)
+        return changed
+
+    def forward(self, model: nn.Module, batch: Batch) -> Output:
+        log_probabilities, features = model(batch["inputs"].to(self.device))
+        terms = {}
+        if "labels" in batch:
+            labels = point_labels(batch).to(self.device)
+            terms["cross-entropy"] = F.nll_loss(log_probabilities.flatten(0, 1), labels.flatten())
+        return Output(log_probabilities, features, terms)
+
+    def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
+        """Sums over points (confusion matrix with truth in rows, loss, outputs that are no numbers) and over shapes."""
+        size = len(self.classes)
+        scores = {
+            "confusion": torch.zeros(size, size, dtype=torch.int64),
+            "loss": torch.zeros((), dtype=torch.float64),
+            "non-finite": torch.zeros((), dtype=torch.int64),
+            "shape-iou": torch.zeros((), dtype=torch.float64),
+            "shapes": torch.zeros((), dtype=torch.int64),
+        }
+        for model in models:
+            model.eval()
+            for rows in every_row(data, _EVALUATION_BATCH):
+                batch = data.batch(rows)
+                with torch.inference_mode():
+                    logits = self.forward(model, batch).logits.cpu()
+                labels = point_labels(batch)
+                finite = logits.isfinite().all(dim=2)
+                # As in classification: what is no number counts as class 0, and the count says that it means nothing.
+                each = confusions(labels, torch.where(finite, logits.argmax(dim=2), 0), size)
+                scores["confusion"] += each.sum(dim=0)
+                scores["loss"] += F.nll_loss(logits.flatten(0, 1), labels.flatten(), reduction="sum").double()
+                scores["non-finite"] += (~finite).sum()
+                scores["shape-iou"] += shape_iou(each).sum()
+                scores["shapes"] += len(rows)
+        return scores
+
+    def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
+        return segmentation_metrics(scores)
+
+
+def point_labels(batch: Batch) -> Tensor:
+    """Labels of the points there are: of a cloud cut to its first points, the first labels."""
+    return batch["labels"][:, : batch["inputs"].shape[1]]
+
+
+def confusions(labels: Tensor, guesses: Tensor, classes: int) -> Tensor:
+    """A confusion matrix (truth in rows) for each cloud, (clouds, classes, classes).
+
+    >>> confusions(torch.tensor([[0, 0, 1]]), torch.tensor([[0, 1, 1]]), 2).tolist()
+    [[[1, 1], [0, 1]]]
+    """
+    clouds = torch.arange(len(labels)).unsqueeze(1)
+    cells = (clouds * classes + labels) * classes + guesses
+    counts = torch.bincount(cells.flatten(), minlength=len(labels) * classes * classes)
+    return counts.view(len(labels), classes, classes)
+
+
+def intersection_over_union(confusion: Tensor) -> Tensor:
+    """Of each class, from confusion matrices (..., classes, classes); NaN where nobody speaks of the class."""
+    both = confusion.diagonal(dim1=-2, dim2=-1).double()
+    return both / (confusion.sum(dim=-1) + confusion.sum(dim=-2) - both)
+
+
+def shape_iou(each: Tensor) -> Tensor:
+    """Of each cloud, the mean over the parts that it has or is said to have.
+
+    Stricter than the custom of ShapeNet-part, where guesses are limited to the parts of the shape's category and a
+    part that a shape neither has nor is said to have counts as found.
+
+    >>> shape_iou(torch.tensor([[[1, 1, 0], [0, 2, 0], [0, 0, 0]]])).tolist()  # 1/2 and 2/3; the third part is absent
+    [0.5833333333333333]
+    """
+    return intersection_over_union(each).nanmean(dim=-1)
+
+
+def segmentation_metrics(scores: Mapping[str, Tensor]) -> dict[str, float]:
+    """Accuracies of points as in classification, and two means of intersection over union, from summed scores.
+
+    `mean_iou` is the mean over the classes that have points; `instance_iou` the mean over shapes.
+
+    >>> scores = {"confusion": torch.tensor([[6, 2], [0, 2]]), "loss": torch.tensor(5.0)}
+    >>> scores |= {"non-finite": torch.tensor(0), "shape-iou": torch.tensor(1.5), "shapes": torch.tensor(2)}
+    >>> metrics = segmentation_metrics(scores)
+    >>> metrics["accuracy"], metrics["class_accuracy"], metrics["mean_iou"], metrics["instance_iou"]
+    (0.8, 0.875, 0.625, 0.75)
+    """
+    present = scores["confusion"].sum(dim=1) > 0
+    return {
+        **metrics_from(scores),
+        "mean_iou": float(intersection_over_union(scores["confusion"])[present].mean()),
+        "instance_iou": float(scores["shape-iou"] / scores["shapes"]),
+    }
