@@ -14,7 +14,8 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.models import build_model, freeze, models, replace_head
 
-NAMES = [name for name in models.names() if hasattr(models[name], "points") and "segmentation" not in name]
+FAMILIES = ("pointnet", "small-pointnet")
+NAMES = [name for name in models.names() if name.startswith(FAMILIES) and "segmentation" not in name]
 LEVELS = {"centres1": 16, "neighbours1": 6, "centres2": 6, "neighbours2": 5}
 SMALL = {name: {"width": 8, **LEVELS} if "2" in name else {"width": 16} for name in NAMES}
 

@@ -111,10 +111,13 @@ def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]
     if bundle.kind == "image" and experiment.points is not None:
         raise InputError(f"{experiment.data} holds images: leave `points` out")
     model = experiment.model or (POINT_MODEL if has_point_labels(bundle.train) else None)
-    experiment = with_defaults(experiment, decided_by(bundle.kind, model))
-    if bundle.kind == "cloud":
-        bundle = bundle.with_points(experiment.points or bundle.shape[0])
-    return experiment, bundle
+    decided = decided_by(bundle.kind, model)
+    if bundle.kind == "image":
+        return with_defaults(experiment, decided), bundle
+    decided["points"] = min(decided.get("points", bundle.shape[0]), bundle.shape[0])
+    experiment = with_defaults(experiment, decided)
+    assert experiment.points is not None
+    return experiment, bundle.with_points(experiment.points)
 
 
 def decided_by(kind: str, model: str | None) -> dict[str, Any]:
