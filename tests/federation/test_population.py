@@ -23,6 +23,7 @@ def crowd() -> None:
     """30,000 samples of two classes, three for each of 10,000 clients."""
 
     def load(source: Source) -> Bundle:
+        """Noise that is brighter or darker."""
         inputs = torch.randn(30_000, 1, 8, 8, generator=torch.Generator().manual_seed(1))
         labels = (inputs.mean(dim=(1, 2, 3)) > 0).long()
         test = ArrayDataset(inputs=inputs[:200], labels=labels[:200])

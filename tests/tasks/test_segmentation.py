@@ -17,10 +17,10 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data import Bundle, Source, datasets
 from fedstill.data.augment import PointAugmentation
-from fedstill.data.parts import PARTS, make_head_parts
+from fedstill.data.parts import PARTS, has_point_labels, make_head_parts, shape_kinds
 from fedstill.federation.plan import make_plan
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.segmentation import Segmentation, has_point_labels, shape_kinds, task_kind
+from fedstill.tasks.segmentation import Segmentation, task_kind
 
 LITE = "pointnet2-segmentation-lite"
 CLASSES = ("a", "b", "c", "d")

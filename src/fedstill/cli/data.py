@@ -110,6 +110,8 @@ def show_partition(
     labels = bundle.train.labels()
     if labels is None:
         raise InputError(f"{name} has no labels, so there is nothing to show")
+    if labels.ndim != 1:
+        raise InputError(f"{name} labels every point: there are no classes of samples to show")
     given = named_part(partition)
     settings = dict(given) if isinstance(given, dict) else {"name": given}
     shards = cut(settings.pop("name"), labels, clients, len(bundle.classes), Streams(seed), settings)

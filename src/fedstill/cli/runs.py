@@ -11,10 +11,12 @@ import torch
 from fedstill.cli.experiments import show_result
 from fedstill.cli.screen import console, print_json, sparkline, table
 from fedstill.core.numbers import share, size
+from fedstill.core.errors import InputError
 from fedstill.data.single import read_input
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
+from fedstill.models import models
 
 _ROWS = 20
 
@@ -60,6 +62,10 @@ def predict(
     check_device(device)
     run = Run(path)
     task = run.task
+    if getattr(models[task.architectures[0]], "labels_points", False):
+        raise InputError(
+            f"{task.architectures[0]} labels every point: predict is for models that classify whole inputs"
+        )
     inputs = [read_input(file, task.shape) for file in files]
     model = run.model(which, client).to(device)
     probabilities = torch.cat([task.predict(model, one.unsqueeze(0).to(device)) for one in inputs])

@@ -34,6 +34,8 @@ def choose(bundle: Bundle, wanted: str | None, count: int) -> Gallery:
     labels = bundle.train.labels()
     if labels is None:
         raise InputError(f"{bundle.name} has no labels to choose classes by")
+    if labels.ndim != 1:
+        raise InputError(f"{bundle.name} labels every point: there are no classes of samples to show")
     names = bundle.classes if wanted is None else (_class(wanted, bundle.classes),)
     samples: dict[str, Tensor] = {}
     for name in names:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.core.dataset import ArrayDataset
+from fedstill.core.dataset import ArrayDataset, Dataset, every_row
 from fedstill.core.streams import Streams
 from fedstill.data import heads
 from fedstill.data.bundle import Bundle, Source, datasets
@@ -33,6 +33,27 @@ _CRANIUM, _FOREHEAD, _FACE, _NOSE, _EARS, _OCCIPUT, _NAPE = range(len(PARTS))
 NOSE: Bump = heads.FEATURES[0]
 EARS: Bump = heads.FEATURES[6]
 _REACH = 2.5  # standard deviations of a bump that belong to it
+
+
+def has_point_labels(data: Dataset) -> bool:
+    """Whether data says something of every point: labels are then (samples, points)."""
+    labels = data.labels()
+    return labels is not None and labels.ndim == 2
+
+
+def shape_kinds(data: Dataset) -> Tensor:
+    """One class number per sample, to split and to partition by.
+
+    Labels where each sample has one. Where every point has one, the `category` column says what kind of thing a
+    cloud shows; without such a column all samples are of one kind, so that partitions by label deal them out
+    without skew.
+    """
+    labels = data.labels()
+    assert labels is not None, "partitions and splits are made by label"
+    if labels.ndim == 1:
+        return labels
+    kinds = [data.batch(rows).get("category", torch.zeros_like(rows)) for rows in every_row(data, 1024)]
+    return torch.cat(kinds) if kinds else torch.zeros(0, dtype=torch.int64)
 
 
 def part_of(directions: heads.Floats) -> NDArray[np.int64]:

@@ -60,6 +60,7 @@ class Processes:
                 " put it into a file of its own and name that file as a plugin"
             )
         queue = iter(jobs)
+        errand = pickle.dumps(("carry", exchange, turn), protocol=5)
         self._start_workers()
         idle = list(self._workers)
         busy: dict[_Worker, Profile] = {}
@@ -68,7 +69,7 @@ class Processes:
                 while idle and (job := next(queue, None)) is not None:
                     worker = idle.pop()
                     busy[worker] = job[0]
-                    self._hand_over(worker, exchange, job, turn)
+                    self._hand_over(worker, errand, job)
                 if not busy:
                     return
                 worker, outcome = self._receive()
@@ -94,15 +95,17 @@ class Processes:
             if worker in self._workers:
                 return worker, outcome
 
-    def _hand_over(
-        self, worker: _Worker, exchange: Exchange, job: tuple[Profile, Message, Tensors], turn: Turn
-    ) -> None:
+    def _hand_over(self, worker: _Worker, errand: bytes, job: tuple[Profile, Message, Tensors]) -> None:
+        """A worker is told of the factory and of the errand once, of each client only what is its own."""
         who, request, state = job
         with suppress(BrokenPipeError):  # it has died: its reader says so, and the client counts as failed
             if not worker.factory_sent:
                 worker.send(self._factory)
                 worker.factory_sent = True
-            worker.send(("job", exchange, who, request.encode(), Message(state).encode(), turn))
+            if worker.errand is not errand:
+                worker.send(errand)
+                worker.errand = errand
+            worker.send(("job", who, request.encode(), Message(state).encode()))
 
     def _start_workers(self) -> None:
         while len(self._workers) < self.size:
@@ -146,6 +149,7 @@ class _Worker:
             env=environment,
         )
         self.factory_sent = False
+        self.errand = b""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.requests, self.replies = self.process.stdin, self.process.stdout

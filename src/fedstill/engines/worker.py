@@ -52,12 +52,17 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     for plugin in plugins:
         load_plugin(plugin)
     factory: Any = None
+    exchange: Any = None
+    turn: Any = None
     while True:
-        job = read_frame(requests)
-        if job[0] == "open":
-            factory = job[1]
+        what, *rest = read_frame(requests)
+        if what == "open":
+            (factory,) = rest
             continue
-        _, exchange, who, request, state, turn = job
+        if what == "carry":
+            exchange, turn = rest
+            continue
+        who, request, state = rest
         try:
             outcome: Any = answer(factory, exchange, who, Message.decode(request), Message.decode(state), turn)
         except UndeclaredEgressError as error:

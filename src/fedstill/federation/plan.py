@@ -19,6 +19,7 @@ from fedstill.data.augment import Augmentation
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
 from fedstill.data.partitions import partition
+from fedstill.data.parts import has_point_labels, shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.evaluate import CentralEvaluator
@@ -26,7 +27,7 @@ from fedstill.methods import methods
 from fedstill.models import models
 from fedstill.participation import Policy
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.segmentation import has_point_labels, shape_kinds, task_kind
+from fedstill.tasks.segmentation import task_kind
 
 DEFAULT_MODELS = {"image": "cnn", "cloud": "pointnet2-lite"}
 POINT_MODEL = "pointnet2-segmentation-lite"  # where every point of a cloud has a label

@@ -39,7 +39,7 @@ def _table(run: Run, data_root: Path | None) -> Table | None:
     except InputError:
         return None
     labels = plan.clients.data.labels()
-    if labels is None or plan.bundle.fingerprint() != run.config["fingerprint"]:
+    if labels is None or labels.ndim != 1 or plan.bundle.fingerprint() != run.config["fingerprint"]:
         return None
     counts: Table = plan.clients.shards.table(labels, len(plan.bundle.classes)).tolist()
     return counts

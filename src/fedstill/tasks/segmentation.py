@@ -13,31 +13,11 @@ from torch import Tensor, nn
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.errors import InputError
 from fedstill.core.task import Output
+from fedstill.data.parts import has_point_labels
 from fedstill.models import models
 from fedstill.tasks.classification import Classification, metrics_from
 
 _EVALUATION_BATCH = 16  # clouds: a model holds features for every point and neighbour of them
-
-
-def has_point_labels(data: Dataset) -> bool:
-    """Whether data says something of every point: labels are then (samples, points)."""
-    labels = data.labels()
-    return labels is not None and labels.ndim == 2
-
-
-def shape_kinds(data: Dataset) -> Tensor:
-    """One class number per sample, to split and to partition by.
-
-    Labels where each sample has one. Where every point has one, the `category` column says what kind of thing a
-    cloud shows; without such a column all samples are of one kind, so that partitions by label deal them out
-    without skew.
-    """
-    labels = data.labels()
-    assert labels is not None, "partitions and splits are made by label"
-    if labels.ndim == 1:
-        return labels
-    kinds = [data.batch(rows).get("category", torch.zeros_like(rows)) for rows in every_row(data, 1024)]
-    return torch.cat(kinds) if kinds else torch.zeros(0, dtype=torch.int64)
 
 
 def task_kind(data: Dataset, model: str, name: str) -> type[Classification]:

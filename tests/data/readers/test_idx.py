@@ -26,7 +26,7 @@ def write(folder: Path, packed: bool = True, dot: bool = False) -> None:
     for stem, array in files.items():
         name = f"{stem}{'.' if dot else '-'}idx{array.ndim}-ubyte"
         if packed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+            (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array), mtime=0))
         else:
             (folder / name).write_bytes(idx(array))
 
@@ -48,19 +48,27 @@ def test_idx_files_are_read_packed_or_not(tmp_path: Path, packed: bool, dot: boo
     [
         (
             "train-images-idx3-ubyte.gz",
-            gzip.compress(idx(IMAGES))[:-9],
+            gzip.compress(idx(IMAGES), mtime=0)[:-9],
             "train-images-idx3-ubyte.gz is not a whole gzip",
         ),
         ("train-images-idx3-ubyte.gz", b"not gzip", "train-images-idx3-ubyte.gz is not a whole gzip file"),
         ("train-images-idx3-ubyte.gz", b"", r"train-images-idx3-ubyte.gz is empty \(0 bytes\)"),
         (
             "train-images-idx3-ubyte.gz",
-            gzip.compress(b"\0\0\x0d\3" + bytes(12)),
+            gzip.compress(b"\0\0\x0d\3" + bytes(12), mtime=0),
             "is no idx file: it begins with 00000d03",
         ),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx(IMAGES)[:7]), "is cut short: its header needs 16 bytes"),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx(IMAGES)[:-1]), "holds 95 bytes where its header says 96"),
-        ("train-labels-idx1-ubyte.gz", gzip.compress(idx(LABELS)), "12 samples but 6 labels"),
+        (
+            "train-images-idx3-ubyte.gz",
+            gzip.compress(idx(IMAGES)[:7], mtime=0),
+            "is cut short: its header needs 16 bytes",
+        ),
+        (
+            "train-images-idx3-ubyte.gz",
+            gzip.compress(idx(IMAGES)[:-1], mtime=0),
+            "holds 95 bytes where its header says 96",
+        ),
+        ("train-labels-idx1-ubyte.gz", gzip.compress(idx(LABELS), mtime=0), "12 samples but 6 labels"),
         (
             "t10k-labels-idx1-ubyte.gz",
             gzip.compress(idx(np.full(12, 77, np.uint8))),
