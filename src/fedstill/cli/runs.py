@@ -10,8 +10,8 @@ import torch
 
 from fedstill.cli.experiments import show_result
 from fedstill.cli.screen import console, print_json, sparkline, table
-from fedstill.core.numbers import share, size
 from fedstill.core.errors import InputError
+from fedstill.core.numbers import share, size
 from fedstill.data.single import read_input
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.plan import check_device
