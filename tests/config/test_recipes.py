@@ -134,7 +134,8 @@ def test_every_recipe_that_ships_is_a_sound_experiment_in_all_its_layers() -> No
         content = recipes._read(recipes.recipe_folder() / f"{name}.yaml")
         for preset in (None, *content.get("presets", {})):
             for variant in (None, *content.get("variants", {})):
-                make_experiment(given_by(name, preset, variant))
+                experiment = make_experiment(given_by(name, preset, variant))
+                assert make_experiment(experiment.model_dump(mode="json")) == experiment
 
 
 @pytest.mark.parametrize(
