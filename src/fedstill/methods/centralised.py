@@ -21,7 +21,7 @@ class Centralised(FedAvg):
 
     Options = Settings
     pooled = True
-    defaults: ClassVar = {"rounds": 80, "training": {"epochs": 1, "keep_optimiser": True}}
+    defaults: ClassVar = {"rounds": 150, "training": {"epochs": 1, "keep_optimiser": True}}
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         return [1.0 for _ in replies]
