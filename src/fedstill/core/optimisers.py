@@ -1,7 +1,7 @@
 """SGD and Adam as thin wrappers around torch's fused kernels, with moments that are named tensors.
 
-The arithmetic is torch's own, and tests hold it to `torch.optim` bit for bit. What is left out is `torch.optim`
-itself, whose first use imports torch's compiler (1.5 seconds in every process and worker) and whose bookkeeping costs
+The arithmetic is torch's own, and tests hold it to the fused form of `torch.optim` bit for bit. What is left out is
+`torch.optim` itself, whose first use imports torch's compiler in every process and worker, and whose bookkeeping costs
 more than the arithmetic on small models.
 """
 
