@@ -19,6 +19,17 @@ from fedstill.methods import methods
 ROUNDS = 4
 pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
+# Beside every method as it comes: settings that change what is exchanged or kept.
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{name: {"method": name} for name in methods.names()},
+    "fedavg, recalibrated in one pass": {"method": {"name": "fedavg", "buffers": "recalibrate"}},
+    "fedavg, recalibrated by layer": {
+        "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
+    },
+    "fedavgm, buffers as parameters": {"method": {"name": "fedavgm", "buffers": "as-parameters"}},
+    "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}},
+    "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
+}
 ENGINES = ["wire", "processes-1", "processes-2", "processes-3"]
 
 
@@ -33,7 +44,7 @@ def nan_from_client_two(reply: Any, turn: Any) -> dict[str, Any] | None:
 @pytest.fixture
 def plan(tiny_plan: Any, request: pytest.FixtureRequest) -> Plan:
     return tiny_plan(
-        method=request.param,
+        **VARIANTS[request.param],
         model="cnn-bn",
         rounds=ROUNDS,
         seed=11,
@@ -73,7 +84,7 @@ def reference(plan: Plan, engines: dict[str, Engine], tampered: Any, tmp_path: P
     return everything(execute(plan, engine, tmp_path / "reference").path)
 
 
-@pytest.mark.parametrize("plan", methods.names(), indirect=True)
+@pytest.mark.parametrize("plan", VARIANTS, indirect=True)
 def test_every_engine_gives_the_same_bits(
     plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path
 ) -> None:
@@ -82,7 +93,7 @@ def test_every_engine_gives_the_same_bits(
         assert everything(run.path) == reference, name
 
 
-@pytest.mark.parametrize("plan", methods.names(), indirect=True)
+@pytest.mark.parametrize("plan", VARIANTS, indirect=True)
 def test_resuming_after_any_round_gives_the_same_bits(
     plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path
 ) -> None:

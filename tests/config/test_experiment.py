@@ -122,6 +122,8 @@ BASE: dict[str, Any] = {
 OTHERWISE: dict[str, Any] = {
     "method": "local-only",
     "method.weights": "uniform",
+    "method.buffers": "recalibrate",
+    "method.recalibration": "layer-by-layer",
     "data": "mnist",
     "model": "mlp",
     "points": 256,
@@ -136,6 +138,8 @@ OTHERWISE: dict[str, Any] = {
     "participation.dropout_when": "before",
     "participation.fraction": 0.6,
     "participation.number": 5,
+    "attack": "sign-flip",
+    "privacy": "client-level",
     "clients": 11,
     "rounds": 11,
     "seed": 1,
@@ -226,7 +230,12 @@ def test_what_is_written_down_is_read_back(given: Mapping[str, Any]) -> None:
 def test_a_part_is_written_with_its_settings_beside_its_name() -> None:
     written = make_experiment(BASE).model_dump(mode="json")
     assert written["partition"] == {"name": "dirichlet", "alpha": 0.5, "min_samples": 1, "tries": 100}
-    assert written["method"] == {"name": "fedavg", "weights": "samples"}
+    assert written["method"] == {
+        "name": "fedavg",
+        "buffers": "average",
+        "recalibration": "one-pass",
+        "weights": "samples",
+    }
 
 
 def test_pooled_methods_have_one_client_and_nothing_to_choose() -> None:

@@ -13,7 +13,7 @@ from fedstill.core.protocols import Abstain, Client, Exchange, Lost, Meter, Prof
 from fedstill.core.streams import Streams
 
 WHO = Profile(3, 4, "none")
-TURN = Turn(0, 1, "probe", Streams(0).at("round", 0, "probe"))
+TURN = Turn(0, 1, 1, "probe", Streams(0).at("round", 0, "probe"))
 
 
 class Probe(Exchange):

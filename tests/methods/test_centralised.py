@@ -38,7 +38,7 @@ def federated(architecture: str, training: Training) -> Tensors:
         return Client(profile, task, data, turn.streams.at("client", profile.id), kept)
 
     for round in range(ROUNDS):
-        turn = Turn(round, ROUNDS, "train", Streams(SEED).at("round", round, "train"))
+        turn = Turn(round, ROUNDS, 1, "train", Streams(SEED).at("round", round, "train"))
         reply = answer(make, method, who, method.request(server, who, turn), state, turn)
         server, state = method.merge(server, [reply], turn), reply.state
     return method.models(server)[architecture]

@@ -84,7 +84,7 @@ class Site:
         return Profile(client, len(self.data[client]), self.task.architectures[0])
 
     def turn(self, round: int) -> Turn:
-        return Turn(round, self.rounds, "train", Streams(self.seed).at("round", round, "train"))
+        return Turn(round, self.rounds, len(self.data), "train", Streams(self.seed).at("round", round, "train"))
 
     def make(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
         name = 0 if self.same_streams else profile.id

@@ -25,7 +25,7 @@ SERVER = METHOD.start(Streams(0))
 
 
 def turn(round: int) -> Turn:
-    return Turn(round, 3, "train", Streams(0).at("round", round, "train"))
+    return Turn(round, 3, 2, "train", Streams(0).at("round", round, "train"))
 
 
 def shard() -> ArrayDataset:

@@ -18,7 +18,7 @@ def fleet(clients: int) -> list[Profile]:
 
 
 def turn(round: int, seed: int = 0) -> Turn:
-    return Turn(round, 1000, "select", Streams(seed).at("round", round, "select"))
+    return Turn(round, 1000, 10, "select", Streams(seed).at("round", round, "select"))
 
 
 def cohort(policy: Policy, clients: int, round: int = 0, seed: int = 0) -> list[int]:

@@ -17,7 +17,7 @@ from fedstill.core.settings import Settings
 from fedstill.core.training import Training
 from fedstill.data.augment import augmentations
 from fedstill.data.partitions import partitions
-from fedstill.methods import methods
+from fedstill.methods import attacks, methods, privacies
 from fedstill.participation import policies
 
 # Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
@@ -30,9 +30,11 @@ PARTS: dict[str, Registry[Any]] = {
     "partition": partitions,
     "participation": policies,
     "augmentation": augmentations,
+    "attack": attacks,
+    "privacy": privacies,
 }
 _TYPE_NAME = re.compile(r"[\[(]|-float$|-int$")  # what pydantic puts into a path beside the names of fields
-DEFAULT_PARTS = {"partition": "iid", "participation": "everyone"}
+DEFAULT_PARTS = {"partition": "iid", "participation": "everyone", "attack": "none", "privacy": "none"}
 
 
 class Choice(Settings):
@@ -74,6 +76,8 @@ class Experiment(Settings):
     augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
     partition: Choice = Field(default_factory=lambda: choose("partition", "iid"))
     participation: Choice = Field(default_factory=lambda: choose("participation", "everyone"))
+    attack: Choice = Field(default_factory=lambda: choose("attack", "none"))
+    privacy: Choice = Field(default_factory=lambda: choose("privacy", "none"))
     clients: int = Field(10, ge=1, le=10_000_000)
     rounds: int = Field(10, ge=1, le=1_000_000)
     seed: int = Field(0, ge=0, lt=2**63)

@@ -17,6 +17,7 @@ from fedstill.core.task import Output, Task
 
 Terms = Mapping[str, Tensor]
 Loss = Callable[[Output, Batch, Mapping[str, Tensor]], Terms]
+Correct = Callable[[nn.Module], None]  # changes a gradient before the step
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Learner:
     loss: Loss
     optimiser: Optimiser
     streams: Streams
-    correct: Callable[[nn.Module], None] | None = None  # after the gradient is there, before the step
+    correct: Correct | None = None
 
 
 @dataclass(frozen=True)

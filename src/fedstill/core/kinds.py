@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 PARAMETERS = "parameters/"
 BUFFERS = "buffers/"
@@ -37,6 +38,27 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
 def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy a state named by kind into a model; every tensor must be there."""
     model.load_state_dict({name.split("/", 1)[1]: tensor for name, tensor in state.items()})
+
+
+def norm_layers(model: nn.Module) -> dict[str, _BatchNorm]:
+    """BatchNorm layers by name, in the order of their definition; found by type, never by name.
+
+    >>> list(norm_layers(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
+    ['1']
+    """
+    return {name: part for name, part in model.named_modules() if isinstance(part, _BatchNorm)}
+
+
+def norm_names(model: nn.Module) -> list[str]:
+    """The state names of all that belongs to BatchNorm layers: weights, statistics and counters."""
+    layers = norm_layers(model)
+    return [name for name in state_of(model) if name.split("/", 1)[1].rpartition(".")[0] in layers]
+
+
+def running(model: nn.Module, statistic: str) -> dict[str, str]:
+    """The state names of a running statistic (`running_mean`, `running_var`) by BatchNorm layer that keeps it."""
+    tracked = [name for name, layer in norm_layers(model).items() if layer.running_var is not None]
+    return {name: BUFFERS + (f"{name}.{statistic}" if name else statistic) for name in tracked}
 
 
 def kind_of(name: str) -> str:

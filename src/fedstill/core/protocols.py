@@ -39,10 +39,14 @@ class Profile:
 
 @dataclass(frozen=True)
 class Turn:
-    """Where we are: round (from 0) of how many, exchange, its streams, and (in `merge`) who was lost and why."""
+    """Where we are: round (from 0) of how many, among how many clients, exchange, its streams; in `merge` who was lost.
+
+    `clients` counts the whole population, asked this round or not.
+    """
 
     round: int
     rounds: int
+    clients: int
     exchange: str
     streams: Streams
     lost: tuple[Lost, ...] = ()
@@ -152,12 +156,17 @@ class Method(Exchange):
     """
 
     Options: ClassVar[type[Settings]] = Settings  # what may be set under `method` in a configuration
-    needs: ClassVar[frozenset[str]] = frozenset({"one-architecture", "labels"})
+    needs: frozenset[str] = frozenset({"one-architecture", "labels"})
     pooled: ClassVar[bool] = False  # True: one client holds all the data
+    personal: bool = False  # True: clients have models of their own (see `personalise`)
+    shares: str = "shared model"  # what `models` gives, in a reader's words
     defaults: ClassVar[Mapping[str, object]] = {}  # what a configuration starts from, e.g. {"training": {"epochs": 1}}
 
     def __init__(self, settings: Settings, task: Task, training: Training) -> None:
         self.settings, self.task, self.training = settings, task, training
+
+    def check(self) -> None:
+        """Refuse settings that cannot work, before any work."""
 
     @abstractmethod
     def start(self, streams: Streams) -> Tensors:
@@ -171,8 +180,16 @@ class Method(Exchange):
         """The shared models by architecture; empty if none is shared."""
         return {}
 
-    def personalise(self, shared: Mapping[str, Tensors], state: Tensors) -> Tensors | None:
-        """A client's own model from the shared ones and its state; None: it has none."""
+    def also(self, server: Tensors) -> Mapping[str, Tensors]:
+        """Further models of the first architecture that are worth a score beside the shared one, by name."""
+        return {}
+
+    def facts(self, server: Tensors) -> Mapping[str, float]:
+        """Numbers of this round for the journal, e.g. the privacy spent."""
+        return {}
+
+    def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
+        """A client's own model from the server's state and its own; None: it has none (yet)."""
         return None
 
 

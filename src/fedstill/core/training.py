@@ -33,6 +33,10 @@ class Training(Settings):
             return Sgd(parameters, self.rate, self.momentum, self.weight_decay)
         return Adam(parameters, self.rate, self.weight_decay, decoupled=self.optimiser == "adamw")
 
+    def rate_in(self, turn: int, turns: int) -> float:
+        """The rate in turn `turn` of `turns`."""
+        return self.rate * self.factor(turn, turns)
+
     def factor(self, turn: int, turns: int) -> float:
         """What the rate is multiplied by in turn `turn` of `turns`.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import Dataset
+from fedstill.core.kinds import running
 from fedstill.core.protocols import Method, Profile
 from fedstill.core.task import Task, Tensors
 from fedstill.federation.clients import ClientStore
@@ -20,11 +21,17 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One round's scores. `personal` describes the spread over clients; empty where nobody has an own model."""
+    """One round's scores. `personal` describes the spread over clients; empty where nobody has an own model.
+
+    `also` holds the accuracy of further models by name, `negative_variances` the share of BatchNorm's running
+    variances that are below zero, where no variance can be.
+    """
 
     test: Metrics
     validation: Metrics
     personal: Metrics
+    also: Mapping[str, Metrics]
+    negative_variances: float
     finite: bool
 
 
@@ -37,16 +44,17 @@ class CentralEvaluator:
     validation: Dataset | None
     class_shares: Callable[[int], Tensor]  # a client's own mix of classes
 
-    def __call__(
-        self, method: Method, models: Mapping[str, Tensors], profiles: list[Profile], store: ClientStore
-    ) -> Evaluation:
+    def __call__(self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore) -> Evaluation:
+        models = method.models(server)
         test = self._shared(models, self.test)
         validation = self._shared(models, self.validation) if self.validation is not None else {}
-        personal = self._personal(method, models, profiles, store)
+        personal = self._personal(method, server, profiles, store)
+        first = self.task.architectures[0]
+        also = {name: self._shared({first: state}, self.test) for name, state in method.also(server).items()}
         if not models and personal:
             test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
         finite = _models_finite(models) and test.get("non_finite", 0.0) == 0.0
-        return Evaluation(test, validation, personal, finite)
+        return Evaluation(test, validation, personal, also, self._negative_variances(models), finite)
 
     def _shared(self, models: Mapping[str, Tensors], data: Dataset) -> Metrics:
         """Metrics of the shared model, or their mean over architectures."""
@@ -56,14 +64,20 @@ class CentralEvaluator:
         ]
         return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
 
-    def _personal(
-        self, method: Method, models: Mapping[str, Tensors], profiles: list[Profile], store: ClientStore
-    ) -> Metrics:
+    def _negative_variances(self, models: Mapping[str, Tensors]) -> float:
+        variances = [
+            state[name]
+            for architecture, state in models.items()
+            for name in running(self.task.build(architecture, state), "running_var").values()
+        ]
+        return float(torch.cat(variances).lt(0).double().mean()) if variances else 0.0
+
+    def _personal(self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore) -> Metrics:
         everywhere, classes, own, losses = [], [], [], []
-        if not personalises(method):
+        if not method.personal:
             return {}
         for client in store.holders():
-            state = method.personalise(models, store.load(client))
+            state = method.personalise(server, store.load(client))
             if state is None:
                 continue
             model = self.task.build(profiles[client].architecture, state)
@@ -86,11 +100,6 @@ class CentralEvaluator:
             "own_std": stdev(own) if len(own) > 1 else 0.0,
             "loss": fmean(losses),
         }
-
-
-def personalises(method: Method) -> bool:
-    """Whether clients of this method have models of their own."""
-    return type(method).personalise is not Method.personalise
 
 
 def _models_finite(models: Mapping[str, Tensors]) -> bool:

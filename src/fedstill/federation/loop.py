@@ -120,7 +120,7 @@ class Federation:
         ]
 
     def _turn(self, round: int, exchange: str) -> Turn:
-        return Turn(round, self.rounds, exchange, self.streams.at("round", round, exchange))
+        return Turn(round, self.rounds, len(self.profiles), exchange, self.streams.at("round", round, exchange))
 
     def _ask(
         self,

@@ -23,7 +23,7 @@ from fedstill.data.parts import has_point_labels, shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.evaluate import CentralEvaluator
-from fedstill.methods import methods
+from fedstill.methods import Attack, Privacy, methods
 from fedstill.models import models
 from fedstill.participation import Policy
 from fedstill.tasks.classification import Classification
@@ -69,7 +69,7 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     experiment, bundle = resolve(experiment, load(experiment.data, data_root))
     task = make_task(experiment, bundle, device)
     streams = Streams(experiment.seed)
-    method = make_method(experiment, task)
+    method = make_method(experiment, task, streams)
     _check_needs(method, experiment, bundle)
     train, validation = _held_out(experiment, bundle, streams)
     labels, kinds = train.labels(), shape_kinds(train)
@@ -84,7 +84,6 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     )
     policy = experiment.participation.settings
     assert isinstance(policy, Policy)
-    policy.check(experiment.clients)
     if experiment.min_replies > experiment.clients:
         raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
 
@@ -142,8 +141,20 @@ def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Cl
     return task
 
 
-def make_method(experiment: Experiment, task: Classification) -> Method:
-    return methods[experiment.method.name](experiment.method.settings, task, experiment.training)
+def make_method(experiment: Experiment, task: Classification, streams: Streams) -> Method:
+    """The method, with privacy around it, and around that whatever its clients may be up to."""
+    method = methods[experiment.method.name](experiment.method.settings, task, experiment.training)
+    policy, privacy, attack = (
+        getattr(experiment, section).settings for section in ("participation", "privacy", "attack")
+    )
+    assert isinstance(policy, Policy)
+    assert isinstance(privacy, Privacy)
+    assert isinstance(attack, Attack)
+    policy.check(experiment.clients)
+    method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
+    method = attack.around(method, experiment.clients, streams)
+    method.check()
+    return method
 
 
 def check_device(device: str) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from fedstill.config import Experiment
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.task import Tensors
+from fedstill.federation.checkpoint import candidates
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.folder import MODELS, RunFolder
 from fedstill.methods import methods
@@ -93,8 +94,8 @@ class Run:
             raise InputError(f"there is no client {client}: clients are 0 to {self.experiment.clients - 1}")
         kind = methods[self.experiment.method.name]
         method = kind(self.experiment.method.settings, self.task, self.experiment.training)
-        shared = self._folder.load_models("last") if self._folder.model_path("last").is_file() else {}
-        state = method.personalise(shared, store.load(client))
+        found, _ = candidates(self.path)
+        state = method.personalise(found[0].server if found else {}, store.load(client))
         if state is None:
             raise InputError(f"client {client} has no model of its own in {self.path}")
         return state

@@ -21,7 +21,7 @@ from fedstill.core.task import Tensors
 from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Leader, Progress
 from fedstill.federation.clients import ClientStore
-from fedstill.federation.evaluate import Evaluation, personalises
+from fedstill.federation.evaluate import Evaluation
 from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_models, write_json
 from fedstill.federation.loop import Federation
 from fedstill.federation.observers import Observer
@@ -101,28 +101,27 @@ class _Running:
     def _round(self, progress: Progress) -> Progress:
         number = progress.round
         progress, outcome = self.federation.play(progress, self.store)
-        record: Record = {"round": number, **outcome.record()}
+        record: Record = {"round": number, **outcome.record(), "facts": dict(self.plan.method.facts(progress.server))}
         if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.experiment.rounds:
-            models = dict(self.plan.method.models(progress.server))
-            evaluation = self.plan.evaluator(self.plan.method, models, self.plan.profiles, self.store)
+            evaluation = self.plan.evaluator(self.plan.method, progress.server, self.plan.profiles, self.store)
             record |= {
                 "finite": evaluation.finite,
                 "metrics": evaluation.test,
                 "validation": evaluation.validation,
                 "personal": evaluation.personal,
+                "also": evaluation.also,
+                "negative_variances": evaluation.negative_variances,
             }
-            progress = replace(progress, leaders=self._leaders(progress, number, evaluation, models))
+            progress = replace(progress, leaders=self._leaders(progress, number, evaluation))
         return replace(progress, journal=(*progress.journal, record))
 
-    def _leaders(
-        self, progress: Progress, number: int, evaluation: Evaluation, models: dict[str, Tensors]
-    ) -> dict[str, Leader]:
+    def _leaders(self, progress: Progress, number: int, evaluation: Evaluation) -> dict[str, Leader]:
         """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
 
         A model that is not finite never leads.
         """
         leaders = dict(progress.leaders)
-        data = pack_models(models)
+        data = pack_models(dict(self.plan.method.models(progress.server)))
         for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
             if not metrics or not evaluation.finite:
                 continue
@@ -171,7 +170,7 @@ class _Running:
         last = pack_models(models)
         self.folder.save_models("last", last)
         self.folder.publish_leaders(progress.leaders)
-        personal = self.store if personalises(self.plan.method) else None
+        personal = self.store if self.plan.method.personal else None
         write_json(
             self.folder.path / "result.json",
             {**summary(self.plan, progress), "sha256": run_digest(models, personal), "model_last": digest_of(last)},
@@ -196,7 +195,10 @@ def summary(plan: Plan, progress: Progress) -> Record:
         "accuracy": {which: record["metrics"].get("accuracy") for which, record in records.items()},
         "class_accuracy": {which: record["metrics"].get("class_accuracy") for which, record in records.items()},
         "round_of": rounds,
+        "shares": plan.method.shares,
+        "also": {name: metrics["accuracy"] for name, metrics in records["last"]["also"].items()},
         "personal": records["last"]["personal"],
+        "facts": progress.journal[-1]["facts"],
         "bytes": {way: sum(record["bytes"][way] for record in progress.journal) for way in ("up", "down")},
         "lost": sum(len(record["lost"]) for record in progress.journal),
         "skipped": sum(record["skipped"] is not None for record in progress.journal),

@@ -1,9 +1,44 @@
 """Federated methods, one file each; importing this package registers them."""
 
 from fedstill.core.protocols import Method
+from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
+from fedstill.methods.attacks import Attack, attacks
 from fedstill.methods.base import methods
 from fedstill.methods.centralised import Centralised
+from fedstill.methods.ditto import Ditto
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
+from fedstill.methods.fedavgm import FedAvgM
+from fedstill.methods.fedbn import FedBn
+from fedstill.methods.feddyn import FedDyn
+from fedstill.methods.fedmedian import FedMedian
+from fedstill.methods.fednova import FedNova
+from fedstill.methods.fedprox import FedProx
 from fedstill.methods.local_only import LocalOnly
+from fedstill.methods.moon import Moon
+from fedstill.methods.privacy import Privacy, privacies
+from fedstill.methods.scaffold import Scaffold
 
-__all__ = ["Centralised", "FedAvg", "FedAvgSettings", "LocalOnly", "Method", "methods"]
+__all__ = [
+    "Attack",
+    "Centralised",
+    "Ditto",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedAvgSettings",
+    "FedBn",
+    "FedDyn",
+    "FedMedian",
+    "FedNova",
+    "FedProx",
+    "FedYogi",
+    "LocalOnly",
+    "Method",
+    "Moon",
+    "Privacy",
+    "Scaffold",
+    "attacks",
+    "methods",
+    "privacies",
+]

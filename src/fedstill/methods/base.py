@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.dataset import Batch
 from fedstill.core.egress import Egress
-from fedstill.core.fit import Learner, Loss, Schedule, Trained, fit, task_loss
+from fedstill.core.fit import Correct, Learner, Loss, Schedule, Trained, fit, task_loss
+from fedstill.core.kinds import PARAMETERS
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Abstain, Client, Method, Shape, Turn
 from fedstill.core.registry import Registry
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
 from fedstill.core.training import Training
 
 methods: Registry[type[Method]] = Registry("method")
+
+MODEL = "model/"  # where a message or the server's state keeps a model
+WEIGHTS = MODEL + PARAMETERS
 
 MODEL_EGRESS = (
     Egress("model/parameters/*", "parameters", "the weights of the locally trained model"),
@@ -26,30 +33,52 @@ WORK_EGRESS = (
     Egress("loss/*", "metrics", "the mean of each loss term over those steps"),
 )
 
-_MOMENTS = "optimiser/"
 
+def train(
+    client: Client,
+    model: nn.Module,
+    training: Training,
+    turn: Turn,
+    loss: Loss = task_loss,
+    *,
+    correct: Correct | None = None,
+    shared: Callable[[Batch], Mapping[str, Tensor]] | None = None,
+    streams: Streams | None = None,
+    moments: str = "optimiser/",
+) -> Trained:
+    """Local training of one model; a client that could not take a step abstains.
 
-def train(client: Client, model: nn.Module, training: Training, turn: Turn, loss: Loss = task_loss) -> Trained:
-    """Local training of one model; a client that could not take a step abstains."""
+    `correct` changes the gradient before each step; `streams` and `moments` set a second model of the same client
+    apart from the first.
+    """
+    streams = streams or client.streams
     optimiser = training.make_optimiser(model.parameters())
     if training.keep_optimiser:
-        optimiser.load(part(client.state, _MOMENTS))
-    optimiser.rate = training.rate * training.factor(turn.round, turn.rounds)
+        optimiser.load(part(client.state, moments))
+    optimiser.rate = training.rate_in(turn.round, turn.rounds)
     schedule = Schedule(range(training.epochs), training.batch, training.clip)
-    learner = Learner(model, loss, optimiser, client.streams)
+    learner = Learner(model, loss, optimiser, streams, correct)
     (trained,) = fit(
-        [learner], client.task, client.data, schedule, client.streams, client.meter, augment=client.task.augment
+        [learner],
+        client.task,
+        client.data,
+        schedule,
+        streams,
+        client.meter,
+        shared=shared,
+        augment=client.task.augment,
     )
     if trained.steps == 0:
         raise Abstain(f"no step: {len(client.data)} sample(s) make no batch of at least two")
     if training.keep_optimiser:
-        client.state = {**client.state, **under(_MOMENTS, optimiser.moments())}
+        client.state = {**client.state, **under(moments, optimiser.moments())}
     return trained
 
 
-def work_report(trained: Trained) -> dict[str, Tensor]:
-    """The metrics that travel with every reply."""
-    losses = {f"loss/{name}": torch.tensor(value, dtype=torch.float64) for name, value in trained.terms.items()}
+def work_report(trained: Trained, terms: Iterable[str] = ()) -> dict[str, Tensor]:
+    """The metrics that travel with every reply; a term that this client had no use for is zero."""
+    means = {**dict.fromkeys(terms, 0.0), **trained.terms}
+    losses = {f"loss/{name}": torch.tensor(value, dtype=torch.float64) for name, value in means.items()}
     return {"steps": torch.tensor(trained.steps), **losses}
 
 
@@ -61,3 +90,8 @@ def work_expected(terms: Iterable[str]) -> dict[str, tuple[Shape, torch.dtype]]:
 def same_as(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Shape, torch.dtype]]:
     """Expect tensors of the same names, shapes and types as these."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
+    """Where sums and moments start."""
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}

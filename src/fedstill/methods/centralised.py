@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fedstill.core.protocols import Reply
-from fedstill.core.settings import Settings
 from fedstill.methods.base import methods
-from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.fedavg import FedAvg, ModelSettings
 
 
 @methods.register("centralised")
 class Centralised(FedAvg):
     """One model on all the data in one place; a round is an epoch."""
 
-    Options = Settings
+    Options = ModelSettings
     pooled = True
     defaults: ClassVar = {"rounds": 150, "training": {"epochs": 1, "keep_optimiser": True}}
 

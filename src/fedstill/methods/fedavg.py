@@ -6,7 +6,7 @@ https://arxiv.org/abs/1602.05629
     w_i <- local training from w          (each client i of the cohort)
     w   <- sum_i n_i w_i / sum_i n_i      (or the plain mean, with `weights: uniform`)
 
-Float buffers are averaged with the same weights, integer buffers take the maximum.
+Float buffers are averaged with the same weights, integer buffers take the maximum; see `buffers` for other ways.
 """
 
 from __future__ import annotations
@@ -18,17 +18,42 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from fedstill.core.fit import Loss, task_loss
-from fedstill.core.kinds import average, state_of
+from fedstill.core.egress import Egress
+from fedstill.core.fit import Correct, Loss, task_loss
+from fedstill.core.kinds import BUFFERS, average, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Method, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Client, Exchange, Method, Profile, Reply, Shape, Turn
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.methods.base import MODEL_EGRESS, WORK_EGRESS, methods, same_as, train, work_expected, work_report
+from fedstill.methods.base import (
+    MODEL,
+    MODEL_EGRESS,
+    WEIGHTS,
+    WORK_EGRESS,
+    methods,
+    same_as,
+    train,
+    work_expected,
+    work_report,
+)
+from fedstill.methods.recalibration import recalibrations
 
 
-class FedAvgSettings(Settings):
+class ModelSettings(Settings):
+    """What every method that shares one model can do with BatchNorm's running statistics."""
+
+    buffers: Literal["average", "recalibrate", "as-parameters"] = Field(
+        "average",
+        description="running statistics: averaged; measured again on the merged model in an extra exchange; or, to"
+        " reproduce an artefact, put through the server's rule as if they were weights",
+    )
+    recalibration: Literal["one-pass", "layer-by-layer"] = Field(
+        "one-pass", description="all layers in one exchange, or one exchange a layer: as if the data were pooled"
+    )
+
+
+class FedAvgSettings(ModelSettings):
     weights: Literal["samples", "uniform"] = Field("samples", description="how much each client's model counts")
 
 
@@ -37,37 +62,53 @@ class FedAvg(Method):
     """The weighted mean of locally trained models."""
 
     name = "train"
-    egress = (*MODEL_EGRESS, *WORK_EGRESS)
+    egress: Sequence[Egress] = (*MODEL_EGRESS, *WORK_EGRESS)
     Options: ClassVar[type[Settings]] = FedAvgSettings
-    settings: FedAvgSettings
+    settings: ModelSettings
 
     def start(self, streams: Streams) -> Tensors:
         architecture = self.task.architectures[0]
         model = self.task.build(architecture, streams=streams.at("model", architecture))
-        return under("model/", state_of(model))
+        return under(MODEL, state_of(model))
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        if self.settings.buffers != "recalibrate":
+            return (self,)
+        return (self, *recalibrations(self.task, self.settings.recalibration, self.training.batch))
 
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
-        return Message(under("model/", part(state, "model/")))
+        return Message(under(MODEL, part(state, MODEL)))
 
     def reply(self, client: Client, request: Message, turn: Turn) -> Message:
-        model = client.task.build(client.profile.architecture, request.part("model/"))
-        trained = train(client, model, self.training, turn, self.loss(client, model, request))
-        return Message({**under("model/", state_of(model)), **work_report(trained)})
+        model = client.task.build(client.profile.architecture, request.part(MODEL))
+        loss, correct = self.loss(client, model, request), self.correct(client, model, request)
+        trained = train(client, model, self.training, turn, loss, correct=correct)
+        return Message({**under(MODEL, state_of(model)), **work_report(trained)})
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
-        return {**same_as(under("model/", part(state, "model/"))), **work_expected(self.task.terms)}
+        return {**same_as(under(MODEL, part(state, MODEL))), **work_expected(self.task.terms)}
 
     def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        merged = average([reply.message.part("model/") for reply in replies], self.weights(replies))
-        return {**state, **under("model/", merged)}
+        merged = average([reply.message.part(MODEL) for reply in replies], self.weights(replies))
+        return {**state, **under(MODEL, merged)}
 
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
-        return {self.task.architectures[0]: part(server, "model/")}
+        return {self.task.architectures[0]: part(server, MODEL)}
 
     def loss(self, client: Client, model: nn.Module, request: Message) -> Loss:
-        """What a client minimises: the task's own loss; relatives of FedAvg add their term here."""
+        """What a client minimises: the task's own loss; relatives of FedAvg may add a term here."""
         return task_loss
 
+    def correct(self, client: Client, model: nn.Module, request: Message) -> Correct | None:
+        """What a client does to each gradient before it steps; relatives of FedAvg may pull here."""
+        return None
+
     def weights(self, replies: Sequence[Reply]) -> list[float]:
-        by_samples = self.settings.weights == "samples"
+        """How much each reply counts in the mean."""
+        by_samples = getattr(self.settings, "weights", "samples") == "samples"
         return [float(reply.profile.samples) if by_samples else 1.0 for reply in replies]
+
+    def moving(self, server: Tensors) -> list[str]:
+        """What goes through the server's rule: weights, and running statistics only with `buffers: as-parameters`."""
+        kinds = (WEIGHTS, MODEL + BUFFERS) if self.settings.buffers == "as-parameters" else (WEIGHTS,)
+        return [name for name in sorted(server) if name.startswith(kinds)]

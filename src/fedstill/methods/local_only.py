@@ -24,6 +24,7 @@ class LocalOnly(Method):
     name = "train"
     egress = WORK_EGRESS
     needs = frozenset({"labels"})
+    personal = True
 
     def start(self, streams: Streams) -> Tensors:
         return {
@@ -52,5 +53,5 @@ class LocalOnly(Method):
     def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
         return state
 
-    def personalise(self, shared: Mapping[str, Tensors], state: Tensors) -> Tensors | None:
+    def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         return part(state, "model/") or None

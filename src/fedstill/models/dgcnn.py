@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
 from fedstill.models.classifier import Classifier
-from fedstill.models.kernels import check_clouds
+from fedstill.models.kernels import check_clouds, group
 from fedstill.models.neighbours import nearest, summarise
 from fedstill.models.pointnet import cloud_shape, mlp_head, normalise, wants_points
 from fedstill.models.registry import models
@@ -39,6 +39,8 @@ class EdgeConv(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         _, index = nearest(features, features, self.neighbours)
+        if self.norm._forward_pre_hooks or self.norm._forward_hooks:
+            return self._plain(features, index)
         a, b = self.linear.weight.chunk(2, dim=1)
         own, other = F.linear(features, a - b), F.linear(features, b)
         # Where BatchNorm's factor is negative the sign turns the minimum into a maximum.
@@ -57,6 +59,14 @@ class EdgeConv(nn.Module):
             mean, variance = self.norm.running_mean, self.norm.running_var
         scale = self.norm.weight * torch.rsqrt(variance + self.norm.eps)
         return F.leaky_relu((own + top * sign - mean) * scale + self.norm.bias, SLOPE)
+
+    def _plain(self, features: Tensor, index: Tensor) -> Tensor:
+        """A row for each edge, for whoever wants to see what BatchNorm sees."""
+        around = group(features, index)
+        own = features.unsqueeze(2).expand_as(around)
+        rows = torch.cat([own, around - own], dim=-1)
+        normalised = normalise(self.norm, self.linear(rows.flatten(0, 2)))
+        return F.leaky_relu(normalised, SLOPE).reshape(*index.shape, -1).amax(dim=2)
 
     @torch.no_grad()
     def _keep(self, mean: Tensor, variance: Tensor, edges: int) -> None:

@@ -38,6 +38,10 @@ class Policy(Settings):
                 " give one number, or one per client"
             )
 
+    def cohort(self, clients: int) -> int:
+        """How many clients are asked in a round if all can be reached."""
+        return clients
+
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
         return {}
 
@@ -85,5 +89,7 @@ class Random(Policy):
             raise InputError(f"participation.number is {self.number}, but there are only {clients} clients")
 
     def choose(self, available: np.ndarray, clients: int, turn: Turn) -> np.ndarray:
-        wanted = self.number if self.number is not None else max(1, int((self.fraction or 1.0) * clients + 0.5))
-        return turn.streams.draw("select").choice(available, min(wanted, len(available)), replace=False)
+        return turn.streams.draw("select").choice(available, min(self.cohort(clients), len(available)), replace=False)
+
+    def cohort(self, clients: int) -> int:
+        return self.number if self.number is not None else max(1, int((self.fraction or 1.0) * clients + 0.5))

@@ -1,0 +1,104 @@
+"""Adaptive server optimisers: FedAdam, FedYogi and FedAdagrad.
+
+*Adaptive Federated Optimization*, Reddi et al., 2021, https://arxiv.org/abs/2003.00295
+
+    D = mean(w_i) - w
+    m <- beta1 m + (1 - beta1) D
+    v <- beta2 v + (1 - beta2) D^2                     FedAdam
+    v <- v - (1 - beta2) D^2 sign(v - D^2)             FedYogi
+    v <- v + D^2                                       FedAdagrad
+    w <- w + eta m / (sqrt(v) + tau)
+
+There is no bias correction. Preset `original` starts v at tau^2 with beta2 = 0.99, as published; `seed` starts it at
+zero with beta2 = 0.999.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedstill.core.message import under
+from fedstill.core.protocols import Reply, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.methods.base import methods, zeros_like
+from fedstill.methods.fedavg import FedAvg, FedAvgSettings
+
+FIRST, SECOND = "first/", "second/"
+
+
+class AdaptiveSettings(FedAvgSettings):
+    eta: float = Field(0.05, gt=0, description="server rate")
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: float | None = Field(None, ge=0, lt=1, description="decay of the second; left out, the preset decides")
+    tau: float = Field(1e-3, gt=0, description="floor of the denominator: how adaptive the server is")
+    preset: Literal["original", "seed"] = Field(
+        "original", description="original: beta2 0.99, second moment from tau^2; seed: 0.999, from zero"
+    )
+
+    @property
+    def decay(self) -> float:
+        return {"original": 0.99, "seed": 0.999}[self.preset] if self.beta2 is None else self.beta2
+
+    @property
+    def floor(self) -> float:
+        """Where the second moment starts."""
+        return self.tau**2 if self.preset == "original" else 0.0
+
+
+class Adaptive(FedAvg):
+    """What the three share; they differ in how the second moment grows."""
+
+    Options = AdaptiveSettings
+    settings: AdaptiveSettings
+
+    def start(self, streams: Streams) -> Tensors:
+        server = super().start(streams)
+        first = zeros_like({name: server[name] for name in self.moving(server)})
+        second = {name: torch.full_like(tensor, self.settings.floor) for name, tensor in first.items()}
+        return {**server, **under(FIRST, first), **under(SECOND, second)}
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        merged, settings = dict(super().merge(state, replies, turn)), self.settings
+        for name in self.moving(state):
+            weight, kind = state[name].double(), state[name].dtype
+            change = merged[name].double() - weight
+            first = settings.beta1 * state[FIRST + name].double() + (1 - settings.beta1) * change
+            second = self.grow(state[SECOND + name].double(), change.square())
+            merged[FIRST + name], merged[SECOND + name] = first.to(kind), second.to(kind)
+            merged[name] = (weight + settings.eta * first / (second.sqrt() + settings.tau)).to(kind)
+        return merged
+
+    @abstractmethod
+    def grow(self, second: Tensor, square: Tensor) -> Tensor:
+        """The second moment after a change whose square is given."""
+
+
+@methods.register("fedadam")
+class FedAdam(Adaptive):
+    """A server that steps like Adam."""
+
+    def grow(self, second: Tensor, square: Tensor) -> Tensor:
+        return self.settings.decay * second + (1 - self.settings.decay) * square
+
+
+@methods.register("fedyogi")
+class FedYogi(Adaptive):
+    """A server that steps like Yogi: its second moment moves by bounded amounts."""
+
+    def grow(self, second: Tensor, square: Tensor) -> Tensor:
+        return second - (1 - self.settings.decay) * square * torch.sign(second - square)
+
+
+@methods.register("fedadagrad")
+class FedAdagrad(Adaptive):
+    """A server that steps like Adagrad: its second moment only grows."""
+
+    def grow(self, second: Tensor, square: Tensor) -> Tensor:
+        return second + square

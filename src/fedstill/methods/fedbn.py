@@ -1,0 +1,106 @@
+"""FedBN.
+
+*FedBN: Federated Learning on Non-IID Features via Local Batch Normalization*, Li et al., 2021,
+https://arxiv.org/abs/2102.07623
+
+    FedAvg over all that is not BatchNorm; BatchNorm layers, weights and statistics, stay with their client.
+
+The models of FedBN are the personal ones: the shared body with a client's own BatchNorm. With `proxy: average` clients
+also upload their BatchNorm layers, and the server averages them into a proxy, a model that can be evaluated or taught
+from centrally; clients ignore it. With `proxy: none` no such layer ever leaves, and there is no shared model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.kinds import norm_names, state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Client, Exchange, Profile, Shape, Turn
+from fedstill.core.settings import Settings
+from fedstill.core.task import Tensors
+from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, train, work_expected, work_report
+from fedstill.methods.fedavg import FedAvg
+
+LOCAL = "local/"
+
+
+class FedBnSettings(Settings):
+    weights: Literal["samples", "uniform"] = Field("samples", description="how much each client's model counts")
+    proxy: Literal["none", "average"] = Field(
+        "none", description="average: clients upload BatchNorm layers too, for a central stand-in that they ignore"
+    )
+
+
+@methods.register("fedbn")
+class FedBn(FedAvg):
+    """FedAvg, but BatchNorm layers never leave their clients."""
+
+    Options = FedBnSettings
+    settings: FedBnSettings  # type: ignore[assignment]  # what the server does with running statistics is settled
+    personal = True
+    shares = "proxy with averaged BatchNorm"
+
+    @property
+    def egress(self) -> Sequence[Egress]:  # type: ignore[override]
+        if self.settings.proxy == "average":
+            return FedAvg.egress
+        return (
+            Egress("model/parameters/*", "parameters", "the weights of the locally trained model, without BatchNorm"),
+            Egress("model/buffers/*", "statistics", "buffers outside BatchNorm layers, where the model has any"),
+            Egress("model/counters/*", "metrics", "counters outside BatchNorm layers, where the model has any"),
+            *WORK_EGRESS,
+        )
+
+    @cached_property
+    def local(self) -> frozenset[str]:
+        """The state names that belong to BatchNorm layers."""
+        return frozenset(norm_names(self.task.build(self.task.architectures[0])))
+
+    def check(self) -> None:
+        if not self.local:
+            raise InputError(
+                f"fedbn keeps BatchNorm layers with their clients, and {self.task.architectures[0]} has none: choose a"
+                " model with BatchNorm, e.g. cnn-bn"
+            )
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return (self,)
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        model = part(state, MODEL)
+        return Message(under(MODEL, model if who.since is None else self.body(model)))
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        own = {**request.part(MODEL), **part(client.state, LOCAL)}
+        model = client.task.build(client.profile.architecture, own)
+        trained = train(client, model, self.training, turn)
+        state = state_of(model)
+        client.state = {**client.state, **under(LOCAL, {name: state[name] for name in self.local})}
+        return Message({**under(MODEL, self.sent(state)), **work_report(trained)})
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return {**same_as(under(MODEL, self.sent(part(state, MODEL)))), **work_expected(self.task.terms)}
+
+    def models(self, server: Tensors) -> Mapping[str, Tensors]:
+        return super().models(server) if self.settings.proxy == "average" else {}
+
+    def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
+        own = part(state, LOCAL)
+        return {**part(server, MODEL), **own} if own else None
+
+    def body(self, model: Tensors) -> dict[str, Tensor]:
+        """All but BatchNorm."""
+        return {name: tensor for name, tensor in model.items() if name not in self.local}
+
+    def sent(self, model: Tensors) -> Tensors:
+        """What a client uploads of its model."""
+        return model if self.settings.proxy == "average" else self.body(model)

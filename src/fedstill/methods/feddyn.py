@@ -1,0 +1,73 @@
+"""FedDyn.
+
+*Federated Learning Based on Dynamic Regularization*, Acar et al., 2021, https://arxiv.org/abs/2111.04263
+
+    w_i <- argmin  L_i(w) - <h_i, w> + alpha/2 ||w - w_g||^2
+    h_i <- h_i - alpha (w_i - w_g)
+    h   <- h - (alpha/N) sum_i (w_i - w_g)           over those that replied; N: all clients
+    w   <- mean(w_i) - h/alpha
+
+The corrected model w is what the next round starts from and what is shared; the plain mean is scored beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from pydantic import Field
+
+from fedstill.core.kinds import PARAMETERS, state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Client, Reply, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.methods.base import MODEL, WEIGHTS, methods, train, work_report, zeros_like
+from fedstill.methods.fedavg import FedAvg, ModelSettings
+from fedstill.methods.gradients import correction
+
+DRIFT, PLAIN = "drift/", "plain/"
+
+
+class FedDynSettings(ModelSettings):
+    alpha: float = Field(0.01, gt=0, description="strength of the regulariser")
+
+
+@methods.register("feddyn")
+class FedDyn(FedAvg):
+    """Each client's loss is tilted so that all clients' optima come to agree."""
+
+    Options = FedDynSettings
+    settings: FedDynSettings
+
+    def start(self, streams: Streams) -> Tensors:
+        server = super().start(streams)
+        drift = zeros_like({name: server[name] for name in self.moving(server)})
+        return {**server, **under(DRIFT, drift), **under(PLAIN, part(server, MODEL))}
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        model = client.task.build(client.profile.architecture, request.part(MODEL))
+        start, alpha = request.part(WEIGHTS), self.settings.alpha
+        own = part(client.state, DRIFT) or zeros_like(start)
+        tilt = correction(model, push={name: -own[name] for name in own}, pull=alpha, anchor=start)
+        trained = train(client, model, self.training, turn, correct=tilt)
+        state = state_of(model)
+        drift = {name: own[name] - alpha * (state[PARAMETERS + name] - start[name]) for name in start}
+        client.state = {**client.state, **under(DRIFT, drift)}
+        return Message({**under(MODEL, state), **work_report(trained)})
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        merged = super().merge(state, replies, turn)
+        alpha, corrected, drift = self.settings.alpha, {}, {}
+        for name in self.moving(state):
+            moves = torch.stack([reply.message[name].double() - state[name] for reply in replies]).sum(dim=0)
+            held = state[DRIFT + name].double() - alpha / turn.clients * moves
+            drift[name] = held.to(state[name].dtype)
+            corrected[name] = (merged[name].double() - held / alpha).to(state[name].dtype)
+        return {**merged, **corrected, **under(DRIFT, drift), **under(PLAIN, part(merged, MODEL))}
+
+    def also(self, server: Tensors) -> Mapping[str, Tensors]:
+        return {"plain average": part(server, PLAIN)}
+
+    def weights(self, replies: Sequence[Reply]) -> list[float]:
+        return [1.0 for _ in replies]

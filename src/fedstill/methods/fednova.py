@@ -1,0 +1,53 @@
+"""FedNova.
+
+*Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization*, Wang et al., 2020,
+https://arxiv.org/abs/2007.07481
+
+    a_i     = [tau_i - rho (1 - rho^tau_i) / (1 - rho)] / (1 - rho)     SGD with momentum rho; tau_i if rho = 0
+    tau_eff = sum_i p_i a_i                                             p_i = n_i / n
+    w      <- w - tau_eff sum_i p_i (w - w_i) / a_i
+
+tau_i counts steps really taken. a_i assumes that momentum starts from zero in each round; with Adam there is no such
+formula and a_i = tau_i. Where all clients take the same number of steps this is FedAvg: compare it with FedAvg under
+the same local optimiser, never under another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from fedstill.core.protocols import Reply, Turn
+from fedstill.core.task import Tensors
+from fedstill.methods.base import methods
+from fedstill.methods.fedavg import FedAvg
+
+
+@methods.register("fednova")
+class FedNova(FedAvg):
+    """Updates normalised by the work behind them, so that busy clients do not bend the objective."""
+
+    defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.9}}
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        merged = super().merge(state, replies, turn)
+        weights = self.weights(replies)
+        shares = [weight / sum(weights) for weight in weights]
+        work = [self.normaliser(int(reply.message["steps"])) for reply in replies]
+        effective = sum(share * amount for share, amount in zip(shares, work, strict=True))
+        moved = {}
+        for name in self.moving(state):
+            start = state[name].double()
+            steps = [share * (start - r.message[name]) / a for share, a, r in zip(shares, work, replies, strict=True)]
+            moved[name] = (start - effective * torch.stack(steps).sum(dim=0)).to(state[name].dtype)
+        return {**merged, **moved}
+
+    def normaliser(self, steps: int) -> float:
+        """a_i after so many steps.
+
+        Two steps with rho = 0.9: the first gradient moves the weights by 1 + 0.9, the second by 1: 2.9.
+        """
+        rho = self.training.momentum if self.training.optimiser == "sgd" else 0.0
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -1,0 +1,51 @@
+"""Terms of a client's loss that are linear or quadratic in the weights, added as what they are to the gradient.
+
+    loss + <push, w> + pull/2 ||w - anchor||^2    has the gradient    g + push + pull (w - anchor)
+
+Adding it after the backward pass costs two passes over the weights; writing it as a loss would build a graph over
+every parameter at each step. Parameters without a gradient stay where they are, as the optimiser leaves them: a bias
+before BatchNorm has no effect, and gets no pull.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.fit import Correct
+from fedstill.core.task import Tensors
+
+
+def correction(
+    model: nn.Module, *, push: Tensors | None = None, pull: float = 0.0, anchor: Tensors | None = None
+) -> Correct:
+    """What `fit` calls between the gradient and the step; `push` and `anchor` are named by parameter."""
+    named = dict(model.named_parameters())
+    push, anchor = (_beside(named, tensors) for tensors in (push, anchor))
+
+    @torch.no_grad()
+    def correct(model: nn.Module) -> None:
+        gradients = gradients_of(model)
+        if push is not None:
+            torch._foreach_add_(list(gradients.values()), _in_order(push, gradients))
+        if anchor is not None:
+            away = torch._foreach_sub(_in_order(named, gradients), _in_order(anchor, gradients))
+            torch._foreach_add_(list(gradients.values()), away, alpha=pull)
+
+    return correct
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """The gradients that are there, by parameter."""
+    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def _in_order(tensors: Tensors, names: Iterable[str]) -> tuple[Tensor, ...]:
+    return tuple(tensors[name] for name in names)
+
+
+def _beside(named: dict[str, nn.Parameter], tensors: Tensors | None) -> Tensors | None:
+    """The tensors on the devices of their parameters."""
+    return None if tensors is None else {name: tensors[name].to(weight.device) for name, weight in named.items()}

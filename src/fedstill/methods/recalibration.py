@@ -1,0 +1,140 @@
+"""Recalibration: BatchNorm's running statistics of the merged model, measured on the clients' data.
+
+Averaged statistics describe the clients' models before they were merged, not the model that came out. So the merged
+model goes to the clients once more; each forwards its data, unaugmented and without dropout, and sends for every
+BatchNorm layer the number of rows it saw, their sum and the sum of their squares. The sums of all clients give mean
+and variance as if the data lay in one place.
+
+`layer-by-layer` takes one exchange a layer, in the order of definition (which must be an order in which data can flow):
+what reaches a layer has been normalised with the new statistics of the layers before, so the outcome is that of pooled
+data, up to rounding. `one-pass` takes one exchange; layers before normalise by the client's own batches, as in
+training, so what reaches later layers is centred client by client: cheaper, and only close to pooled data where
+clients differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.egress import Egress
+from fedstill.core.kinds import norm_layers, running
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.task import Task, Tensors
+
+_MODEL = "model/"
+
+
+def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
+    """The exchanges that follow a merge; none for a model without BatchNorm."""
+    layers = list(running(task.build(task.architectures[0]), "running_var"))
+    if not layers:
+        return ()
+    if way == "one-pass":
+        return (Recalibration(task, "recalibrate", layers, batch, by_batch=True),)
+    return [Recalibration(task, f"recalibrate {layer}", [layer], batch, by_batch=False) for layer in layers]
+
+
+class Recalibration(Exchange):
+    """Measures the inputs of some BatchNorm layers and sets their running statistics."""
+
+    egress = (Egress("norm/*", "statistics", "rows that a BatchNorm layer saw: number, sum, sum of squares"),)
+
+    def __init__(self, task: Task, name: str, layers: Sequence[str], batch: int, by_batch: bool) -> None:
+        self.name, self.layers, self.batch, self.by_batch = name, list(layers), batch, by_batch
+        model = task.build(task.architectures[0])
+        self.means, self.variances = (
+            {layer: _MODEL + full for layer, full in running(model, statistic).items()}
+            for statistic in ("running_mean", "running_var")
+        )
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        return Message(under(_MODEL, part(state, _MODEL)))
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        model = client.task.build(client.profile.architecture, request.part(_MODEL)).eval()
+        order = torch.from_numpy(client.streams.draw("order").permutation(len(client.data)))
+        # In training mode BatchNorm needs two samples; where it does not, none is left out.
+        least = 2 if self.by_batch else 1
+        batches = [rows for rows in order.split(self.batch) if len(rows) >= least]
+        if not batches:
+            raise Abstain(f"nothing measured: {len(client.data)} sample(s) make no batch of at least {least}")
+        with _Measured(model, self.layers, self.by_batch) as measured, torch.no_grad():
+            for rows in batches:
+                measured.forward(client.task, client.data.batch(rows))
+                client.meter.add(len(rows))
+        return Message(measured.sums())
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        expected: dict[str, tuple[Shape, torch.dtype]] = {}
+        for layer in self.layers:
+            shape = tuple(state[self.means[layer]].shape)
+            expected[f"norm/{layer}/rows"] = ((), torch.int64)
+            expected[f"norm/{layer}/sum"] = (shape, torch.float64)
+            expected[f"norm/{layer}/squares"] = (shape, torch.float64)
+        return expected
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        measured = dict(state)
+        for layer in self.layers:
+            parts = [reply.message.part(f"norm/{layer}/") for reply in replies]
+            rows = sum(int(one["rows"]) for one in parts)
+            if rows < 2:
+                continue  # no variance: the averaged statistics stay
+            mean = torch.stack([one["sum"] for one in parts]).sum(dim=0) / rows
+            square = torch.stack([one["squares"] for one in parts]).sum(dim=0) / rows
+            variance = (square - mean * mean).clamp(min=0) * (rows / (rows - 1))  # unbiased, as BatchNorm keeps it
+            for name, value in ((self.means[layer], mean), (self.variances[layer], variance)):
+                measured[name] = value.to(state[name].dtype)
+        return measured
+
+
+class _Enough(Exception):  # noqa: N818 - not an error
+    """The layer that was asked for has been seen: the rest of the forward pass is not needed."""
+
+
+class _Measured:
+    """A model whose BatchNorm layers add up what reaches them."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[str], by_batch: bool) -> None:
+        self.model, self.stop = model, len(layers) == 1 and not by_batch
+        found = norm_layers(model)
+        self.totals: dict[str, list[Any]] = {}
+        self.hooks = [found[name].register_forward_pre_hook(self._listen(name)) for name in layers]
+        if by_batch:
+            for layer in found.values():
+                layer.train()
+
+    def __enter__(self) -> _Measured:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def forward(self, task: Task, batch: Mapping[str, Tensor]) -> None:
+        with suppress(_Enough):
+            task.forward(self.model, batch)
+
+    def sums(self) -> dict[str, Tensor]:
+        sums: dict[str, Tensor] = {}
+        for layer, (rows, total, squares) in self.totals.items():
+            sums[f"norm/{layer}/rows"] = torch.tensor(rows)
+            sums[f"norm/{layer}/sum"], sums[f"norm/{layer}/squares"] = total.cpu(), squares.cpu()
+        return sums
+
+    def _listen(self, name: str) -> Any:
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            rows = inputs[0].transpose(0, 1).flatten(1).double()  # channels first, whatever the dimensions
+            found = [rows.shape[1], rows.sum(dim=1), rows.square().sum(dim=1)]
+            held = self.totals.get(name)
+            self.totals[name] = found if held is None else [a + b for a, b in zip(held, found, strict=True)]
+            if self.stop:
+                raise _Enough
+
+        return hook

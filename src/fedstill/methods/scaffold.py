@@ -1,0 +1,118 @@
+"""SCAFFOLD.
+
+*SCAFFOLD: Stochastic Controlled Averaging for Federated Learning*, Karimireddy et al., 2020,
+https://arxiv.org/abs/1910.06378 (option II for the control variates, server rate 1)
+
+    y_i <- y_i - eta (g_i(y_i) + c - c_i)             K times, from y_i = x
+    c_i+ = c_i - c + (x - y_i) / (K eta)
+    x   <- the mean of the y_i
+    c   <- c + (1/N) sum_i (c_i+ - c_i)               N: all clients, asked or not
+
+K counts steps really taken. A client's control variate is committed only when its reply was accepted; a lost upload
+would otherwise pull the mean of the c_i away from c.
+
+Option II holds for plain SGD. With `correction: gradient` the term c - c_i is added before any local optimiser (Adam,
+momentum), and c_i+ is the mean of the client's own gradients over its K steps, which under plain SGD is the same
+number: substitute the step into the formula above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.fit import Correct
+from fedstill.core.kinds import PARAMETERS, state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Client, Profile, Reply, Shape, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.methods.base import MODEL, WEIGHTS, methods, same_as, train, work_report, zeros_like
+from fedstill.methods.fedavg import FedAvg, ModelSettings
+from fedstill.methods.gradients import correction, gradients_of
+
+CONTROL = "control/"
+
+
+class ScaffoldSettings(ModelSettings):
+    correction: Literal["step", "gradient"] = Field(
+        "step", description="of plain SGD steps, as published; or of the gradient, before any local optimiser"
+    )
+
+
+@methods.register("scaffold")
+class Scaffold(FedAvg):
+    """Clients correct their drift by control variates; uploads twice the size."""
+
+    Options = ScaffoldSettings
+    settings: ScaffoldSettings
+    egress = (*FedAvg.egress, Egress("control/*", "parameters", "the change of the client's control variate"))
+    defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.0}}
+
+    def check(self) -> None:
+        plain = self.training.optimiser == "sgd" and self.training.momentum == 0
+        if self.settings.correction == "step" and not plain:
+            raise InputError(
+                "scaffold corrects plain SGD steps: set training.optimiser=sgd and training.momentum=0, or"
+                " method.correction=gradient for any other optimiser"
+            )
+
+    def start(self, streams: Streams) -> Tensors:
+        server = super().start(streams)
+        return {**server, **under(CONTROL, zeros_like(part(server, WEIGHTS)))}
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        return Message({name: tensor for name, tensor in state.items() if name.startswith((MODEL, CONTROL))})
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        model = client.task.build(client.profile.architecture, request.part(MODEL))
+        control = request.part(CONTROL)
+        own = part(client.state, CONTROL) or zeros_like(control)
+        push = {name: control[name] - own[name] for name in control}
+        correct = correction(model, push=push)
+        tally = _Tally(model, correct) if self.settings.correction == "gradient" else None
+        trained = train(client, model, self.training, turn, correct=tally or correct)
+        state = state_of(model)
+        if tally is not None:
+            new = tally.mean(trained.steps)
+        else:
+            before, scale = request.part(WEIGHTS), trained.steps * self.training.rate_in(turn.round, turn.rounds)
+            new = {name: (before[name] - state[PARAMETERS + name]) / scale - push[name] for name in control}
+        client.state = {**client.state, **under(CONTROL, new)}
+        changes = {name: new[name] - own[name] for name in control}
+        return Message({**under(MODEL, state), **under(CONTROL, changes), **work_report(trained)})
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return {**super().expect(state, who, request), **same_as(under(CONTROL, part(state, CONTROL)))}
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        moved = {}
+        for name, control in part(state, CONTROL).items():
+            changes = torch.stack([reply.message[CONTROL + name].double() for reply in replies]).sum(dim=0)
+            moved[name] = (control.double() + changes / turn.clients).to(control.dtype)
+        return {**super().merge(state, replies, turn), **under(CONTROL, moved)}
+
+    def weights(self, replies: Sequence[Reply]) -> list[float]:
+        return [1.0 for _ in replies]
+
+
+class _Tally:
+    """Adds up a model's own gradients, step by step, before they are corrected."""
+
+    def __init__(self, model: nn.Module, then: Correct) -> None:
+        self.then = then
+        self.sums = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+
+    def __call__(self, model: nn.Module) -> None:
+        for name, gradient in gradients_of(model).items():
+            self.sums[name] += gradient
+        self.then(model)
+
+    def mean(self, steps: int) -> dict[str, Tensor]:
+        return {name: (total / steps).cpu() for name, total in self.sums.items()}
