@@ -130,11 +130,18 @@ class _Measured:
 
     def _listen(self, name: str) -> Any:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            rows = inputs[0].transpose(0, 1).flatten(1).double()  # channels first, whatever the dimensions
-            found = [rows.shape[1], rows.sum(dim=1), rows.square().sum(dim=1)]
+            variance, mean = (
+                moment.double() for moment in torch.var_mean(inputs[0], dim=_all_but_channels(inputs[0]), correction=0)
+            )
+            rows = inputs[0].numel() // len(mean)
+            found = [rows, rows * mean, rows * (variance + mean * mean)]
             held = self.totals.get(name)
             self.totals[name] = found if held is None else [a + b for a, b in zip(held, found, strict=True)]
             if self.stop:
                 raise _Enough
 
         return hook
+
+
+def _all_but_channels(inputs: Tensor) -> list[int]:
+    return [dimension for dimension in range(inputs.ndim) if dimension != 1]

@@ -1,0 +1,61 @@
+"""Seconds per round of each method against FedAvg's, with the same local training; evaluation is left out.
+
+Methods take turns, round by round, in one process and thread, so that all meet the same neighbours on the machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.data import write_images
+from benchmarks.report import Findings, Row
+from benchmarks.setting import fedavg
+from benchmarks.sizes import Size
+from benchmarks.timing import Ratio, interleave
+from fedstill.engines import InProcess
+from fedstill.federation.clients import ClientStore
+from fedstill.federation.loop import Federation
+from fedstill.federation.plan import make_plan
+from fedstill.methods import methods
+
+# No more than the extra passes a method needs: two forward passes are two thirds of a training step.
+GOALS = {"fedprox": 1.05, "scaffold": 1.1, "feddyn": 1.1, "ditto": 2.1, "moon": 1.9}
+CLIENTS, MODEL = 4, "cnn-bn"
+ALIKE = {"epochs": 1, "batch": 32, "optimiser": "sgd", "rate": 0.01, "momentum": 0.0}
+
+
+def measure(size: Size, folder: Path) -> Findings:
+    images, kind = write_images(folder, size.samples // 4)
+    names = ["fedavg", *(name for name in methods if name not in ("fedavg", "centralised"))]
+    players = {name: _Player(images, {"name": name}, folder / name) for name in names}
+    players["fedavg, recalibrated"] = _Player(images, {"name": "fedavg", "buffers": "recalibrate"}, folder / "again")
+    for player in players.values():
+        player()  # the first round has no previous models and cold caches
+    times = dict(zip(players, interleave(size.rounds, *players.values()), strict=True))
+    note = f"{kind}; {MODEL}, {CLIENTS} clients, plain SGD; FedAvg {median(times['fedavg']):.3g} s a round"
+    findings = Findings()
+    findings.rows = [
+        Row(f"round of {name} / fedavg", Ratio.of(taken, times["fedavg"]), GOALS.get(name), note=note)
+        for name, taken in times.items()
+        if name != "fedavg"
+    ]
+    return findings
+
+
+class _Player:
+    """One method's federation; every call plays its next round."""
+
+    def __init__(self, images: Path, method: dict[str, Any], folder: Path) -> None:
+        plan = make_plan(fedavg(images, CLIENTS, 1000, method=method, model=MODEL, training=ALIKE))
+        engine = InProcess()
+        engine.open(plan.clients)
+        folder.mkdir()
+        self.store = ClientStore(folder / "clients", CLIENTS)
+        self.federation = Federation(plan.method, plan.policy, engine, plan.profiles, plan.streams, 1000)
+        self.progress = self.federation.begin(self.store)
+
+    def __call__(self) -> None:
+        self.progress, _ = self.federation.play(self.progress, self.store)
+        self.store.committed()

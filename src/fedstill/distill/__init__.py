@@ -1,0 +1,62 @@
+"""Distillation: how a student learns from teachers; importing this package registers the objectives."""
+
+from fedstill.distill.adapters import Adapters
+from fedstill.distill.base import Objective, cross_entropy, objectives
+from fedstill.distill.ceiling import Ceiling, masking_ceiling, masking_threshold
+from fedstill.distill.contrastive import Contrastive, ContrastiveAndSoft, contrast
+from fedstill.distill.decoupled import Decoupled, other_classes, target_class
+from fedstill.distill.features import Attention, Feature, attention, hint
+from fedstill.distill.labels import LABEL_MODES, LabelMode, NotAssessable, proxy_under_labels, under_labels
+from fedstill.distill.logits import (
+    Basic,
+    Cosine,
+    LogitMse,
+    MultiTeacher,
+    SelfDistillation,
+    Vanilla,
+    average_teachers,
+    cosine_distance,
+    soft_targets,
+    squared_difference,
+)
+from fedstill.distill.relations import Relational, SimilarityPreserving, angles, distances, similarity
+
+__all__ = [
+    "LABEL_MODES",
+    "Adapters",
+    "Attention",
+    "Basic",
+    "Ceiling",
+    "Contrastive",
+    "ContrastiveAndSoft",
+    "Cosine",
+    "Decoupled",
+    "Feature",
+    "LabelMode",
+    "LogitMse",
+    "MultiTeacher",
+    "NotAssessable",
+    "Objective",
+    "Relational",
+    "SelfDistillation",
+    "SimilarityPreserving",
+    "Vanilla",
+    "angles",
+    "attention",
+    "average_teachers",
+    "contrast",
+    "cosine_distance",
+    "cross_entropy",
+    "distances",
+    "hint",
+    "masking_ceiling",
+    "masking_threshold",
+    "objectives",
+    "other_classes",
+    "proxy_under_labels",
+    "similarity",
+    "soft_targets",
+    "squared_difference",
+    "target_class",
+    "under_labels",
+]
