@@ -21,7 +21,7 @@ FLOORS = [
     {"core"},
     {"data", "models"},
     {"tasks"},
-    {"distill"},
+    {"distillation"},
     {"methods", "participation", "engines"},
     {"config"},
     {"federation"},

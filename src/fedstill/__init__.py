@@ -16,14 +16,14 @@ from fedstill._version import __version__
 if TYPE_CHECKING:
     from fedstill.config import Experiment
     from fedstill.core.errors import FedstillError, InputError, RunError
-    from fedstill.federation.launch import run
+    from fedstill.federation.launch import distill, run
     from fedstill.federation.result import Run
 
 # Loaded when first used, so that `import fedstill` and `fedstill --help` do not wait for torch.
 _HOMES = {
     "fedstill.config": ("Experiment",),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
-    "fedstill.federation.launch": ("run",),
+    "fedstill.federation.launch": ("distill", "run"),
     "fedstill.federation.result": ("Run",),
 }
 
@@ -34,6 +34,7 @@ __all__ = [
     "Run",
     "RunError",
     "__version__",
+    "distill",
     "run",
 ]
 

@@ -87,6 +87,14 @@ def show_result(run: Run) -> None:
         for which, accuracy in result["accuracy"].items()
     ]
     table("", ("model", "round", "accuracy", "class accuracy"), rows, right=(1, 2, 3))
+    for teacher in result["teachers"]:
+        console.print(
+            f"teacher {teacher['name']} ({teacher['model']}): {share(teacher['accuracy'])},"
+            f" class accuracy {share(teacher['class_accuracy'])}",
+            highlight=False,
+        )
+    for name, accuracy in result["also"].items():
+        console.print(f"{name}: {share(accuracy)}", highlight=False)
     if personal := result["personal"]:
         console.print(
             f"personal models of {personal['clients']:.0f} clients: {share(personal['mean'])}"

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from fedstill.core.errors import InputError, did_you_mean
@@ -17,6 +17,7 @@ from fedstill.core.settings import Settings
 from fedstill.core.training import Training
 from fedstill.data.augment import augmentations
 from fedstill.data.partitions import partitions
+from fedstill.distillation import objectives
 from fedstill.methods import attacks, methods, privacies
 from fedstill.participation import policies
 
@@ -32,6 +33,7 @@ PARTS: dict[str, Registry[Any]] = {
     "augmentation": augmentations,
     "attack": attacks,
     "privacy": privacies,
+    "objective": objectives,
 }
 _TYPE_NAME = re.compile(r"[\[(]|-float$|-int$")  # what pydantic puts into a path beside the names of fields
 DEFAULT_PARTS = {"partition": "iid", "participation": "everyone", "attack": "none", "privacy": "none"}
@@ -66,6 +68,29 @@ def settings_of(part: Any) -> type[Settings]:
     return options
 
 
+class TeacherSource(Settings):
+    """Where a teacher comes from: a run; a file of weights and a model; or a function of the user's own."""
+
+    run: str | None = Field(None, description="a run's folder")
+    file: str | None = Field(None, description="weights, as safetensors")
+    call: str | None = Field(None, description="module:function that makes a torch module")
+    model: str | None = Field(None, description="by name, for a file of weights")
+    which: Literal["last", "best", "selected"] = Field("last", description="which of a run's models")
+    sha256: str | None = Field(None, description="of its weights; found out when it is loaded")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.run is None) == (self.file is None and self.call is None):
+            raise ValueError("a teacher is a run, or a file of weights, or a function: name one of them")
+        if self.file is not None and self.call is None and self.model is None:
+            raise ValueError("a file of weights needs the name of its model")
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        """What counts for a run's identity: whose weights, not where they lie."""
+        return self.model_dump(mode="json", exclude={"run", "file"} if self.sha256 else set())
+
+
 class Experiment(Settings):
     """One run, completely described: equal experiments on equal data give equal bits."""
 
@@ -78,6 +103,8 @@ class Experiment(Settings):
     participation: Choice = Field(default_factory=lambda: choose("participation", "everyone"))
     attack: Choice = Field(default_factory=lambda: choose("attack", "none"))
     privacy: Choice = Field(default_factory=lambda: choose("privacy", "none"))
+    objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
+    teachers: tuple[TeacherSource, ...] = ()
     clients: int = Field(10, ge=1, le=10_000_000)
     rounds: int = Field(10, ge=1, le=1_000_000)
     seed: int = Field(0, ge=0, lt=2**63)
@@ -99,7 +126,10 @@ class Experiment(Settings):
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
         facts = {
-            "experiment": self.model_dump(mode="json"),
+            "experiment": {
+                **self.model_dump(mode="json"),
+                "teachers": [teacher.facts() for teacher in self.teachers],
+            },
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": sorted(plugins),

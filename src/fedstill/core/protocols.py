@@ -168,6 +168,14 @@ class Method(Exchange):
     def check(self) -> None:
         """Refuse settings that cannot work, before any work."""
 
+    def rounds(self, given: int) -> int:
+        """How many rounds are played where a configuration says so many."""
+        return given
+
+    def counts(self, round: int, rounds: int) -> bool:
+        """Whether a model of this round may be called best or selected."""
+        return True
+
     @abstractmethod
     def start(self, streams: Streams) -> Tensors:
         """The server's state before the first round."""

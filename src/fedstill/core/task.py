@@ -37,6 +37,16 @@ class Task(Protocol):
         """The names of its loss terms."""
         ...
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        ...
+
+    @property
+    def augments(self) -> bool:
+        """Whether training sees a sample differently each time."""
+        ...
+
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
         """A model from a state, or freshly initialised from named streams."""
         ...

@@ -52,6 +52,47 @@ def run(
     )
 
 
+def distill(
+    teacher: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]],
+    student: str,
+    objective: str | Mapping[str, Any] = "vanilla",
+    *,
+    labels: str = "use",
+    teacher_checkpoint: str = "last",
+    **settings: Any,
+) -> Run:
+    """Distil one teacher, or several, into a student; `settings` are those of `run`.
+
+    A teacher is the folder of a run, or a mapping: `{"file": "w.safetensors", "model": "cnn"}`, or
+    `{"call": "my_module:make_teacher"}`, with `file` where the function does not load its weights itself. Data, unless
+    given, is that of the first teacher's run.
+    """
+    return run(distillation(teacher, student, objective, labels, teacher_checkpoint), **settings)
+
+
+def distillation(
+    teacher: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]],
+    student: str,
+    objective: str | Mapping[str, Any] = "vanilla",
+    labels: str = "use",
+    teacher_checkpoint: str = "last",
+) -> dict[str, Any]:
+    """The experiment that distils these teachers, as a mapping."""
+    several = [teacher] if isinstance(teacher, str | Path | Mapping) else list(teacher)
+    sources = [
+        dict(one) if isinstance(one, Mapping) else {"run": str(one), "which": teacher_checkpoint} for one in several
+    ]
+    runs = [source["run"] for source in sources if source.get("run")]
+    data = {"data": Run(runs[0]).experiment.data} if runs else {}
+    return {
+        "method": {"name": "distill", "labels": labels},
+        "model": student,
+        "objective": objective,
+        "teachers": sources,
+        **data,
+    }
+
+
 def launch(
     experiment: Experiment,
     *,

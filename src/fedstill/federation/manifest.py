@@ -17,7 +17,7 @@ def egress_manifest(plan: Plan) -> dict[str, Any]:
     leaves: list[dict[str, Any]] = []
     arrives = 0
     for exchange in method.exchanges(server, 0):
-        turn = Turn(0, plan.experiment.rounds, len(plan.profiles), exchange.name, plan.streams)
+        turn = Turn(0, plan.rounds, len(plan.profiles), exchange.name, plan.streams)
         request = exchange.request(server, who, turn)
         if request is None:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from fedstill.data.catalogue import load
 from fedstill.data.partitions import partition
 from fedstill.data.parts import has_point_labels, shape_kinds
 from fedstill.data.splits import split_validation
+from fedstill.distillation import objectives
+from fedstill.distillation.labels import proxy_under_labels
+from fedstill.distillation.teaching import Teacher
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.evaluate import CentralEvaluator
-from fedstill.methods import Attack, Privacy, methods
+from fedstill.federation.teachers import examine, load_teachers
+from fedstill.methods import Attack, Distillation, Privacy, methods
 from fedstill.models import models
 from fedstill.participation import Policy
 from fedstill.tasks.classification import Classification
@@ -57,6 +62,11 @@ class Plan:
     clients: SimulatedClients
     evaluator: CentralEvaluator
     streams: Streams
+    teachers: list[dict[str, Any]]  # each one's name and metrics
+
+    @property
+    def rounds(self) -> int:
+        return self.method.rounds(self.experiment.rounds)
 
     @property
     def folder_name(self) -> str:
@@ -69,16 +79,19 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     experiment, bundle = resolve(experiment, load(experiment.data, data_root))
     task = make_task(experiment, bundle, device)
     streams = Streams(experiment.seed)
-    method = make_method(experiment, task, streams)
+    experiment, teachers = load_teachers(experiment, bundle, device)
+    method = make_method(experiment, task, streams, teachers)
     _check_needs(method, experiment, bundle)
     train, validation = _held_out(experiment, bundle, streams)
-    labels, kinds = train.labels(), shape_kinds(train)
-    assert labels is not None
+    if isinstance(method, Distillation):
+        train = proxy_data(method, bundle, train, data_root, streams)
+    labels = train.labels()
+    kinds = torch.zeros(len(train), dtype=torch.int64) if labels is None else shape_kinds(train)
     shards = partition(
         experiment.partition.name,
         kinds,
         experiment.clients,
-        len(bundle.classes) if labels.ndim == 1 else int(kinds.max()) + 1,
+        len(bundle.classes) if labels is None or labels.ndim == 1 else int(kinds.max()) + 1,
         streams,
         experiment.partition.settings.model_dump(),
     )
@@ -88,6 +101,8 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
         raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
 
     def class_shares(client: int) -> Tensor:
+        if labels is None:
+            return torch.zeros(len(bundle.classes))
         counts = torch.bincount(labels[shards.rows(client)].flatten(), minlength=len(bundle.classes))
         return counts / counts.sum().clamp(min=1)
 
@@ -103,6 +118,7 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
         SimulatedClients(task, train, shards),
         CentralEvaluator(task, bundle.test, validation, class_shares),
         streams,
+        examine(teachers, task, bundle),
     )
 
 
@@ -141,9 +157,18 @@ def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Cl
     return task
 
 
-def make_method(experiment: Experiment, task: Classification, streams: Streams) -> Method:
+def make_method(
+    experiment: Experiment, task: Classification, streams: Streams, teachers: Sequence[Teacher] = ()
+) -> Method:
     """The method, with privacy around it, and around that whatever its clients may be up to."""
     method = methods[experiment.method.name](experiment.method.settings, task, experiment.training)
+    if isinstance(method, Distillation):
+        if not teachers:
+            raise InputError("distillation needs a teacher: name a run with --teacher, or a file with --teacher-file")
+        assert experiment.objective is not None
+        method.taught(objectives[experiment.objective.name](experiment.objective.settings), teachers)
+    elif teachers or experiment.objective is not None:
+        raise InputError(f"{experiment.method.name} has no use for teachers or an objective: use `fedstill distill`")
     policy, privacy, attack = (
         getattr(experiment, section).settings for section in ("participation", "privacy", "attack")
     )
@@ -173,9 +198,33 @@ def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple
     return Subset(bundle.train, train), Subset(bundle.train, validation)
 
 
+def proxy_data(
+    method: Distillation, bundle: Bundle, train: Dataset, data_root: Path | None, streams: Streams
+) -> Dataset:
+    """What a student learns on: the training split, or another data set, or a share of either; perhaps unlabelled."""
+    settings, data = method.settings, train
+    if settings.proxy is not None:
+        other = load(settings.proxy, data_root)
+        if other.kind == "cloud" and bundle.kind == "cloud":
+            other = other.with_points(min(bundle.shape[0], other.shape[0]))
+        if other.kind != bundle.kind or (bundle.kind == "image" and other.shape != bundle.shape):
+            raise InputError(
+                f"the proxy {settings.proxy} holds {other.kind}s of shape {other.shape}, and {bundle.name} holds"
+                f" {bundle.kind}s of shape {bundle.shape}"
+            )
+        # Another set's labels are of other classes: they must not be read as if they were of these.
+        data = other.train if other.classes == bundle.classes else other.train.unlabelled()
+    if settings.share < 1:
+        labels = data.labels()
+        kinds = torch.zeros(len(data), dtype=torch.int64) if labels is None else labels
+        _, taken = split_validation(kinds, settings.share, streams.at("proxy"))
+        data = Subset(data, taken)
+    return proxy_under_labels(data, method.objective, settings.labels)
+
+
 def _check_needs(method: Method, experiment: Experiment, bundle: Bundle) -> None:
     """A method says what it needs; what this experiment cannot give is refused here."""
-    given = {"features"}
+    given = {"features", "teacher"}  # who has no teacher was refused when the method was made
     if bundle.train.labels() is not None:
         given.add("labels")
     if len(method.task.architectures) == 1:

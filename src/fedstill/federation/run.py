@@ -73,7 +73,7 @@ class _Running:
             engine,
             plan.profiles,
             plan.streams,
-            plan.experiment.rounds,
+            plan.rounds,
             plan.experiment.min_replies,
             plan.experiment.norm_limit,
         )
@@ -84,9 +84,13 @@ class _Running:
         timing = self.folder.timing()
         for name in ("rounds", "checkpoints"):
             del timing[name][progress.round :]
+        as_played = self.plan.experiment.model_copy(update={"rounds": self.plan.rounds})
         for observer in self.observers:
-            observer.start(self.plan.experiment, progress.journal)
-        while progress.round < self.plan.experiment.rounds:
+            for teacher in self.plan.teachers:
+                if teacher["constant"] == 1:
+                    observer.note(f"the teacher {teacher['name']} says the same of every test sample")
+            observer.start(as_played, progress.journal)
+        while progress.round < self.plan.rounds:
             began = perf_counter()
             before, progress = progress, self._round(progress)
             played = perf_counter()
@@ -102,7 +106,7 @@ class _Running:
         number = progress.round
         progress, outcome = self.federation.play(progress, self.store)
         record: Record = {"round": number, **outcome.record(), "facts": dict(self.plan.method.facts(progress.server))}
-        if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.experiment.rounds:
+        if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.rounds:
             evaluation = self.plan.evaluator(self.plan.method, progress.server, self.plan.profiles, self.store)
             record |= {
                 "finite": evaluation.finite,
@@ -123,7 +127,7 @@ class _Running:
         leaders = dict(progress.leaders)
         data = pack_models(dict(self.plan.method.models(progress.server)))
         for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
-            if not metrics or not evaluation.finite:
+            if not metrics or not evaluation.finite or not self.plan.method.counts(number, self.plan.rounds):
                 continue
             held = leaders.get(which)
             if held is None or metrics["accuracy"] > held.score:
@@ -199,6 +203,7 @@ def summary(plan: Plan, progress: Progress) -> Record:
         "also": {name: metrics["accuracy"] for name, metrics in records["last"]["also"].items()},
         "personal": records["last"]["personal"],
         "facts": progress.journal[-1]["facts"],
+        "teachers": plan.teachers,
         "bytes": {way: sum(record["bytes"][way] for record in progress.journal) for way in ("up", "down")},
         "lost": sum(len(record["lost"]) for record in progress.journal),
         "skipped": sum(record["skipped"] is not None for record in progress.journal),

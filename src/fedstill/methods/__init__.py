@@ -5,6 +5,8 @@ from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedstill.methods.attacks import Attack, attacks
 from fedstill.methods.base import methods
 from fedstill.methods.centralised import Centralised
+from fedstill.methods.clipped_mean import ClippedMean
+from fedstill.methods.distill import Distillation
 from fedstill.methods.ditto import Ditto
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
 from fedstill.methods.fedavgm import FedAvgM
@@ -13,14 +15,18 @@ from fedstill.methods.feddyn import FedDyn
 from fedstill.methods.fedmedian import FedMedian
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
+from fedstill.methods.krum import Krum, MultiKrum
 from fedstill.methods.local_only import LocalOnly
 from fedstill.methods.moon import Moon
 from fedstill.methods.privacy import Privacy, privacies
 from fedstill.methods.scaffold import Scaffold
+from fedstill.methods.trimmed_mean import TrimmedMean
 
 __all__ = [
     "Attack",
     "Centralised",
+    "ClippedMean",
+    "Distillation",
     "Ditto",
     "FedAdagrad",
     "FedAdam",
@@ -33,11 +39,14 @@ __all__ = [
     "FedNova",
     "FedProx",
     "FedYogi",
+    "Krum",
     "LocalOnly",
     "Method",
     "Moon",
+    "MultiKrum",
     "Privacy",
     "Scaffold",
+    "TrimmedMean",
     "attacks",
     "methods",
     "privacies",

@@ -59,6 +59,12 @@ class Wrapped(WrappedExchange, Method):
     def check(self) -> None:
         self.inner.check()
 
+    def rounds(self, given: int) -> int:
+        return self.inner.rounds(given)
+
+    def counts(self, round: int, rounds: int) -> bool:
+        return self.inner.counts(round, rounds)
+
     def start(self, streams: Streams) -> Tensors:
         return self.inner.start(streams)
 

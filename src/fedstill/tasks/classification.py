@@ -48,6 +48,10 @@ class Classification:
         load_state(model, state)
         return model.to(self.device)
 
+    @property
+    def augments(self) -> bool:
+        return not isinstance(self.augmentation, NoAugmentation)
+
     def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
         return self.augmentation(batch, generator)
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedstill.core.task import Output
-from fedstill.distill import Decoupled, other_classes, soft_targets, target_class
-from fedstill.distill.decoupled import DecoupledSettings
-from fedstill.distill.numerics import soften
+from fedstill.distillation import Decoupled, other_classes, soft_targets, target_class
+from fedstill.distillation.decoupled import DecoupledSettings
+from fedstill.distillation.numerics import soften
 
 # Of the softened squares, with targets 0 and 2: teacher against student.
 # Target or not: (1, 3)/4 against (1, 1)/2, and (2, 5)/7 against (1, 2)/3.

@@ -14,8 +14,8 @@ from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.task import Output
-from fedstill.distill.adapters import Adapters
-from fedstill.distill.numerics import bounded
+from fedstill.distillation.adapters import Adapters
+from fedstill.distillation.numerics import bounded
 
 Terms = dict[str, Tensor]
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedstill.core.errors import InputError
-from fedstill.distill.numerics import bounded, soften
+from fedstill.distillation.numerics import bounded, soften
 
 _STEPS = 200
 _CLOSE = 1e-12

@@ -1,13 +1,13 @@
 """Distillation: how a student learns from teachers; importing this package registers the objectives."""
 
-from fedstill.distill.adapters import Adapters
-from fedstill.distill.base import Objective, cross_entropy, objectives
-from fedstill.distill.ceiling import Ceiling, masking_ceiling, masking_threshold
-from fedstill.distill.contrastive import Contrastive, ContrastiveAndSoft, contrast
-from fedstill.distill.decoupled import Decoupled, other_classes, target_class
-from fedstill.distill.features import Attention, Feature, attention, hint
-from fedstill.distill.labels import LABEL_MODES, LabelMode, NotAssessable, proxy_under_labels, under_labels
-from fedstill.distill.logits import (
+from fedstill.distillation.adapters import Adapters
+from fedstill.distillation.base import Objective, cross_entropy, objectives
+from fedstill.distillation.ceiling import Ceiling, masking_ceiling, masking_threshold
+from fedstill.distillation.contrastive import Contrastive, ContrastiveAndSoft, contrast
+from fedstill.distillation.decoupled import Decoupled, other_classes, target_class
+from fedstill.distillation.features import Attention, Feature, attention, hint
+from fedstill.distillation.labels import LABEL_MODES, LabelMode, NotAssessable, proxy_under_labels, under_labels
+from fedstill.distillation.logits import (
     Basic,
     Cosine,
     LogitMse,
@@ -19,7 +19,7 @@ from fedstill.distill.logits import (
     soft_targets,
     squared_difference,
 )
-from fedstill.distill.relations import Relational, SimilarityPreserving, angles, distances, similarity
+from fedstill.distillation.relations import Relational, SimilarityPreserving, angles, distances, similarity
 
 __all__ = [
     "LABEL_MODES",

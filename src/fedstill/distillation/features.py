@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedstill.distill.adapters import Adapters, projection
-from fedstill.distill.base import Lesson, Terms, objectives
-from fedstill.distill.intermediate import Intermediate, IntermediateSettings
-from fedstill.distill.numerics import unit
+from fedstill.distillation.adapters import Adapters, projection
+from fedstill.distillation.base import Lesson, Terms, objectives
+from fedstill.distillation.intermediate import Intermediate, IntermediateSettings
+from fedstill.distillation.numerics import unit
 
 
 def hint(student: Tensor, teacher: Tensor, normalise: bool = True) -> Tensor:

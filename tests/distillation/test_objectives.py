@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from fedstill.core.task import Output
-from fedstill.distill import Adapters, Objective, objectives
-from fedstill.distill.features import FeatureSettings
-from fedstill.distill.intermediate import IntermediateSettings
+from fedstill.distillation import Adapters, Objective, objectives
+from fedstill.distillation.features import FeatureSettings
+from fedstill.distillation.intermediate import IntermediateSettings
 
 NAMES = [
     *("attention", "basic", "cosine", "crd", "crd+kl", "dkd", "feature", "logit-mse", "multi-teacher"),

@@ -16,7 +16,7 @@ from fedstill.core.optimisers import Adam
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
-from fedstill.distill import (
+from fedstill.distillation import (
     LABEL_MODES,
     Decoupled,
     NotAssessable,
@@ -25,7 +25,7 @@ from fedstill.distill import (
     proxy_under_labels,
     under_labels,
 )
-from fedstill.distill.decoupled import DecoupledSettings
+from fedstill.distillation.decoupled import DecoupledSettings
 from fedstill.tasks.classification import Classification
 
 ASSESSABLE = [name for name in objectives.names() if name != "crd"]

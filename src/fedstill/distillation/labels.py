@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.distill.base import Objective, objectives
+from fedstill.distillation.base import Objective, objectives
 
 LabelMode = Literal["use", "no-ce", "withhold"]
 LABEL_MODES: tuple[LabelMode, ...] = get_args(LabelMode)
@@ -31,7 +31,7 @@ def under_labels(objective: Objective, mode: LabelMode) -> Objective:
     set alpha to 1, `dkd` takes the teacher's most likely class for its target, `crd` is refused, and all others keep
     the weights of their remaining terms.
 
-    >>> from fedstill.distill.logits import Vanilla
+    >>> from fedstill.distillation.logits import Vanilla
     >>> free = under_labels(Vanilla(), "no-ce")
     >>> free.hard_label_weight, free.settings.alpha, sorted(free.reads)
     (0.0, 1.0, [])

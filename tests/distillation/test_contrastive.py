@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedstill.core.task import Output
-from fedstill.distill import Adapters, Contrastive, ContrastiveAndSoft, Vanilla, contrast
-from fedstill.distill.contrastive import ContrastSettings
+from fedstill.distillation import Adapters, Contrastive, ContrastiveAndSoft, Vanilla, contrast
+from fedstill.distillation.contrastive import ContrastSettings
 
 # Student (1, 0), (0, 1) and teacher (1, 0), (3, 4)/5: cosines [[1, 0.6], [0, 0.8]].
 STUDENT = torch.tensor([[2.0, 0.0], [0.0, 0.5]], dtype=torch.float64)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
-from fedstill.distill import Adapters, Attention, Feature, attention, hint
-from fedstill.distill.features import FeatureSettings
-from fedstill.distill.intermediate import IntermediateSettings
+from fedstill.distillation import Adapters, Attention, Feature, attention, hint
+from fedstill.distillation.features import FeatureSettings
+from fedstill.distillation.intermediate import IntermediateSettings
 
 Squares = tuple[Output, Output, Tensor]
 

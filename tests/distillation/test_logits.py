@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.task import Output
-from fedstill.distill import (
+from fedstill.distillation import (
     Basic,
     Cosine,
     LogitMse,
@@ -23,8 +23,8 @@ from fedstill.distill import (
     cosine_distance,
     soft_targets,
 )
-from fedstill.distill.base import Mixed, Softened
-from fedstill.distill.logits import SelfSettings
+from fedstill.distillation.base import Mixed, Softened
+from fedstill.distillation.logits import SelfSettings
 
 Squares = tuple[Output, Output, Tensor]
 

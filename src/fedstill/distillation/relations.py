@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedstill.distill.base import Lesson, Terms, objectives
-from fedstill.distill.intermediate import Intermediate
-from fedstill.distill.numerics import inverse, unit
+from fedstill.distillation.base import Lesson, Terms, objectives
+from fedstill.distillation.intermediate import Intermediate
+from fedstill.distillation.numerics import inverse, unit
 
 
 def similarity(student: Tensor, teacher: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from fedstill.distill.numerics import FLOOR, bounded, inverse, soften, unit
+from fedstill.distillation.numerics import FLOOR, bounded, inverse, soften, unit
 
 
 def test_softening_log_probabilities_is_softening_logits() -> None:

@@ -8,10 +8,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.settings import Settings
-from fedstill.distill.adapters import Adapters, heads
-from fedstill.distill.base import Lesson, Objective, Terms, objectives
-from fedstill.distill.logits import soft_targets
-from fedstill.distill.numerics import unit
+from fedstill.distillation.adapters import Adapters, heads
+from fedstill.distillation.base import Lesson, Objective, Terms, objectives
+from fedstill.distillation.logits import soft_targets
+from fedstill.distillation.numerics import unit
 
 
 def contrast(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

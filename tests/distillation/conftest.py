@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
-from fedstill.distill import Adapters, Objective
+from fedstill.distillation import Adapters, Objective
 
 Make = Callable[..., Output]
 

@@ -1,0 +1,42 @@
+"""`fedstill distill`: teachers, a student and an objective, as an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedstill.cli.experiments import Flags
+from fedstill.config import Experiment, make_experiment, named_part, overlay, override
+from fedstill.core.errors import InputError
+from fedstill.federation.launch import distillation, use_plugins
+
+
+def sources(
+    runs: Sequence[Path], file: Path | None, model: str | None, call: str | None, which: str
+) -> list[dict[str, Any]]:
+    """The teachers as an experiment names them; exactly one way of naming them is allowed."""
+    own = file is not None or call is not None
+    if bool(runs) == own:
+        raise InputError("name the teacher: runs with --teacher, or your own with --teacher-file or --teacher-call")
+    if model is not None and file is None:
+        raise InputError("--teacher-model says what model --teacher-file holds: give both")
+    if runs:
+        return [{"run": str(run), "which": which} for run in runs]
+    return [{"file": None if file is None else str(file), "model": model, "call": call}]
+
+
+def assemble(
+    teachers: list[dict[str, Any]],
+    student: str,
+    objective: str,
+    labels: str,
+    proxy: str | None,
+    flags: Flags,
+    plugins: Sequence[Path],
+) -> Experiment:
+    use_plugins(plugins)
+    given = distillation(teachers, student, named_part(objective), labels)
+    if proxy is not None:
+        given["method"]["proxy"] = proxy
+    return make_experiment(override(overlay(given, flags.layer()), flags.set_))

@@ -1,0 +1,67 @@
+"""What teachers say of a batch: several as one, in evaluation, and only once where the inputs never change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.task import Output, Task
+from fedstill.distillation.logits import average_teachers
+
+_AT_ONCE = 256  # as in evaluation: a teacher's words on a sample may depend on how many are said together
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A model that teaches, and where it came from; it never learns."""
+
+    name: str
+    architecture: str
+    model: nn.Module
+
+
+def said_by(teachers: Sequence[Teacher], task: Task, batch: Batch) -> Output:
+    """What the teachers say of a batch, as one: without gradients, in evaluation, never from labels."""
+    inputs = {name: column for name, column in batch.items() if name != "labels"}
+    with torch.no_grad():
+        outputs = [task.forward(teacher.model.eval(), inputs) for teacher in teachers]
+    return outputs[0] if len(outputs) == 1 else average_teachers(outputs)
+
+
+@dataclass
+class Lectures:
+    """What teachers say of the samples of a data set that is not augmented: asked once, remembered by sample.
+
+    Whether they are asked once or batch by batch follows from the configuration alone, so a resumed run hears the
+    same words. The memory is not state: it can be forgotten at any time, and is when this object travels.
+    """
+
+    teachers: Sequence[Teacher]
+    held: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"teachers": self.teachers, "held": {}}
+
+    def of(self, task: Task, data: Dataset, batch: Batch) -> Mapping[str, Tensor]:
+        if not self.held:
+            self._listen(task, data)
+        rows = torch.searchsorted(self.held["ids"], batch["sample_id"])
+        return {name: self.held[name][rows] for name in ("logits", "features")}
+
+    def _listen(self, task: Task, data: Dataset) -> None:
+        ids, logits, features = [], [], []
+        for rows in every_row(data, _AT_ONCE):
+            batch = data.batch(rows)
+            output = said_by(self.teachers, task, batch)
+            ids.append(batch["sample_id"])
+            logits.append(output.logits)
+            features.append(output.features)
+        order = torch.cat(ids).argsort()
+        self.held.update(
+            ids=torch.cat(ids)[order], logits=torch.cat(logits)[order], features=torch.cat(features)[order]
+        )
