@@ -176,6 +176,8 @@ def make_method(
     assert isinstance(privacy, Privacy)
     assert isinstance(attack, Attack)
     policy.check(experiment.clients)
+    if experiment.privacy.name != "none" and experiment.norm_limit is not None:
+        raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
     method = attack.around(method, experiment.clients, streams)
     method.check()
