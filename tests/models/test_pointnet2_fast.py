@@ -259,3 +259,13 @@ def test_geometry_may_come_with_the_clouds() -> None:
 def test_a_second_level_cannot_sample_more_than_the_first() -> None:
     with pytest.raises(InputError, match="41 of 40 is too many"):
         model(centres2=41)
+
+
+def test_training_may_follow_evaluation_on_larger_batches() -> None:
+    """Buffers that evaluation left behind are used again: they must not be inference tensors."""
+    model = build_model("small-pointnet2-lite", (64, 3), 4)
+    clouds = torch.rand(40, 64, 3, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        model.eval()(clouds)
+    model.train()(clouds[:8])[0].sum().backward()
+    assert model.extractor.level1.linear1.weight.grad.isfinite().all()

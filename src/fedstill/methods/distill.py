@@ -1,8 +1,8 @@
 """Distillation: a student learns from teachers on proxy data.
 
 It runs as centralised training does: one client holds the proxy, a round is an epoch, the optimiser's moments are kept
-and the rate's schedule runs over all epochs of a student. What is minimised is the objective (see `distillation/`), whose
-terms are in the journal one by one.
+and the rate's schedule runs over all epochs of a student. What is minimised is the objective (see `distillation/`),
+whose terms are in the journal one by one.
 
 An objective with several generations (`self`) trains that many students in a row; each but the last becomes the teacher
 of the next. `rounds` are the epochs of each generation, and only the last one's models count as best or selected.
@@ -11,6 +11,7 @@ of the next. `rounds` are the epochs of each generation, and only the last one's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -24,16 +25,26 @@ from fedstill.core.errors import InputError
 from fedstill.core.fit import Learner, Schedule, Terms, Trained, fit
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Abstain, Client, Method, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Abstain, Client, Meter, Method, Profile, Reply, Shape, Turn
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.distillation import Objective
 from fedstill.distillation.labels import LabelMode, under_labels
-from fedstill.distillation.teaching import Lectures, Teacher, said_by
+from fedstill.distillation.teaching import Lectures, Teacher, first_words, said_by
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, work_expected, work_report
 
-ADAPTERS, BEFORE, MOMENTS = "adapters/", "before/", "optimiser/"
+ADAPTERS = "adapters/"
+
+
+def before(generation: int) -> str:
+    """Where state and request keep the student of the generation before, who teaches this one."""
+    return f"before/{generation}/"
+
+
+def moments(generation: int) -> str:
+    """Where the client keeps its optimiser; by generation, so that no student starts with another one's."""
+    return f"optimiser/{generation}/"
 
 
 class DistillationSettings(Settings):
@@ -61,6 +72,7 @@ class Distillation(Method):
     }
     teachers: Sequence[Teacher] = ()
     objective: Objective
+    lectures: Lectures
 
     def taught(self, objective: Objective, teachers: Sequence[Teacher]) -> None:
         """Who teaches, and how; said once, before the run."""
@@ -83,6 +95,13 @@ class Distillation(Method):
             raise InputError(
                 f"the student is the teacher: both are {own}; choose a smaller student, or set method.same_model=true"
             )
+        widths = self._widths.teachers
+        if self.objective.compares_features and not all(widths):
+            silent = self.teachers[widths.index(0)].name
+            raise InputError(
+                f"the objective {name} compares features, and the teacher {silent} gives none: let it return"
+                " (logits, features), or choose an objective on logits, such as vanilla"
+            )
 
     def rounds(self, given: int) -> int:
         return given * self.objective.generations
@@ -94,11 +113,11 @@ class Distillation(Method):
         return self._fresh(streams, 0)
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
-        generation, epoch = divmod(turn.round, turn.rounds // self.objective.generations)
-        if epoch or not generation:
+        """A new generation starts here; also late, where the round in which it should have started was lost."""
+        generation = turn.round // (turn.rounds // self.objective.generations)
+        if not generation or part(state, before(generation)):
             return state
-        root = Streams(turn.streams.seed)
-        return {**self._fresh(root, generation), **under(BEFORE, part(state, MODEL))}
+        return {**self._fresh(Streams(turn.streams.seed), generation), **under(before(generation), part(state, MODEL))}
 
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
         return Message(state)
@@ -121,22 +140,38 @@ class Distillation(Method):
     @cached_property
     def terms(self) -> tuple[str, ...]:
         """The names of the objective's loss terms, from a batch that means nothing."""
-        adapters = self.adapters(Streams(0))
-        words = torch.full((2, len(self._probe[0].logits[0])), 0.5).log()
-        student, teacher = (Output(words, torch.eye(2, probe.features.shape[1])) for probe in self._probe)
-        return tuple(self.objective.terms(student, teacher, torch.tensor([0, 1]), adapters))
+        widths = self._widths
+        words = torch.full((2, widths.classes), 0.5).log()
+        student, teacher = (Output(words, torch.eye(2, width)) for width in (widths.student, sum(widths.teachers)))
+        return tuple(self.objective.terms(student, teacher, torch.tensor([0, 1]), self.adapters(Streams(0))))
 
     @cached_property
-    def _probe(self) -> tuple[Output, Output]:
-        """What student and teachers say of an empty input, for the widths of their features."""
-        shape = self.task.shape
-        own = self.task.architectures[0]
-        blank = {"inputs": torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)}
-        student = Teacher("student", own, self.task.build(own))
-        return said_by([student], self.task, blank), said_by(self.teachers, self.task, blank)
+    def _widths(self) -> Widths:
+        """From two inputs that mean nothing; a teacher that cannot be understood is refused."""
+        architecture = self.task.architectures[0]
+        student = first_words(Teacher("student", architecture, self.task.build(architecture)), self.task)
+        if student.logits.ndim != 2:
+            raise InputError(
+                f"distillation is for models that say one thing of a sample, and {architecture} labels every point"
+            )
+        teachers = [first_words(teacher, self.task) for teacher in self.teachers]
+        for teacher, said in zip(self.teachers, teachers, strict=True):
+            if said.logits.shape != student.logits.shape:
+                raise InputError(
+                    f"the teacher {teacher.name} says {tuple(said.logits.shape[1:])} numbers of an input, and there are"
+                    f" {student.logits.shape[1]} classes: it must know the same classes in the same order"
+                )
+            if said.features.shape[:-1] != student.features.shape[:-1]:
+                raise InputError(
+                    f"the teacher {teacher.name} gives features of shape {tuple(said.features.shape[1:])}: they must be"
+                    " one vector for each input"
+                )
+        return Widths(
+            student.logits.shape[1], student.features.shape[1], tuple(said.features.shape[1] for said in teachers)
+        )
 
     def adapters(self, streams: Streams, generation: int = 0) -> nn.Module | None:
-        student, teacher = (output.features.shape[1] for output in self._probe)
+        student, teacher = self._widths.student, sum(self._widths.teachers)
         with streams.ambient("adapters"):
             return self.objective.adapters(student, student if generation else teacher)
 
@@ -149,39 +184,59 @@ class Distillation(Method):
         return {**under(MODEL, state_of(self.task.build(architecture, streams=own))), **beside}
 
 
+@dataclass(frozen=True)
+class Widths:
+    """How many numbers student and teachers say of a sample."""
+
+    classes: int
+    student: int  # features
+    teachers: tuple[int, ...]  # features of each; 0: it gives none
+
+
 class Student:
     """One student in a lesson: its method, the client that holds the proxy, and what that client was sent."""
 
     def __init__(self, method: Distillation, client: Client, request: Message, turn: Turn) -> None:
         self.method, self.client, training = method, client, method.training
         epochs = turn.rounds // method.objective.generations
-        generation, epoch = divmod(turn.round, epochs)
-        self.model = client.task.build(client.profile.architecture, request.part(MODEL))
-        self.adapters = method.adapters(Streams(0), generation)
+        self.generation, epoch = divmod(turn.round, epochs)
+        architecture = client.profile.architecture
+        self.model = client.task.build(architecture, request.part(MODEL))
+        self.adapters = method.adapters(Streams(0), self.generation)
+        learnt = list(self.model.parameters())
         if self.adapters is not None:
             load_state(self.adapters, request.part(ADAPTERS))
-        beside = [] if self.adapters is None else list(self.adapters.parameters())
-        self.optimiser = training.make_optimiser([*self.model.parameters(), *beside])
-        if training.keep_optimiser and epoch:
-            self.optimiser.load(part(client.state, MOMENTS))
+            learnt += self.adapters.to(learnt[0].device).parameters()
+        self.optimiser = training.make_optimiser(learnt)
+        if training.keep_optimiser:
+            self.optimiser.load(part(client.state, moments(self.generation)))
         self.optimiser.rate = training.rate_in(epoch, epochs)
-        before = request.part(BEFORE)
-        architecture = client.profile.architecture
-        self.before = Teacher("before", architecture, client.task.build(architecture, before)) if before else None
+        taught_by = request.part(before(self.generation))
+        self.before = Teacher("before", architecture, client.task.build(architecture, taught_by)) if taught_by else None
+        self.labelled = client.data.labels() is not None
 
-    def learner(self) -> Learner:
-        return Learner(self.model, self.loss, self.optimiser, self.client.streams)
+    @property
+    def asks(self) -> int:
+        """How many teachers speak to it anew of every sample; remembered lectures are no work (see `Lectures`)."""
+        if self.before is not None:
+            return 1
+        return len(self.method.teachers) if self.client.task.augments else 0
 
-    def loss(self, output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
-        whose = f"{id(self)}/" if self.before else ""
-        teacher = Output(shared[f"{whose}logits"], shared[f"{whose}features"])
-        return self.method.objective.terms(output, teacher, batch.get("labels"), self.adapters)
+    def learner(self, voice: str) -> Learner:
+        """Listens to what was said under this name."""
+
+        def loss(output: Output, batch: Batch, said: Mapping[str, Tensor]) -> Terms:
+            teacher = Output(said[f"{voice}logits"], said[f"{voice}features"])
+            labels = batch["labels"].to(output.logits.device) if self.labelled else None
+            return self.method.objective.terms(output, teacher, labels, self.adapters)
+
+        return Learner(self.model, loss, self.optimiser, self.client.streams)
 
     def conclude(self, trained: Trained) -> Message:
         if trained.steps == 0:
             raise Abstain(f"no step: {len(self.client.data)} sample(s) make no batch of at least two")
         if self.method.training.keep_optimiser:
-            self.client.state = {**self.client.state, **under(MOMENTS, self.optimiser.moments())}
+            self.client.state = under(moments(self.generation), self.optimiser.moments())
         beside = {} if self.adapters is None else under(ADAPTERS, state_of(self.adapters))
         report = work_report(trained, self.method.terms)
         return Message({**under(MODEL, state_of(self.model)), **beside, **report})
@@ -190,37 +245,56 @@ class Student:
 def together(students: Sequence[Student]) -> list[Message]:
     """One epoch of students that share proxy, teachers, seed and schedule: the teachers speak once per batch.
 
-    Each student gets the bits it would get alone.
+    Each student gets the bits it would get alone, and its client counts the work it would do alone.
     """
-    first = students[0]
-    method, client = first.method, first.client
-    learners = [student.learner() for student in students]
-    changing = client.task.augments
+    _check_agreement(students)
+    method, client = students[0].method, students[0].client
+    # Where some of them may see labels, batches have labels; the others are not shown them.
+    data = next((student.client.data for student in students if student.labelled), client.data)
+    voices = ["" if student.before is None else f"{number}/" for number, student in enumerate(students)]
 
-    def shared(batch: Batch) -> Mapping[str, Tensor]:
+    def speak(batch: Batch) -> Mapping[str, Tensor]:
         said: dict[str, Tensor] = {}
-        if any(student.before is None for student in students):
-            if changing:
-                client.meter.add(len(batch["sample_id"]) * len(method.teachers))
-                output = said_by(method.teachers, client.task, batch)
-                said |= {"logits": output.logits, "features": output.features}
-            else:
-                said |= method.lectures.of(client.task, client.data, batch)
-        for student in students:
+        if "" in voices and client.task.augments:
+            said |= named("", said_by(method.teachers, client.task, batch))
+        elif "" in voices:
+            said |= method.lectures.of(client.task, data, batch)
+        for voice, student in zip(voices, students, strict=True):
             if student.before is not None:
-                output = said_by([student.before], client.task, batch)
-                said |= {f"{id(student)}/logits": output.logits, f"{id(student)}/features": output.features}
+                said |= named(voice, said_by([student.before], client.task, batch))
         return said
 
-    training = method.training
+    training, meter = method.training, Meter()
     results = fit(
-        learners,
+        [student.learner(voice) for student, voice in zip(students, voices, strict=True)],
         client.task,
-        client.data,
+        data,
         Schedule(range(training.epochs), training.batch, training.clip),
         client.streams,
-        client.meter,
-        shared=shared,
+        meter,
+        shared=speak,
         augment=client.task.augment,
     )
+    samples = meter.backward // len(students)
+    for student in students:
+        student.client.meter.add(samples * (1 + student.asks), samples)
     return [student.conclude(trained) for student, trained in zip(students, results, strict=True)]
+
+
+def named(voice: str, output: Output) -> dict[str, Tensor]:
+    return {f"{voice}logits": output.logits, f"{voice}features": output.features}
+
+
+def _check_agreement(students: Sequence[Student]) -> None:
+    facts = {
+        (
+            student.client.streams,
+            len(student.client.data),
+            student.client.task.augments,
+            tuple((teacher.name, teacher.architecture) for teacher in student.method.teachers),
+            *(getattr(student.method.training, name) for name in ("epochs", "batch", "clip")),
+        )
+        for student in students
+    }
+    if len(facts) != 1:
+        raise ValueError("students that learn together need the same proxy, teachers, round, seed and schedule")

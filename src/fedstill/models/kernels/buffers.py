@@ -41,7 +41,8 @@ class Pool:
             self._free = [floats for floats in self._free if floats is not chosen]
         else:
             # Some more than asked for: the next batch has other clouds.
-            chosen = torch.empty(size + size // 8, dtype=torch.float32)
+            with torch.inference_mode(False):  # a buffer first lent in evaluation may be lent to training next
+                chosen = torch.empty(size + size // 8, dtype=torch.float32)
         return Buffer(self, chosen)
 
     def take_back(self, floats: Tensor) -> None:

@@ -1,0 +1,53 @@
+"""What the extra `export` brings, asked for when it is needed."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from fedstill.core.errors import InputError
+
+WRITING = ("onnx", "onnxscript", "onnxruntime")
+_TALKATIVE = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")
+
+
+def missing(names: tuple[str, ...] = WRITING) -> list[str]:
+    """Those of the packages that are not installed."""
+    return [name for name in names if find_spec(name) is None]
+
+
+def need_extra() -> None:
+    """Refuse, before any work, what the packages of the extra are needed for."""
+    if lacking := missing():
+        raise InputError(f"ONNX files need {', '.join(lacking)}: install them with pip install 'fedstill[export]'")
+    for name in WRITING:
+        package(name)
+
+
+def package(name: str) -> Any:
+    """A package of the extra, or a sentence why not."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(f"{name} cannot be loaded ({error}): pip install 'fedstill[export]' brings it") from error
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Exporters tell developers a lot; the person at the keyboard hears what failed and nothing else."""
+    loggers = [logging.getLogger(None if name == "root" else name) for name in _TALKATIVE]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,178 @@
+"""Exporting with a check: a file is put in place only once it has been loaded and found to agree with the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedstill._version import __version__
+from fedstill.core.errors import FedstillError, InputError, RunError
+from fedstill.core.files import writable_folder, write_atomically
+from fedstill.core.streams import Streams
+from fedstill.export.extra import need_extra
+from fedstill.export.onnx_file import OPSET, OnnxModel, onnx_bytes
+from fedstill.export.program import INPUT, OUTPUTS, pt2_bytes, read_pt2
+from fedstill.tasks.classification import Classification
+
+TOLERANCE = 1e-4
+SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and how far its outputs are from the model's at most."""
+
+    path: Path
+    bytes: int
+    difference: float
+    samples: int
+
+
+def export_onnx(
+    model: nn.Module,
+    task: Classification,
+    path: str | Path,
+    *,
+    inputs: Tensor | None = None,
+    about: Mapping[str, str] | None = None,
+) -> Exported:
+    """Write a classifier as ONNX, for onnxruntime and everything else that reads it.
+
+    The input, `inputs`, is what the model reads, for a batch of any size, as float32: clouds (batch, points, 3),
+    centred and scaled as `fedstill.data.clouds.normalise` does it, or pixels (batch, channels, height, width), 8-bit
+    values divided by 127.5 minus 1. Outputs are `log_probabilities` (batch, classes) and the `features` that the
+    model's head reads. Values that are not finite are not refused by the file. The metadata holds classes, input and
+    outputs as JSON, and what is given as `about`.
+
+    The file must agree with the model on `inputs` (and on random ones) before it is put in place.
+    """
+    path = destination(path, ".onnx")
+    data, difference, samples = checked_onnx(model, task, inputs, about)
+    put(path, data)
+    return Exported(path, len(data), difference, samples)
+
+
+def checked_onnx(
+    model: nn.Module, task: Classification, inputs: Tensor | None, about: Mapping[str, str] | None
+) -> tuple[bytes, float, int]:
+    """The contents of an ONNX file, how far it is from the model at most, and on how many samples."""
+    need_extra()
+    reference = _checked(model, task)
+    samples = _samples(task, inputs)
+    data = onnx_bytes(reference, task.shape, describe(task, about) | {"opset": str(OPSET)})
+    return data, check_parity(reference, OnnxModel(data), samples), len(samples)
+
+
+def export_pt2(
+    model: nn.Module,
+    task: Classification,
+    path: str | Path,
+    *,
+    inputs: Tensor | None = None,
+    about: Mapping[str, str] | None = None,
+) -> Exported:
+    """Write a classifier as a program of torch.export, with input, outputs and check of `export_onnx`.
+
+    It runs with torch alone: `torch.export.load("student.pt2").module()(inputs)`. Load such files only from people
+    you trust: torch unpickles parts of them, and a pickle can run any code.
+    """
+    path = destination(path, ".pt2")
+    reference = _checked(model, task)
+    samples = _samples(task, inputs)
+    data = pt2_bytes(reference, task.shape, describe(task, about))
+    loaded, _ = read_pt2(data)
+    difference = check_parity(reference, loaded, samples)
+    put(path, data)
+    return Exported(path, len(data), difference, len(samples))
+
+
+def destination(path: str | Path, *suffixes: str) -> Path:
+    """The path, once it is clear that a file with one of these suffixes can be written there."""
+    path = Path(path)
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"{path} has no suffix that says what to write: use {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file")
+    writable_folder(path.parent)
+    return path
+
+
+def put(path: Path, data: bytes) -> None:
+    try:
+        write_atomically(path, data)
+    except FedstillError as error:
+        raise InputError(f"cannot write {path}: {error.__cause__}") from error
+
+
+def describe(task: Classification, about: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a user of the file must know, as names and texts."""
+    cloud = len(task.shape) == 2
+    meaning = (
+        "points (x, y, z): each cloud centred on its mean, its largest norm 1"
+        if cloud
+        else "pixels: 8-bit values divided by 127.5, minus 1; other values as they were in training"
+    )
+    axes = ["batch", "points", "coordinates"] if cloud else ["batch", "channels", "height", "width"]
+    reads = {"name": INPUT, "type": "float32", "shape": ["batch", *task.shape], "axes": axes, "meaning": meaning}
+    if len(task.shape) not in (2, 3):
+        reads |= {"axes": ["batch", *(f"axis {number}" for number in range(1, len(task.shape) + 1))]}
+    writes = {OUTPUTS[0]: "natural logarithms of class probabilities", OUTPUTS[1]: "what the model's head reads"}
+    return {
+        "classes": json.dumps(list(task.classes), ensure_ascii=False),
+        "input": json.dumps(reads),
+        "outputs": json.dumps(writes),
+        "model": task.architectures[0],
+        "fedstill": __version__,
+        **(about or {}),
+    }
+
+
+def check_parity(model: nn.Module, exported: nn.Module, inputs: Tensor) -> float:
+    """The largest difference of log-probabilities and features, refusing what is not within 1e-4.
+
+    Where an output is larger than 1 the difference counts in relation to it: single precision has seven digits. One
+    sample, three, and all of them: a batch must not matter.
+    """
+    largest = 0.0
+    for size in sorted({1, min(3, len(inputs)), len(inputs)}):
+        batch = inputs[:size]
+        with torch.inference_mode():
+            wanted, found = model(batch), exported(batch)
+        for name, one, other in zip(OUTPUTS, wanted, found, strict=True):
+            if one.shape != other.shape:
+                raise RunError(f"the exported file gives {name} of shape {tuple(other.shape)}, not {tuple(one.shape)}")
+            difference = (one - other).abs()
+            most = float(difference.max())
+            if not bool((difference <= TOLERANCE * one.abs().clamp(min=1)).all()):
+                raise RunError(
+                    f"the exported file does not agree with the model: its {name} are up to {most:.2g} off in a batch"
+                    f" of {size}; nothing was written"
+                )
+            largest = max(largest, most)
+    return largest
+
+
+def _checked(model: nn.Module, task: Classification) -> nn.Module:
+    """The model on the CPU in evaluation mode, refusing one whose outputs are not a classifier's or not finite."""
+    from fedstill.models import duplicate
+
+    reference = duplicate(model).cpu().eval()
+    with torch.inference_mode():
+        found = reference(_samples(task, None)[:2])
+    if not (isinstance(found, tuple) and len(found) == 2 and found[0].shape == (2, len(task.classes))):
+        raise InputError(f"{task.architectures[0]} is not a classifier of whole inputs: only those can be exported")
+    if not all(bool(one.isfinite().all()) for one in found):
+        raise InputError("the model's outputs are not finite: there is nothing worth exporting")
+    return reference
+
+
+def _samples(task: Classification, inputs: Tensor | None) -> Tensor:
+    """Inputs to compare on: random ones between -1 and 1, and those given."""
+    draw = Streams(0).draw("export", "samples").uniform(-1, 1, (SAMPLES, *task.shape))
+    drawn = torch.from_numpy(draw).float()
+    return drawn if inputs is None else torch.cat([inputs.cpu().float(), drawn])

@@ -1,0 +1,90 @@
+"""Sampling and neighbourhoods written in operators that every runtime has.
+
+The kernels in `fedstill.models.kernels` are compiled for this machine. Here the same indices come from sums, sorting
+and one loop, which `torch.export` and ONNX can carry. The same direct differences are summed in the same order, and
+ties go to the lowest index, so that sampling and balls agree to the last index.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_SPARE = 20  # candidates beyond those asked for, among which exact distances decide
+
+
+def farthest(points: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """Indices (batch, samples) of points far from each other, as `fedstill.models.kernels.farthest_points` gives them,
+    and the squared distances (samples, batch, points) from each of them, which sampling has to work out anyway.
+
+    One loop whose body is written once, however many samples there are: written out, 512 of them would be thousands
+    of operators.
+    """
+    from torch._higher_order_ops.scan import scan  # here, because it loads much of torch's compiler
+
+    # One coordinate after the other: summing over the first axis adds x, y and z in that order.
+    coordinates = points.permute(2, 0, 1).contiguous()
+
+    def step(carry: tuple[Tensor, Tensor], number: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        nearest, last = carry
+        here = coordinates.gather(2, last.unsqueeze(0).expand(3, -1, -1))
+        difference = coordinates - here
+        distances = (difference * difference).sum(dim=0)
+        nearest = torch.minimum(nearest, distances)
+        return (nearest, nearest.argmax(dim=1, keepdim=True)), (last.clone(), distances)
+
+    nothing = points.new_full(points.shape[:2], torch.inf)
+    first = points.new_zeros((points.shape[0], 1), dtype=torch.int64)
+    _, (chosen, distances) = scan(step, (nothing, first), torch.arange(samples))
+    return chosen.squeeze(2).t(), distances
+
+
+def between(points: Tensor, centres: Tensor) -> Tensor:
+    """Squared distances (centres, batch, points), by direct differences summed in the order x, y, z."""
+    x, y, z = (points[:, :, axis] - centres[:, :, axis].t().unsqueeze(2) for axis in range(3))
+    return x * x + y * y + z * z
+
+
+def within(distances: Tensor, limit: float, neighbours: int) -> Tensor:
+    """Indices (batch, centres, neighbours) of points whose squared distance is at most `limit`, lowest first.
+
+    As `fedstill.models.kernels.ball_query` gives them for centres that are themselves among the points, so that no
+    ball is empty. Never more than there are points: the rest would be padding, which a maximum does not notice.
+    """
+    count = distances.shape[2]
+    # Those outside get an index past the end. As floats, of which runtimes find the lowest fastest, and which count
+    # to 16 million without a gap.
+    numbers = torch.arange(count, dtype=distances.dtype)
+    keys = torch.where(distances <= limit, numbers, float(count))
+    found = keys.topk(min(neighbours, count), dim=2, largest=False, sorted=True).values
+    return torch.where(found < count, found, found[:, :, :1]).to(torch.int64).transpose(0, 1)
+
+
+def nearest(rows: Tensor, neighbours: int) -> Tensor:
+    """Indices (batch, rows, neighbours) of the rows nearest to each row, in no particular order.
+
+    Those of `fedstill.models.neighbours.nearest`, but for distances that differ by no more than rounding. All distances
+    by direct differences would take a hundred passes over a matrix of all pairs, so a matrix product finds somewhat
+    more candidates than are needed, and direct differences decide among those. A row that the product misplaces by more
+    than the spare candidates is lost, which takes that many others at almost the same distance.
+    """
+    count = rows.shape[1]
+    neighbours = min(neighbours, count)
+    centred = rows - rows.mean(dim=1, keepdim=True)
+    squares = (centred * centred).sum(dim=2)
+    # The own square of each row is left out: it does not change its order.
+    rough = squares.unsqueeze(1) - 2 * (centred @ centred.transpose(1, 2))
+    candidates = rough.topk(min(neighbours + _SPARE, count), dim=2, largest=False).indices.sort(dim=2).values
+    difference = take(rows, candidates) - rows.unsqueeze(2)
+    exact = (difference * difference).sum(dim=3)
+    # Candidates stand in ascending order, and of equal distances both torch on a CPU and ONNX keep the first.
+    chosen = exact.sort(dim=2).indices[:, :, :neighbours]
+    return candidates.gather(2, chosen)
+
+
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """Rows of (batch, count, channels) at indices (batch, ...), as whole rows of one long table."""
+    batch, count, channels = rows.shape
+    start = torch.arange(batch) * count
+    flat = index.flatten(1) + start.unsqueeze(1)
+    return rows.reshape(-1, channels).index_select(0, flat.flatten()).reshape(*index.shape, channels)

@@ -1,0 +1,176 @@
+"""Models as other runtimes can run them: the same function in plain operators, with BatchNorm folded in.
+
+Models of images are plain operators already. The extractors of point clouds call compiled kernels and check their
+input on the way, which no exporter can follow, so each has a form here that computes the same from the same weights.
+A model of one's own is searched for these extractors, and is otherwise taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstill.export.geometry import between, farthest, nearest, take, within
+from fedstill.models.dgcnn import SLOPE, Dgcnn, EdgeConv
+from fedstill.models.kernels.ops import squared
+from fedstill.models.pointnet import PointNet
+from fedstill.models.pointnet2 import PointNet2
+from fedstill.models.pointnet2_levels import SetAbstraction
+from fedstill.models.surgery import duplicate
+
+
+def portable(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode, on the CPU, whose point extractors are replaced by their portable form."""
+    copy = duplicate(model).cpu().eval().requires_grad_(False)
+    if type(copy) in _FORMS:
+        return _FORMS[type(copy)](copy)
+    for name, part in list(copy.named_modules()):
+        if type(part) in _FORMS:
+            parent, _, child = name.rpartition(".")
+            setattr(copy.get_submodule(parent), child, _FORMS[type(part)](part))
+    return copy.eval().requires_grad_(False)
+
+
+def folded(linear: nn.Linear, norm: nn.BatchNorm1d) -> nn.Linear:
+    """One linear map that does what a linear map and its BatchNorm do in evaluation."""
+    scale, shift = _scale_and_shift(norm)
+    joint = nn.Linear(linear.in_features, linear.out_features)
+    with torch.no_grad():
+        joint.weight.copy_(linear.weight.double() * scale.unsqueeze(1))
+        joint.bias.copy_(shift if linear.bias is None else shift + scale * linear.bias.double())
+    return joint
+
+
+def _scale_and_shift(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """What BatchNorm multiplies by and then adds in evaluation, in double precision."""
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert variance is not None
+    scale = norm.weight.double() / torch.sqrt(variance.double() + norm.eps)
+    return scale, norm.bias.double() - scale * mean.double()
+
+
+class PortablePointNet(nn.Module):
+    """See `fedstill.models.pointnet.PointNet`."""
+
+    def __init__(self, model: PointNet) -> None:
+        super().__init__()
+        self.layer1 = folded(model.linear1, model.norm1)
+        self.layer2 = folded(model.linear2, model.norm2)
+        self.layer3 = folded(model.linear3, model.norm3)
+
+    def forward(self, points: Tensor) -> Tensor:
+        rows = self.layer1(points.flatten(0, 1)).relu()
+        rows = self.layer3(self.layer2(rows).relu())
+        pooled: Tensor = rows.reshape(*points.shape[:2], rows.shape[1]).amax(dim=1).relu()
+        return pooled
+
+
+class PortableLevel(nn.Module):
+    """See `fedstill.models.pointnet2_levels.SetAbstraction`.
+
+    Features go through the first layer once a point, before they are gathered; offsets, which differ from centre to
+    centre, afterwards. The last ReLU follows the maximum, where there is less of it to do.
+    """
+
+    def __init__(self, level: SetAbstraction) -> None:
+        super().__init__()
+        (first, second, third) = (folded(*layer) for layer in level.layers())
+        self.ball = level.ball
+        self.across, self.mapped = first, None
+        if first.in_features > 3:
+            self.across = nn.Linear(3, first.out_features)
+            self.mapped = nn.Linear(first.in_features - 3, first.out_features, bias=False)
+            with torch.no_grad():
+                self.across.weight.copy_(first.weight[:, :3])
+                self.across.bias.copy_(first.bias)
+                self.mapped.weight.copy_(first.weight[:, 3:])
+        self.layer2, self.layer3 = second, third
+
+    def forward(self, points: Tensor, centres: Tensor, distances: Tensor | None, features: Tensor | None) -> Tensor:
+        known = None
+        if self.mapped is not None and features is not None:
+            known = self.mapped(features.flatten(0, 1)).reshape(*features.shape[:2], self.mapped.out_features)
+        if self.ball is None or distances is None:
+            offsets = points.unsqueeze(1)
+            known = None if known is None else known.unsqueeze(1)
+        else:
+            index = within(distances, squared(self.ball.radius, points.dtype), self.ball.neighbours)
+            offsets = take(points, index) - centres.unsqueeze(2)
+            known = None if known is None else take(known, index)
+        rows = self.across(offsets.flatten(0, 2))
+        if known is not None:
+            rows = rows + known.flatten(0, 2)
+        rows = self.layer3(self.layer2(rows.relu()).relu())
+        pooled: Tensor = rows.reshape(*offsets.shape[:3], rows.shape[1]).amax(dim=2).relu()
+        return pooled
+
+
+class PortablePointNet2(nn.Module):
+    """See `fedstill.models.pointnet2.PointNet2`."""
+
+    def __init__(self, model: PointNet2) -> None:
+        super().__init__()
+        self.level1, self.level2 = PortableLevel(model.level1), PortableLevel(model.level2)
+        self.level3 = PortableLevel(model.level3)
+        self.samples = model.balls[0].centres, model.balls[1].centres
+
+    def forward(self, points: Tensor, geometry: None = None) -> Tensor:
+        first, second = self.samples
+        chosen, distances = farthest(points, first)
+        centres1 = take(points, chosen)
+        features = self.level1(points, centres1, distances, None)
+        # Sampling from a fixed start is nested: the second sample is how the first begins.
+        centres2 = centres1[:, :second]
+        features = self.level2(centres1, centres2, between(centres1, centres2), features)
+        pooled: Tensor = self.level3(centres2, centres2, None, features)
+        return pooled.squeeze(1)
+
+
+class PortableEdges(nn.Module):
+    """See `fedstill.models.dgcnn.EdgeConv`; with BatchNorm in the weights no sign has to be turned for the maximum."""
+
+    def __init__(self, layer: EdgeConv) -> None:
+        super().__init__()
+        scale, shift = _scale_and_shift(layer.norm)
+        a, b = (layer.linear.weight.double() * scale.unsqueeze(1)).chunk(2, dim=1)
+        self.neighbours = layer.neighbours
+        self.own = nn.Linear(a.shape[1], a.shape[0])
+        self.other = nn.Linear(a.shape[1], a.shape[0], bias=False)
+        with torch.no_grad():
+            self.own.weight.copy_(a - b)
+            self.own.bias.copy_(shift)
+            self.other.weight.copy_(b)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        index = nearest(rows, self.neighbours)
+        along = take(self.other(rows), index)
+        return F.leaky_relu(self.own(rows) + along.amax(dim=2), SLOPE)
+
+
+class PortableDgcnn(nn.Module):
+    """See `fedstill.models.dgcnn.Dgcnn`."""
+
+    def __init__(self, model: Dgcnn) -> None:
+        super().__init__()
+        layers = [layer for layer in model.edges if isinstance(layer, EdgeConv)]
+        self.edges = nn.ModuleList(PortableEdges(layer) for layer in layers)
+        self.embedding = folded(model.linear, model.norm)
+
+    def forward(self, points: Tensor) -> Tensor:
+        found = [points]
+        for layer in self.edges:
+            found.append(layer(found[-1]))
+        rows = F.leaky_relu(self.embedding(torch.cat(found[1:], dim=2)), SLOPE)
+        return torch.cat([rows.amax(dim=1), rows.mean(dim=1)], dim=1)
+
+
+# By exact type: a class of one's own that inherits from one of these may compute something else.
+_FORMS: dict[type, Callable[..., nn.Module]] = {
+    PointNet: PortablePointNet,
+    PointNet2: PortablePointNet2,
+    Dgcnn: PortableDgcnn,
+}

@@ -1,0 +1,68 @@
+"""A model as `torch.export` captures it: where both kinds of file start, and what a `.pt2` file holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.errors import InputError
+from fedstill.export.extra import hushed
+from fedstill.export.portable import portable
+
+INPUT = "inputs"
+OUTPUTS = ("log_probabilities", "features")
+_EXTRA_FILE = "fedstill.json"
+
+
+class _OneInput(nn.Module):
+    """Gives the input its name, and hides what else a model's `forward` may take."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        log_probabilities, features = self.model(inputs)
+        return log_probabilities, features
+
+
+def captured(model: nn.Module, shape: tuple[int, ...]) -> torch.export.ExportedProgram:
+    """The model in plain operators, for batches of any size of inputs of this shape."""
+    example = torch.zeros(2, *shape)
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        with hushed(), torch.no_grad():
+            return torch.export.export(
+                _OneInput(portable(model)).eval(), (example,), dynamic_shapes=({0: batch},), strict=False
+            )
+    except Exception as error:  # whatever a model of one's own does that cannot be captured
+        raise InputError(f"this model cannot be exported: torch.export says: {first_line(error)}") from error
+
+
+def pt2_bytes(model: nn.Module, shape: tuple[int, ...], about: Mapping[str, str]) -> bytes:
+    """A `.pt2` file: a program of plain torch operators that runs wherever torch does, without Fedstill."""
+    buffer = BytesIO()
+    with hushed():
+        torch.export.save(captured(model, shape), buffer, extra_files={_EXTRA_FILE: json.dumps(dict(about))})
+    return buffer.getvalue()
+
+
+def read_pt2(data: bytes) -> tuple[nn.Module, dict[str, str]]:
+    """The model in a `.pt2` file and what was written about it.
+
+    Only for files that you trust: `torch.export.load` unpickles parts of them, and a pickle can run any code.
+    """
+    about: dict[str, Any] = {_EXTRA_FILE: ""}
+    with hushed():
+        module = torch.export.load(BytesIO(data), extra_files=about).module()
+    return module, json.loads(about[_EXTRA_FILE] or "{}")
+
+
+def first_line(error: BaseException) -> str:
+    """What an exporter's page-long complaint begins with."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

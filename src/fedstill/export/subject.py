@@ -1,0 +1,84 @@
+"""A run as something to export or to time: its model, its task, and, where they are here, its test data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Dataset
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data.catalogue import load
+from fedstill.federation.plan import resolve
+from fedstill.federation.result import Run
+from fedstill.models import models
+from fedstill.tasks.classification import Classification
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model of a finished run."""
+
+    run: Run
+    which: str = "last"
+    client: int | None = None
+    data_root: Path | None = None
+
+    def __post_init__(self) -> None:
+        name = self.task.architectures[0]
+        if getattr(models[name], "labels_points", False):
+            raise InputError(f"{name} labels every point: only models that classify whole inputs can be exported")
+        self.run.result  # noqa: B018 (asking for it refuses a run that is not finished)
+        self.model  # noqa: B018 (a model that is not there is refused here)
+
+    @property
+    def task(self) -> Classification:
+        return self.run.task
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return self.run.model(self.which, self.client).eval()
+
+    @cached_property
+    def test_data(self) -> Dataset:
+        """The test data of the run, refusing data that is not what the run has seen."""
+        experiment, bundle = self.run.experiment, load(self.run.experiment.data, self.data_root)
+        _, bundle = resolve(experiment, bundle)
+        if bundle.fingerprint() != self.run.config["fingerprint"]:
+            raise InputError(f"{experiment.data} has changed since {self.run.path} was run: its test data are not here")
+        return bundle.test
+
+    def inputs(self, count: int) -> tuple[Tensor, str]:
+        """So many inputs, and where they come from: the first test samples, or, where those are not here, drawn."""
+        try:
+            data = self.test_data
+        except InputError:
+            drawn = Streams(0).draw("export", "inputs").uniform(-1, 1, (count, *self.task.shape))
+            return torch.from_numpy(drawn).float(), "random"
+        # From a small test set the same samples again and again.
+        return data.batch(torch.arange(count) % len(data))["inputs"], "test data"
+
+    def about(self) -> dict[str, str]:
+        """What a file says of the run that its model comes from."""
+        experiment = self.run.experiment
+        method = getattr(experiment.method, "name", "")
+        whose = {} if self.client is None else {"client": str(self.client)}
+        return {
+            "run": str(self.run.config["identity"]),
+            "which": self.which,
+            "data": experiment.data,
+            "method": method,
+        } | whose
+
+
+def parameters_of(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def bytes_of(model: nn.Module) -> int:
+    """Parameters and buffers as they are in memory: what the papers call a model's size."""
+    return sum(tensor.nbytes for tensor in model.state_dict().values())

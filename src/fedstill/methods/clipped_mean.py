@@ -1,0 +1,69 @@
+"""The mean of clipped updates.
+
+*Can You Really Backdoor Federated Learning?*, Sun et al., 2019, https://arxiv.org/abs/1911.07963
+
+    w <- w_g + (1/n) sum_i (w_i - w_g) min(1, C / ||w_i - w_g||)
+
+Nobody moves the model by more than C / n, but what a liar sends is still in the mean: this bounds damage, it does not
+remove it. C is a number, or the median of the round's norms (the smaller of the middle two), which an honest majority
+keeps within its own norms. Clients count alike, or a claim of many samples would undo the clipping.
+
+A bound on running statistics would not keep a variance positive, so these take the coordinate-wise median; only with
+`buffers: as-parameters` are they clipped as part of the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median_low
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from fedstill.core.message import Message
+from fedstill.core.protocols import Reply
+from fedstill.core.task import Tensors
+from fedstill.methods.base import methods
+from fedstill.methods.fedavg import ModelSettings
+from fedstill.methods.robust import Robust
+
+
+class ClippedMeanSettings(ModelSettings):
+    norm: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
+        "median", description="C: the longest update that counts in full; or the median length of the round's updates"
+    )
+
+
+@methods.register("clipped-mean")
+class ClippedMean(Robust):
+    """The mean of updates cut to a length, so that nobody moves the model far."""
+
+    Options = ClippedMeanSettings
+    settings: ClippedMeanSettings
+
+    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
+        names = self.moving(state)
+        norms = [distance(state, reply.message, names) for reply in replies]
+        limit = median_low(norms) if self.settings.norm == "median" else self.settings.norm
+        shares = [clipping(norm, limit) / len(replies) for norm in norms]
+        clipped = {}
+        for name in names:
+            start = state[name].double()
+            moves = [share * (reply.message[name] - start) for share, reply in zip(shares, replies, strict=True)]
+            clipped[name] = (start + torch.stack(moves).sum(dim=0)).to(state[name].dtype)
+        return clipped
+
+
+def distance(state: Tensors, sent: Message, names: Sequence[str]) -> float:
+    """How far a client's model is from the server's, over some tensors."""
+    return float(sum(float((sent[name].double() - state[name]).square().sum()) for name in names) ** 0.5)
+
+
+def clipping(norm: float, limit: float) -> float:
+    """What an update of some length is multiplied by.
+
+    >>> clipping(5.0, 10.0), clipping(20.0, 10.0), clipping(0.0, 0.0)
+    (1.0, 0.5, 1.0)
+    """
+    return 1.0 if norm <= limit else limit / norm

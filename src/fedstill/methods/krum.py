@@ -1,0 +1,120 @@
+"""Krum and Multi-Krum.
+
+*Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent*, Blanchard et al., 2017,
+https://arxiv.org/abs/1703.02757
+
+    s(i) = the sum of ||w_i - w_j||^2 over the n - f - 2 clients j that are nearest to i
+    w   <- the w_i with the smallest s(i)                      (Krum)
+    w   <- the mean of the m models with the smallest s(i)     (Multi-Krum, m = n - f unless `keep` says less)
+
+f is how many of a round's n replies may lie. The paper's promise needs n >= 2f + 3; with fewer replies than that the
+round takes the coordinate-wise median instead, which any honest majority carries. Left out, f is the most that the
+round's replies allow: (n - 3) / 2, rounded down. Of equal scores the smaller client id wins.
+
+Running statistics come from the chosen clients, so a client with blameless weights must not be able to bring poisoned
+statistics along. Where the model has any they are scored in the same way, apart from the weights, since the two live on
+different scales: each of the two scores is divided by its median over the round, and a client's two are added. To be
+chosen it must then do well in both. Without running statistics, or with `buffers: as-parameters`, this is the paper's
+score. Counters, which are in no distance, take the middle value of all replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedstill.core.kinds import average
+from fedstill.core.protocols import Reply
+from fedstill.core.task import Tensors
+from fedstill.methods.base import methods
+from fedstill.methods.fedavg import ModelSettings
+from fedstill.methods.robust import Robust, floats, median, sent
+
+
+class KrumSettings(ModelSettings):
+    attackers: int | None = Field(
+        None, ge=0, description="f: replies of a round that may lie; left out, as many as the replies allow"
+    )
+
+
+class MultiKrumSettings(KrumSettings):
+    keep: int | None = Field(None, ge=1, description="m: models to average, n - f at most; left out, n - f")
+
+
+@methods.register("krum")
+class Krum(Robust):
+    """The one model that lies closest to its neighbours."""
+
+    Options = KrumSettings
+    settings: KrumSettings
+
+    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
+        count, given = len(replies), self.settings.attackers
+        attackers = (count - 3) // 2 if given is None else given
+        if count < 3 or count < 2 * attackers + 3:
+            return {name: median(sent(replies, name)) for name in floats(state)}
+        scores = self.scores(state, replies, attackers)
+        ranked = sorted(zip(scores, replies, strict=True), key=lambda pair: (pair[0], pair[1].profile.id))
+        kept = [reply for _, reply in ranked[: self.kept(count, attackers)]]
+        kept.sort(key=lambda reply: reply.profile.id)
+        models = [{name: reply.message[name] for name in floats(state)} for reply in kept]
+        return average(models, [1.0 for _ in kept])
+
+    def kept(self, count: int, attackers: int) -> int:
+        """How many models make the next one."""
+        return 1
+
+    def scores(self, state: Tensors, replies: Sequence[Reply], attackers: int) -> list[float]:
+        weights = self.moving(state)
+        statistics = [name for name in floats(state) if name not in weights]
+        messages = [reply.message for reply in replies]
+        found = [krum_scores(squared_distances(messages, names), attackers) for names in (weights, statistics) if names]
+        total = found[0] if len(found) == 1 else torch.stack([relative(each) for each in found]).sum(dim=0)
+        return [float(score) for score in total]
+
+
+@methods.register("multi-krum")
+class MultiKrum(Krum):
+    """The mean of the models that lie closest to their neighbours."""
+
+    Options = MultiKrumSettings
+    settings: MultiKrumSettings
+
+    def kept(self, count: int, attackers: int) -> int:
+        most = count - attackers
+        return most if self.settings.keep is None else min(self.settings.keep, most)
+
+
+def squared_distances(models: Sequence[Tensors], names: Sequence[str]) -> Tensor:
+    """Between all pairs, over some tensors; differences are squared, so that equal models are at distance zero.
+
+    >>> squared_distances([{"w": torch.tensor([0.0])}, {"w": torch.tensor([3.0])}], ["w"]).tolist()
+    [[0.0, 9.0], [9.0, 0.0]]
+    """
+    count = len(models)
+    total = torch.zeros(count, count, dtype=torch.float64)
+    for name in names:
+        rows = torch.stack([model[name] for model in models]).double().reshape(count, -1)
+        for one in range(count - 1):
+            away = (rows[one + 1 :] - rows[one]).square().sum(dim=1)
+            total[one, one + 1 :] += away
+            total[one + 1 :, one] += away
+    return total
+
+
+def krum_scores(distances: Tensor, attackers: int) -> Tensor:
+    """The sum of each client's n - f - 2 smallest squared distances to others."""
+    others = distances.clone().fill_diagonal_(torch.inf)  # nobody is its own neighbour
+    return others.sort(dim=1).values[:, : len(distances) - attackers - 2].sum(dim=1)
+
+
+def relative(scores: Tensor) -> Tensor:
+    """Scores in units of their median, which an honest majority sets.
+
+    >>> relative(torch.tensor([1.0, 0.0, 2.0, 4.0, 8.0])).tolist()
+    [0.5, 0.0, 1.0, 2.0, 4.0]
+    """
+    return torch.where(scores == 0, 0.0, scores / scores.median())

@@ -1,0 +1,62 @@
+"""The coordinate-wise trimmed mean.
+
+*Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*, Yin et al., 2018,
+https://arxiv.org/abs/1803.01498
+
+    w <- the mean of the w_i without the floor(beta n) smallest and as many largest, coordinate by coordinate
+
+n counts the replies of the round, so with fewer than 1 / beta of them nothing is cut and the mean is plain. As long as
+no more than floor(beta n) clients lie, every coordinate stays within what the others sent. Running statistics are
+trimmed in the same way; clients count alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedstill.core.protocols import Reply
+from fedstill.core.task import Tensors
+from fedstill.methods.base import methods
+from fedstill.methods.fedavg import ModelSettings
+from fedstill.methods.robust import Robust, floats, sent
+
+
+class TrimmedMeanSettings(ModelSettings):
+    beta: float = Field(0.2, ge=0, lt=0.5, description="share of the replies cut off at either end of a coordinate")
+
+
+@methods.register("trimmed-mean")
+class TrimmedMean(Robust):
+    """The mean without the extremes, coordinate by coordinate: robust against a known share."""
+
+    Options = TrimmedMeanSettings
+    settings: TrimmedMeanSettings
+
+    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
+        cut = extremes(self.settings.beta, len(replies))
+        return {name: trimmed_mean(sent(replies, name), cut) for name in floats(state)}
+
+
+def extremes(beta: float, count: int) -> int:
+    """floor(beta n), of the decimal that was written: 0.29 * 100 in binary would lose one.
+
+    >>> extremes(0.29, 100), extremes(0.2, 4)
+    (29, 0)
+    """
+    return int(Fraction(str(beta)) * count)
+
+
+def trimmed_mean(tensors: Sequence[Tensor], cut: int) -> Tensor:
+    """The mean without the `cut` smallest and the `cut` largest, coordinate by coordinate.
+
+    >>> trimmed_mean([torch.tensor([value]) for value in (1.0, 9.0, 2.0, 3.0, -90.0)], 1)
+    tensor([2.])
+    """
+    ordered = torch.stack(list(tensors)).sort(dim=0).values
+    kept = ordered[cut : len(ordered) - cut]
+    return kept.double().mean(dim=0).to(kept.dtype)
