@@ -231,8 +231,7 @@ MISTAKES = [
     (["data", "add", "a/b", "."], "a/b"),
     (["data", "partition", "digits", "--out", "p.doc"], ".png or .svg"),
     (["data", "partition", "digits", "--partition", "iid:alpha=1"], "alpha"),
-    (["data", "partition", "head-parts"], "labels every point"),
-    (["data", "show", "head-parts"], "labels every point"),
+    (["data", "show", "head-parts", "--class", "nose"], "there is no class 'nose'"),
     (["frobnicate"], "frobnicate"),
 ]
 

@@ -13,8 +13,9 @@ import torch
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.data import heads, parts
+from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import available, check, load
-from fedstill.data.parts import PARTS, make_head_parts, part_of
+from fedstill.data.parts import PARTS, kind_names, make_head_parts, part_of
 from fedstill.data.readers import shapenet_part
 from fedstill.data.readers.raw import Findings
 
@@ -66,9 +67,29 @@ def test_the_built_in_set() -> None:
     assert (labels.shape, labels.dtype) == ((128, 2048), torch.int64)
     assert torch.bincount(bundle.test.batch(torch.arange(32))["category"]).tolist() == [8, 8, 8, 8]
     assert bundle.fingerprint() == load("head-parts").fingerprint()
+    assert kind_names(bundle) == kind_names(bundle.with_points(64)) == heads.CLASSES
     report = check("head-parts")
     assert report.ok
+    assert (report.counted, check("digits").counted) == ("points", "samples")
+    assert report.fingerprint == bundle.fingerprint()
     assert sum(report.counts["train"]) == 128 * 2048
+
+
+@pytest.mark.parametrize(
+    ("categories", "kinds", "names"),
+    [
+        (None, (), ("shapes",)),
+        ([0, 2], (), ("kind 0", "kind 1", "kind 2")),
+        ([0, 2], ("cup", "pan"), ("cup", "pan", "kind 2")),
+        ([0, 1], ("cup", "pan", "never seen"), ("cup", "pan")),
+    ],
+)
+def test_kinds_that_nobody_named(categories: list[int] | None, kinds: tuple[str, ...], names: tuple[str, ...]) -> None:
+    columns = {"inputs": torch.rand(2, 5, 3), "labels": torch.zeros(2, 5, dtype=torch.int64)}
+    if categories is not None:
+        columns["category"] = torch.tensor(categories)
+    data = ArrayDataset(**columns)
+    assert kind_names(Bundle("mine", data, data, ("a", "b"), "cloud", (5, 3), kinds=kinds)) == names
 
 
 KINDS = {"Airplane": ("02691156", (0, 1, 3)), "Mug": ("03797390", (36, 37))}
@@ -97,7 +118,8 @@ def tree(tmp_path: Path) -> Path:
 
 def read(home: Path, points: int = 40) -> tuple[dict[str, shapenet_part.Parts], tuple[str, ...], list[str]]:
     found = Findings()
-    splits, classes = shapenet_part.read(home, found, points)
+    splits, classes, kinds = shapenet_part.read(home, found, points)
+    assert kinds == tuple(KINDS)
     return splits, classes, found.faults
 
 
@@ -144,6 +166,7 @@ def test_it_loads_by_name_and_again_from_the_cache(tree: Path, cache: Path) -> N
     assert bundle.validation is not None
     assert isinstance(bundle.train, ArrayDataset)
     assert bundle.train.columns["category"].tolist() == [0, 0, 1, 1]
+    assert kind_names(bundle) == bundle.kinds == ("Airplane", "Mug")
     assert len(list(cache.glob("*.npz"))) == 1
     assert load("shapenet-part", tree.parent).fingerprint() == bundle.fingerprint()
     next(cache.glob("*.npz")).write_bytes(b"torn")
@@ -152,7 +175,10 @@ def test_it_loads_by_name_and_again_from_the_cache(tree: Path, cache: Path) -> N
     changed.write_text(changed.read_text().replace("0.000000 3.000000", "0.000000 1.000000"))
     assert load("shapenet-part", tree.parent).fingerprint() != bundle.fingerprint()
     assert len(list(cache.glob("*.npz"))) == 1
-    assert check("shapenet-part", root=tree.parent).usable
+    report = check("shapenet-part", root=tree.parent)
+    assert report.usable
+    assert report.fingerprint == load("shapenet-part", tree.parent).fingerprint()
+    assert report.counted == "points"
     assert next(entry for entry in available(tree.parent) if entry.name == "shapenet-part").where == str(tree)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedstill.core.dataset import ArrayDataset
+from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
 from fedstill.data.clouds import normalise
@@ -22,6 +22,15 @@ def clouds(classes: int = 3, each: int = 5, points: int = 60) -> Bundle:
         inputs=torch.from_numpy(normalise(values)), labels=torch.arange(classes).repeat_interleave(each)
     )
     return Bundle("toy", data, data, tuple(f"Kind {n}" for n in range(classes)), "cloud", (points, 3))
+
+
+def labelled() -> Bundle:
+    """Two kinds of things in turn, one with the parts 0 and 2, one with 1 and 3; the last points are labels only."""
+    values = np.random.default_rng(0).normal(size=(8, 60, 3)).astype(np.float32)
+    kinds = torch.arange(8) % 2
+    marks = kinds.unsqueeze(1) + 2 * (torch.arange(64) // 32)
+    data = ArrayDataset(inputs=torch.from_numpy(normalise(values)), labels=marks, category=kinds)
+    return Bundle("parts", data, data, ("blade", "lid", "grip", "ear"), "cloud", (60, 3), kinds=("knife", "pot"))
 
 
 def images(channels: int = 3) -> Bundle:
@@ -56,6 +65,50 @@ def test_one_class_is_seen_from_three_sides_and_many_in_columns() -> None:
     assert len({(cell.column, cell.row) for cell in many.cells}) == 80
     wide = lay_out(choose(clouds(each=20), "Kind 0", 20), views, "corner", 0.05)
     assert wide.width < 10
+
+
+def test_points_with_labels_are_shown_by_kind_and_part() -> None:
+    both = choose(labelled(), None, 2)
+    assert list(both.samples) == ["knife", "pot"]
+    assert both.about == "2 kinds · 8 training samples · 60 points · colours are parts, of each kind its own"
+    assert {name: marks.names for name, marks in both.marks.items()} == {
+        "knife": ("blade", "grip"),
+        "pot": ("lid", "ear"),
+    }
+    assert torch.equal(both.marks["pot"].points, (torch.arange(60) // 32).expand(2, 60))
+    assert (both.legend, both.parts) == ((), 2), "the second colour is a grip here and an ear there"
+    one = choose(labelled(), "Pot", 3)
+    assert (one.legend, one.about) == (("lid", "ear"), "kind pot · 4 training samples · 60 points")
+    cells = lay_out(one, ("above", "front"), "corner", 0.05).cells
+    assert all(torch.equal(cell.marks, one.marks["pot"].points[0]) for cell in cells if cell.marks is not None)
+    assert all(cell.marks is not None for cell in cells)
+    assert all(cell.marks is None for cell in lay_out(choose(clouds(), None, 2), ("above",), "corner", 0.05).cells)
+    with pytest.raises(InputError, match="there is no class 'lid'"):
+        choose(labelled(), "lid", 1)
+    data = labelled()
+    pots = Subset(data.train, torch.tensor([1, 3, 5]))
+    partial = Bundle("parts", pots, data.test, data.classes, "cloud", (60, 3), kinds=data.kinds)
+    assert list(choose(partial, None, 2).samples) == ["pot"]
+    with pytest.raises(InputError, match="parts has no training samples of knife"):
+        choose(partial, "knife", 2)
+
+
+def hues(path: Path) -> set[int]:
+    """The hues of strong colours, in steps of thirty degrees, that cover more than a few dots."""
+    with Image.open(path) as image:
+        hue, saturation, _ = np.moveaxis(np.asarray(image.convert("HSV")).reshape(-1, 3), 1, 0)
+    counts = np.bincount(hue[saturation > 120].astype(np.int64) * 12 // 256, minlength=12)
+    return set(np.flatnonzero(counts > 200).tolist())
+
+
+def test_parts_have_colours_of_their_own(tmp_path: Path) -> None:
+    """The first colour is a blue of 196 degrees, the second an orange of 41."""
+    assert hues(show(clouds(), None, 3, tmp_path / "whole.png")) == {6}
+    assert hues(show(labelled(), None, 3, tmp_path / "parts.png")) == {1, 6}
+    page = show(labelled(), None, 3, tmp_path / "parts.html").read_text(encoding="utf-8").partition("Plotly.newPlot")[2]
+    assert page.count('"type":"scatter3d"') >= 2 * 3 * 2 + 4  # kinds, samples, parts; an entry of the legend for each
+    assert page.count('"showlegend":false') >= 2 * 3 * 2
+    assert all(f'"name":"{part}"' in page for part in labelled().classes)
 
 
 def test_views_by_hand() -> None:

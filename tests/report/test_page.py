@@ -12,8 +12,9 @@ import pytest
 
 import fedstill
 from fedstill.core.errors import InputError
+from fedstill.data.catalogue import load
 from fedstill.federation.result import Run
-from fedstill.report import partition_tables, write_report
+from fedstill.report import Table, partition_tables, write_report
 
 MakeRun = Callable[..., Run]
 LOST = [{"client": 1, "reason": "dropped", "detail": "its reply was lost"}]
@@ -59,7 +60,7 @@ def page(make_run: MakeRun, tmp_path: Path) -> Page:
         "whole": make_run(),
         "holes": make_run(lines={1: {"accepted": [0, 2, 3], "lost": LOST}, 2: {"finite": False}}, selected=1),
     }
-    tables = {"whole": [[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]]}
+    tables = {"whole": Table([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
     return Page(write_report(runs, tmp_path / "new" / "report.html", tables=tables))
 
 
@@ -183,7 +184,22 @@ def test_a_real_run(tmp_path: Path) -> None:
     page = Page(write_report({"tiny": run}, tmp_path / "report.html"))
     assert list(page.specs) == ["accuracy", "loss", "traffic", "partition-0"]
     assert page.specs["accuracy"]["data"][0]["y"] == [run.accuracy]
-    assert sum(map(sum, partition_tables({"tiny": run})["tiny"])) == 1438  # digits to train on
+    table = partition_tables({"tiny": run})["tiny"]
+    assert sum(map(sum, table.counts)) == 1438  # digits to train on
+    assert (table.names, table.by) == (tuple("0123456789"), "class")
+
+
+def test_clouds_whose_points_have_labels_are_counted_by_kind(make_run: MakeRun, tmp_path: Path) -> None:
+    """128 heads to train on, 32 of each kind; two kinds to a client, dealt so that every kind has one holder."""
+    cut = {"name": "pathological", "classes_per_client": 2}
+    data = {"data": "head-parts", "model": "pointnet2-segmentation-lite", "points": 64}
+    run = make_run({"method": "fedavg", **data, "clients": 2, "partition": cut})
+    run.config["fingerprint"] = load("head-parts").with_points(64).fingerprint()
+    table = partition_tables({"heads": run})["heads"]
+    assert (table.names, table.by) == (("control", "coronal", "metopic", "sagittal"), "kind")
+    assert [sorted(row) for row in table.counts] == [[0, 0, 32, 32]] * 2
+    page = write_report({"heads": run}, tmp_path / "r.html", tables={"heads": table}).read_text(encoding="utf-8")
+    assert "64 samples of 2 kinds of things each. Every point has a label of its own: counted are whole" in page
 
 
 def test_changed_or_missing_data_gives_no_picture(make_run: MakeRun) -> None:

@@ -14,6 +14,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import add, available, check, load
 from fedstill.data.partitions import partition as cut
+from fedstill.data.parts import has_point_labels, kind_names, shape_kinds
 from fedstill.data.picture import draw_partition, partition_text
 from fedstill.federation.launch import use_plugins
 
@@ -39,17 +40,18 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
         if report.sizes:
             shape = "x".join(map(str, next(iter(report.shapes.values()))))
             low, high = report.range or (0, 0)
+            points = report.counted == "points"
             console.print(
                 f"{report.kind}s of shape {shape}, {report.dtype} from {low:g} to {high:g},"
-                f" {len(report.classes)} classes",
+                f" {len(report.classes)} classes" + (" of points" if points else ""),
                 highlight=False,
             )
-            columns = ("class", *report.sizes)
+            columns = ("points of" if points else "class", *report.sizes)
             rows = [
                 (label, *(f"{report.counts[split][number]:,}" for split in report.sizes))
                 for number, label in enumerate(report.classes)
             ]
-            rows.append(("all", *(f"{count:,}" for count in report.sizes.values())))
+            rows.append(("clouds" if points else "all", *(f"{count:,}" for count in report.sizes.values())))
             table("", columns, rows, right=range(1, len(columns)))
         for text in report.notes:
             console.print(f"note: {text}", highlight=False, markup=False)
@@ -88,7 +90,7 @@ def show_samples(
     bundle = load(name, root)
     path = show(bundle, wanted, count, out, up, turn)
     if as_json:
-        print_json({"data": name, "classes": bundle.classes if wanted is None else [wanted], "picture": str(path)})
+        print_json({"data": name, "classes": kind_names(bundle) if wanted is None else [wanted], "picture": str(path)})
         return
     console.print(f"drawn in {path}", highlight=False, soft_wrap=True)
 
@@ -110,17 +112,19 @@ def show_partition(
     labels = bundle.train.labels()
     if labels is None:
         raise InputError(f"{name} has no labels, so there is nothing to show")
-    if labels.ndim != 1:
-        raise InputError(f"{name} labels every point: there are no classes of samples to show")
     given = named_part(partition)
     settings = dict(given) if isinstance(given, dict) else {"name": given}
-    shards = cut(settings.pop("name"), labels, clients, len(bundle.classes), Streams(seed), settings)
-    counts = shards.table(labels, len(bundle.classes))
+    kinds, names = shape_kinds(bundle.train), kind_names(bundle)
+    shards = cut(settings.pop("name"), kinds, clients, len(names), Streams(seed), settings)
+    counts = shards.table(kinds, len(names))
     if out is not None:
-        draw_partition(counts, bundle.classes, out, title=f"{name}, {partition}, seed {seed}")
+        draw_partition(counts, names, out, title=f"{name}, {partition}, seed {seed}")
     if as_json:
-        print_json({"classes": bundle.classes, "table": counts.tolist(), "picture": str(out) if out else None})
+        by = "kind" if has_point_labels(bundle.train) else "class"
+        print_json({"by": by, "classes": names, "table": counts.tolist(), "picture": str(out) if out else None})
         return
-    console.print(partition_text(counts, bundle.classes, console.width), highlight=False, markup=False)
+    if has_point_labels(bundle.train):
+        console.print(f"{name} labels every point: counted here are whole clouds, by what they show", highlight=False)
+    console.print(partition_text(counts, names, console.width), highlight=False, markup=False)
     if out is not None:
         console.print(f"drawn in {out}", highlight=False)

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedstill.cli.experiments import show_result
 from fedstill.cli.screen import console, print_json, sparkline, table
-from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
 from fedstill.data.single import read_input
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
-from fedstill.models import models
 
 _ROWS = 20
 
@@ -62,13 +61,12 @@ def predict(
     check_device(device)
     run = Run(path)
     task = run.task
-    if getattr(models[task.architectures[0]], "labels_points", False):
-        raise InputError(
-            f"{task.architectures[0]} labels every point: predict is for models that classify whole inputs"
-        )
     inputs = [read_input(file, task.shape) for file in files]
     model = run.model(which, client).to(device)
     probabilities = torch.cat([task.predict(model, one.unsqueeze(0).to(device)) for one in inputs])
+    if probabilities.ndim == 3:
+        _tell_parts(path, files, task.classes, inputs, probabilities.argmax(dim=2), as_json)
+        return
     answers = [
         {"file": str(file), "class": task.classes[int(row.argmax())], "probability": float(row.max())}
         for file, row in zip(files, probabilities, strict=True)
@@ -78,6 +76,35 @@ def predict(
         return
     rows = [(str(answer["file"]), str(answer["class"]), share(float(str(answer["probability"])))) for answer in answers]
     table("", ("file", "class", "probability"), rows, right=(2,))
+
+
+def _tell_parts(
+    path: Path, files: Sequence[Path], classes: Sequence[str], clouds: Sequence[Tensor], labels: Tensor, as_json: bool
+) -> None:
+    """Of models that label every point: how much of each cloud is what, and with --json, which point is what.
+
+    Points are those the model saw: as many as it learned from, in random order, centred and scaled.
+    """
+    counts = [torch.bincount(each, minlength=len(classes)).tolist() for each in labels]
+    if as_json:
+        answers = [
+            {
+                "file": str(file),
+                "counts": dict(zip(classes, count, strict=True)),
+                "labels": each.tolist(),
+                "points": cloud.tolist(),
+            }
+            for file, count, each, cloud in zip(files, counts, labels, clouds, strict=True)
+        ]
+        print_json({"run": str(path), "classes": list(classes), "predictions": answers})
+        return
+    rows = [
+        (str(file), name, f"{number:,}", share(number / sum(count)))
+        for file, count in zip(files, counts, strict=True)
+        for name, number in zip(classes, count, strict=True)
+        if number
+    ]
+    table("", ("file", "part", "points", "share"), rows, right=(2, 3))
 
 
 def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ class Bundle:
     kind: Kind
     shape: tuple[int, ...]  # image: (channels, height, width); cloud: (points, 3)
     validation: Dataset | None = None
+    kinds: tuple[str, ...] = ()  # what the `category` column counts, where classes are of points: kinds of things
     notes: tuple[str, ...] = ()  # what was done to the files' contents on the way, for whoever asks
 
     def with_points(self, count: int) -> Bundle:

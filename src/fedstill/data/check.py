@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -25,7 +26,8 @@ class CheckReport:
     name: str
     where: str
     classes: tuple[str, ...]
-    counts: Mapping[str, tuple[int, ...]]  # split -> samples per class
+    counted: Literal["samples", "points"]  # points where each has a label of its own
+    counts: Mapping[str, tuple[int, ...]]  # split -> how many of these per class
     sizes: Mapping[str, int]  # split -> samples
     shapes: Mapping[str, tuple[int, ...]]  # split -> shape of a sample
     kind: str | None
@@ -66,6 +68,7 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
         name=name,
         where=where,
         classes=classes,
+        counted="points" if first and first.labels.ndim == 2 else "samples",
         counts={part: tuple(class_counts(split.labels, len(classes))) for part, split in splits.items()},
         sizes={part: len(split.labels) for part, split in splits.items()},
         shapes={part: tuple(split.inputs.shape[1:]) for part, split in splits.items()},

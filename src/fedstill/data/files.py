@@ -72,7 +72,7 @@ class FromFiles:
 
 def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...], notes: tuple[str, ...] = ()) -> Bundle:
     """Faultless splits as a bundle."""
-    sets = {part: ArrayDataset(inputs=split.inputs, labels=split.labels) for part, split in splits.items()}
+    sets = {part: ArrayDataset(**split.columns()) for part, split in splits.items()}
     return Bundle(
         name,
         train=sets["train"],
@@ -81,5 +81,6 @@ def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...], not
         classes=classes,
         kind=splits["train"].kind,
         shape=tuple(splits["train"].inputs.shape[1:]),
+        kinds=splits["train"].kinds,
         notes=notes,
     )

@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedstill.core.dataset import Batch
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.data.bundle import Bundle, Kind
+from fedstill.data.parts import kind_names, shape_kinds
 
 _WIDE = 8  # samples side by side at most
 _TALL = 1.2  # height by width of a sheet of classes at most, before another column of them is begun
 
 
 @dataclass(frozen=True)
+class Marks:
+    """Which part each point belongs to, numbered among the parts that things of this kind have."""
+
+    names: tuple[str, ...]
+    points: Tensor  # (samples, points)
+
+
+@dataclass(frozen=True)
 class Gallery:
-    """A few samples of some classes, as models see them."""
+    """A few samples of some classes, as models see them; where every point has a label, of some kinds of things."""
 
     name: str
     about: str
     kind: Kind
     samples: dict[str, Tensor]  # class -> (count, *shape)
     whole_class: bool  # one class was asked for, so it is shown in more detail
+    marks: dict[str, Marks] = field(default_factory=dict)  # kind -> parts of its samples, where points have labels
+
+    @property
+    def parts(self) -> int:
+        """How many parts the kind with most of them has: so many colours are needed."""
+        return max((len(marks.names) for marks in self.marks.values()), default=0)
+
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """The parts, where all that is shown has the same ones; else their colours mean another thing for each kind."""
+        every = {marks.names for marks in self.marks.values()}
+        return every.pop() if len(every) == 1 else ()
 
 
 def choose(bundle: Bundle, wanted: str | None, count: int) -> Gallery:
@@ -34,20 +56,35 @@ def choose(bundle: Bundle, wanted: str | None, count: int) -> Gallery:
     labels = bundle.train.labels()
     if labels is None:
         raise InputError(f"{bundle.name} has no labels to choose classes by")
-    if labels.ndim != 1:
-        raise InputError(f"{bundle.name} labels every point: there are no classes of samples to show")
-    names = bundle.classes if wanted is None else (_class(wanted, bundle.classes),)
+    kinds, every = shape_kinds(bundle.train), kind_names(bundle)
+    names = every if wanted is None else (_class(wanted, every),)
     samples: dict[str, Tensor] = {}
+    marks: dict[str, Marks] = {}
     for name in names:
-        rows = (labels == bundle.classes.index(name)).nonzero().flatten()
+        rows = (kinds == every.index(name)).nonzero().flatten()
+        if not len(rows):  # of kinds of things a partial download may lack some
+            continue
         some = np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)
-        samples[name] = bundle.train.batch(rows[torch.from_numpy(some)])["inputs"]
+        batch = bundle.train.batch(rows[torch.from_numpy(some)])
+        samples[name] = batch["inputs"]
+        if labels.ndim == 2:
+            marks[name] = _marks(labels[rows].unique(), batch, bundle.classes)
+    if not samples:
+        raise InputError(f"{bundle.name} has no training samples of {names[0]}")
     size = f"{bundle.shape[0]:,} points" if bundle.kind == "cloud" else f"{bundle.shape[2]}x{bundle.shape[1]} pixels"
-    total = len(labels) if wanted is None else int((labels == bundle.classes.index(names[0])).sum())
-    what = f"{len(names)} classes" if wanted is None else f"class {names[0]}"
-    return Gallery(
-        bundle.name, f"{what} · {total:,} training samples · {size}", bundle.kind, samples, wanted is not None
-    )
+    total = len(kinds) if wanted is None else int((kinds == every.index(names[0])).sum())
+    one, several = ("kind", "kinds") if marks else ("class", "classes")
+    what = f"{len(samples)} {several}" if wanted is None else f"{one} {names[0]}"
+    about = f"{what} · {total:,} training samples · {size}"
+    if len({each.names for each in marks.values()}) > 1:
+        about += " · colours are parts, of each kind its own"
+    return Gallery(bundle.name, about, bundle.kind, samples, wanted is not None, marks)
+
+
+def _marks(parts: Tensor, batch: Batch, classes: Sequence[str]) -> Marks:
+    """`parts` are all that a kind of thing has, ascending: colours then do not depend on which samples are shown."""
+    labels = batch["labels"][:, : batch["inputs"].shape[1]]
+    return Marks(tuple(classes[part] for part in parts.tolist()), torch.searchsorted(parts, labels.contiguous()))
 
 
 def _class(wanted: str, classes: Sequence[str]) -> str:
@@ -65,6 +102,7 @@ class Cell:
     row: float
     sample: Tensor
     view: str
+    marks: Tensor | None = None  # the part of every point
 
 
 @dataclass(frozen=True)
@@ -94,13 +132,13 @@ def lay_out(gallery: Gallery, views: Sequence[str], overview: str, letter: float
     cells: list[Cell] = []
     labels: list[Label] = []
     if gallery.whole_class:
-        ((_, samples),) = gallery.samples.items()
+        ((name, samples),) = gallery.samples.items()
         margin = _margin(views if len(views) > 1 else (), letter)
         for number, sample in enumerate(samples):
             line, column = divmod(number, _WIDE)
             for offset, view in enumerate(views):
                 row = line * (len(views) + 0.25 * (len(views) > 1)) + offset
-                cells.append(Cell(margin + column, row, sample, view))
+                cells.append(Cell(margin + column, row, sample, view, _marked(gallery, name, number)))
                 if column == 0 and len(views) > 1:
                     labels.append(Label(margin, row, view))
     else:
@@ -111,9 +149,16 @@ def lay_out(gallery: Gallery, views: Sequence[str], overview: str, letter: float
             block, row = divmod(number, rows)
             start = margin + block * (margin + widest)
             labels.append(Label(start, row, name))
-            cells += [Cell(start + column, row, sample, overview) for column, sample in enumerate(samples[:widest])]
+            cells += [
+                Cell(start + column, row, sample, overview, _marked(gallery, name, column))
+                for column, sample in enumerate(samples[:widest])
+            ]
     width = max(cell.column for cell in cells) + 1
     return Sheet(cells, labels, width, max(cell.row for cell in cells) + 1)
+
+
+def _marked(gallery: Gallery, name: str, number: int) -> Tensor | None:
+    return gallery.marks[name].points[number] if name in gallery.marks else None
 
 
 def _rows(classes: int, width: float) -> int:

@@ -56,6 +56,19 @@ def shape_kinds(data: Dataset) -> Tensor:
     return torch.cat(kinds) if kinds else torch.zeros(0, dtype=torch.int64)
 
 
+def kind_names(bundle: Bundle) -> tuple[str, ...]:
+    """What the numbers that `shape_kinds` gives for training data are called: one name each, up to the largest.
+
+    Classes where each sample has one label; kinds of things where every point has one.
+    """
+    if not has_point_labels(bundle.train):
+        return bundle.classes
+    count = int(shape_kinds(bundle.train).max()) + 1
+    if count == 1 and not bundle.kinds:
+        return ("shapes",)
+    return (bundle.kinds + tuple(f"kind {number}" for number in range(len(bundle.kinds), count)))[:count]
+
+
 def part_of(directions: heads.Floats) -> NDArray[np.int64]:
     """The part that each direction of the undeformed head belongs to.
 
@@ -116,52 +129,30 @@ def _head(rng: np.random.Generator, name: str, points: int) -> tuple[heads.Float
 def head_parts(source: Source) -> Bundle:
     """The parts of 160 infant heads (nose, ears, forehead, ...), a label for each of 2,048 points, built in."""
     clouds, labels, categories = (torch.from_numpy(array) for array in make_head_parts())
-    train, test = (_labelled(clouds[rows], labels[rows], categories[rows]) for rows in hold_out(categories))
-    return Bundle(source.name, train, test, PARTS, "cloud", (heads.POINTS, 3))
-
-
-def _labelled(inputs: Tensor, labels: Tensor, categories: Tensor) -> ArrayDataset:
-    return ArrayDataset(inputs=inputs, labels=labels, category=categories)
+    train, test = (
+        ArrayDataset(inputs=clouds[rows], labels=labels[rows], category=categories[rows])
+        for rows in hold_out(categories)
+    )
+    return Bundle(source.name, train, test, PARTS, "cloud", (heads.POINTS, 3), kinds=heads.CLASSES)
 
 
 class PartsFromFiles(FromFiles):
     """A loader for files in ShapeNet-part's layout: a bundle whose labels are of points."""
 
-    def __call__(self, source: Source) -> Bundle:
-        found = Findings()
-        sets, classes = self._read(source, found)
-        find_faults(_samples(sets), classes, found)
-        found.refuse(source.name)
-        splits = {name: _labelled(*map(torch.from_numpy, part[:3])) for name, part in sets.items()}
-        return Bundle(
-            source.name,
-            train=splits["train"],
-            validation=splits.get("validation"),
-            test=splits["test"],
-            classes=classes,
-            kind="cloud",
-            shape=tuple(sets["train"].clouds.shape[1:]),
-            notes=(*found.notes, *found.doubts),
-        )
-
     def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
-        sets, classes = self._read(source, found)
-        samples = _samples(sets)
+        splits: dict[str, shapenet_part.Parts] = {}
+        classes: tuple[str, ...] = ()
+        kinds: tuple[str, ...] = ()
+        with found.collecting():
+            splits, classes, kinds = shapenet_part.read(self.locate(source), found)
+        samples = {name: _samples(part, name, kinds) for name, part in splits.items()}
         find_faults(samples, classes, found)
         return samples, classes
 
-    def _read(self, source: Source, found: Findings) -> tuple[dict[str, shapenet_part.Parts], tuple[str, ...]]:
-        with found.collecting():
-            return shapenet_part.read(self.locate(source), found)
-        return {}, ()
 
-
-def _samples(sets: dict[str, shapenet_part.Parts]) -> dict[str, Samples]:
-    """What the checks of all data look at; they count points where they count labels."""
-    return {
-        name: Samples(torch.from_numpy(part.clouds), torch.from_numpy(part.labels), "cloud", name, part.names)
-        for name, part in sets.items()
-    }
+def _samples(part: shapenet_part.Parts, where: str, kinds: tuple[str, ...]) -> Samples:
+    clouds, labels, categories = (torch.from_numpy(array) for array in part[:3])
+    return Samples(clouds, labels, "cloud", where, part.names, categories, kinds)
 
 
 datasets.register("shapenet-part")(

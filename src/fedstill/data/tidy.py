@@ -28,6 +28,13 @@ class Samples:
     kind: Kind
     where: str = ""  # the files it came from, for whoever finds something wrong with it
     names: tuple[str, ...] = ()  # the file of every row, where each has its own
+    categories: Tensor | None = None  # what kind of thing every cloud shows, where labels are of points
+    kinds: tuple[str, ...] = ()  # and what these kinds are called
+
+    def columns(self) -> dict[str, Tensor]:
+        """As a data set holds them."""
+        more = {} if self.categories is None else {"category": self.categories}
+        return {"inputs": self.inputs, "labels": self.labels, **more}
 
     def name(self, row: int) -> str:
         """Where a sample came from."""

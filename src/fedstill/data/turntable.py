@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 import numpy as np
+from matplotlib.colors import to_hex
+from numpy.typing import NDArray
 
 from fedstill.core.errors import FedstillError, InputError
 from fedstill.core.files import write_atomically
-from fedstill.data.colours import FAINT, INK, SURFACE
+from fedstill.data.colours import FAINT, INK, LIT, part_colours, surface_of
 from fedstill.data.gallery import Gallery
 from fedstill.data.views import lit, normals_and_spacing, upright
 
 _SCENES = 6  # browsers keep few drawing contexts alive: as many samples at a time, and classes by a menu
 _COLUMNS = 3
 _ZOOM = 1.6  # so that clouds fill their scenes
+_STEPS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a scale of colours
 
 
 def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.0) -> None:
@@ -31,26 +36,41 @@ def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.
     )
     owners: list[str] = []
     first = next(iter(gallery.samples))
-    scale = [[place, colour] for place, colour in zip(np.linspace(0, 1, len(SURFACE)), SURFACE, strict=True)]
     for name, samples in gallery.samples.items():
         for number, sample in enumerate(samples[:most]):
             cloud = upright(sample.numpy(), up, turn)
             normals, spacing = normals_and_spacing(cloud)
-            x, y, z = cloud.astype(np.float32).T
-            marker = {
-                "size": float(np.clip(110 * spacing, 2, 9)),
-                "color": lit(cloud, normals).astype(np.float32),
-                "colorscale": scale,
-                "cmin": 0,
-                "cmax": 1,
-            }
-            figure.add_trace(
-                go.Scatter3d(
-                    x=x, y=y, z=z, mode="markers", marker=marker, visible=name == first, hoverinfo="skip", name=name
-                ),
-                row=number // columns + 1,
-                col=number % columns + 1,
-            )
+            light, size = lit(cloud, normals), float(np.clip(110 * spacing, 2, 9))
+            for piece in _pieces(gallery, name, number):
+                x, y, z = cloud[piece.points].astype(np.float32).T
+                marker = {
+                    "size": size,
+                    "color": light[piece.points].astype(np.float32),
+                    "colorscale": piece.scale,
+                    "cmin": 0,
+                    "cmax": 1,
+                }
+                figure.add_trace(
+                    go.Scatter3d(
+                        x=x,
+                        y=y,
+                        z=z,
+                        mode="markers",
+                        marker=marker,
+                        visible=name == first,
+                        hoverinfo="name" if piece.part else "skip",
+                        name=escape(piece.part or name),
+                        legendgroup=escape(piece.part),
+                        showlegend=False,
+                    ),
+                    row=number // columns + 1,
+                    col=number % columns + 1,
+                )
+                owners.append(name)
+        # A legend takes the colour of a trace's first point, which may lie in the shadow: these have none.
+        for part, colour in zip(_parts(gallery, name), part_colours(gallery.parts), strict=False):
+            entry = {"name": escape(part), "legendgroup": escape(part), "marker": {"color": colour, "size": 9}}
+            figure.add_trace(go.Scatter3d(x=[None], y=[None], z=[None], mode="markers", visible=name == first, **entry))
             owners.append(name)
     _dress(figure, gallery, owners)
     page = figure.to_html(
@@ -61,6 +81,27 @@ def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.
         write_atomically(path, page.encode())
     except FedstillError as error:
         raise InputError(f"{path} cannot be written: {error.__cause__}") from None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Points that are drawn alike: a whole cloud, or one of its parts."""
+
+    part: str
+    points: NDArray[np.bool_] | slice
+    scale: list[tuple[float, str]]  # from shadow to light
+
+
+def _pieces(gallery: Gallery, name: str, number: int) -> Iterator[_Piece]:
+    if name not in gallery.marks:
+        yield _Piece("", slice(None), [(at, to_hex(LIT(at))) for at in _STEPS])
+    for index, (part, colour) in enumerate(zip(_parts(gallery, name), part_colours(gallery.parts), strict=False)):
+        points = (gallery.marks[name].points[number] == index).numpy()
+        yield _Piece(part, points, [(at, to_hex(surface_of(colour)(at))) for at in _STEPS])
+
+
+def _parts(gallery: Gallery, name: str) -> tuple[str, ...]:
+    return gallery.marks[name].names if name in gallery.marks else ()
 
 
 def _dress(figure: object, gallery: Gallery, owners: list[str]) -> None:
@@ -82,7 +123,8 @@ def _dress(figure: object, gallery: Gallery, owners: list[str]) -> None:
     figure.update_layout(
         title={"text": heading, "x": 0.02, "font": {"size": 16, "color": INK}},
         margin={"l": 10, "r": 10, "t": 60, "b": 10},
-        showlegend=False,
+        showlegend=bool(gallery.marks),
+        legend={"itemsizing": "constant", "y": 0.98},
         paper_bgcolor="white",
         font={"family": "system-ui, sans-serif", "color": INK},
     )

@@ -15,6 +15,7 @@ from fedstill.federation.clients import ClientStore
 from fedstill.federation.folder import MODELS, RunFolder
 from fedstill.methods import methods
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.segmentation import task_of
 
 
 class Run:
@@ -75,7 +76,7 @@ class Run:
     @property
     def task(self) -> Classification:
         model = self.config["experiment"]["model"]
-        return Classification(tuple(self.config["classes"]), tuple(self.config["shape"]), (model,))
+        return task_of(model)(tuple(self.config["classes"]), tuple(self.config["shape"]), (model,))
 
     def model(self, which: str = "last", client: int | None = None) -> nn.Module:
         """A trained model: `last`, `best` or `selected`; or a client's own, where the method has such."""

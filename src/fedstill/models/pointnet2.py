@@ -13,17 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstill.core.errors import InputError
 from fedstill.models.classifier import Classifier
 from fedstill.models.kernels import farthest_points, group
 from fedstill.models.kernels.compact import Geometry, compact_geometry
 from fedstill.models.pointnet import cloud_shape, mlp_head, wants_points
-from fedstill.models.pointnet2_levels import Ball, SetAbstraction
+from fedstill.models.pointnet2_levels import SetAbstraction
+from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, Sizes, sized
 from fedstill.models.registry import models
 
 
 class PointNet2(nn.Module):
-    """Three levels of set abstraction: a cloud becomes one vector of 16 times `width` channels.
+    """Three levels of set abstraction: a cloud becomes one vector of 16 times the sizes' `width` channels.
 
     In single precision on a CPU the levels run on distinct rows, with the same parameters and the same results;
     set `fast` to False for plain torch, which everything else uses: other devices and precisions, gradients of
@@ -32,14 +32,10 @@ class PointNet2(nn.Module):
 
     fast = True
 
-    def __init__(self, first: Ball, second: Ball, width: int) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        if second.centres > first.centres:
-            raise InputError(f"the second level samples the first: {second.centres} of {first.centres} is too many")
-        self.level1 = SetAbstraction(first, 0, (width, width, 2 * width))
-        self.level2 = SetAbstraction(second, 2 * width, (2 * width, 2 * width, 4 * width))
-        self.level3 = SetAbstraction(None, 4 * width, (4 * width, 8 * width, 16 * width))
-        self.balls = first, second
+        self.level1, self.level2, self.level3 = sizes.levels()
+        self.balls = sizes.balls
 
     def forward(self, points: Tensor, geometry: Geometry | None = None) -> Tensor:
         way = self._way(points)
@@ -101,99 +97,47 @@ class PointNet2Classifier(Classifier):
 
 
 # What makes the lite models learn in a minute or two on a CPU; anything of it can be set otherwise.
-LITE: dict[str, Any] = {
-    "training": {"rate": 2e-3, "batch": 16, "schedule": "cosine"},
-    "augmentation": {"name": "points", "dropout": 0.3},
-}
+LITE: dict[str, Any] = {"training": {"rate": 2e-3, "batch": 16, "schedule": "cosine"}}
 
 
-def _classifier(
-    shape: tuple[int, ...], classes: int, first: Ball, second: Ball, width: int, dropout: float
-) -> PointNet2Classifier:
+def _classifier(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
     cloud_shape(shape)
-    head = mlp_head(16 * width, 8 * width, 4 * width, classes, dropout)
-    return PointNet2Classifier(PointNet2(first, second, width), head, 16 * width)
+    width = sizes.width
+    head = mlp_head(16 * width, 8 * width, 4 * width, classes, sizes.dropout)
+    return PointNet2Classifier(PointNet2(sizes), head, 16 * width)
 
 
 @wants_points(1024)
 @models.register("pointnet2")
-def pointnet2(
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    width: int = 64,
-    centres1: int = 512,
-    radius1: float = 0.2,
-    neighbours1: int = 32,
-    centres2: int = 128,
-    radius2: float = 0.4,
-    neighbours2: int = 64,
-    dropout: float = 0.4,
-) -> PointNet2Classifier:
+@sized(TEACHER)
+def pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
     """PointNet++ for clouds of about a thousand points: the teacher.
 
     Level widths in units of `width`: 1-1-2, 2-2-4, 4-8-16; head 8-4. With 40 classes 1,475,688 parameters and 6,667
     elements of buffers, 5.655 MiB.
     """
-    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
-    return _classifier(shape, classes, first, second, width, dropout)
+    return _classifier(shape, classes, sizes)
 
 
 @wants_points(1024)
 @models.register("small-pointnet2")
-def small_pointnet2(
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    width: int = 32,
-    centres1: int = 256,
-    radius1: float = 0.2,
-    neighbours1: int = 16,
-    centres2: int = 64,
-    radius2: float = 0.4,
-    neighbours2: int = 32,
-    dropout: float = 0.4,
-) -> PointNet2Classifier:
+@sized(STUDENT)
+def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
     """PointNet++ at a quarter of the size: the student. With 40 classes 374,344 + 3,339 elements, 1.441 MiB."""
-    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
-    return _classifier(shape, classes, first, second, width, dropout)
+    return _classifier(shape, classes, sizes)
 
 
 @wants_points(1024, **LITE)
 @models.register("pointnet2-lite")
-def pointnet2_lite(
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    width: int = 32,
-    centres1: int = 64,
-    radius1: float = 0.3,
-    neighbours1: int = 16,
-    centres2: int = 16,
-    radius2: float = 0.6,
-    neighbours2: int = 16,
-    dropout: float = 0.4,
-) -> PointNet2Classifier:
-    """The teacher PointNet++ for clouds of a few hundred points on a CPU."""
-    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
-    return _classifier(shape, classes, first, second, width, dropout)
+@sized(LITE_TEACHER)
+def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
+    """The teacher PointNet++ with few centres, to train on a CPU."""
+    return _classifier(shape, classes, sizes)
 
 
 @wants_points(1024, **LITE)
 @models.register("small-pointnet2-lite")
-def small_pointnet2_lite(
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    width: int = 16,
-    centres1: int = 64,
-    radius1: float = 0.3,
-    neighbours1: int = 8,
-    centres2: int = 16,
-    radius2: float = 0.6,
-    neighbours2: int = 8,
-    dropout: float = 0.4,
-) -> PointNet2Classifier:
-    """The student PointNet++ for clouds of a few hundred points on a CPU."""
-    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
-    return _classifier(shape, classes, first, second, width, dropout)
+@sized(LITE_STUDENT)
+def small_pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
+    """The student PointNet++ with few centres, to train on a CPU."""
+    return _classifier(shape, classes, sizes)

@@ -9,18 +9,18 @@ on ShapeNet-part), so that the same model serves data that has no kinds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstill.core.errors import InputError
 from fedstill.models.classifier import Classifier
 from fedstill.models.kernels import check_clouds, farthest_points, group
 from fedstill.models.neighbours import nearest
 from fedstill.models.pointnet import cloud_shape, normalise, wants_points
-from fedstill.models.pointnet2_levels import Ball, SetAbstraction
+from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, Sizes, sized
 from fedstill.models.registry import models
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
@@ -79,17 +79,13 @@ class FeaturePropagation(nn.Module):
 
 
 class PointNet2Points(nn.Module):
-    """Three levels down and three up: 2 times `width` channels for every point."""
+    """Three levels down and three up: 2 times the sizes' `width` channels for every point."""
 
-    def __init__(self, first: Ball, second: Ball, width: int) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        if second.centres > first.centres:
-            raise InputError(f"the second level samples the first: {second.centres} of {first.centres} is too many")
-        w = width
-        self.first, self.second = first, second
-        self.level1 = SetAbstraction(first, 0, (w, w, 2 * w))
-        self.level2 = SetAbstraction(second, 2 * w, (2 * w, 2 * w, 4 * w))
-        self.level3 = SetAbstraction(None, 4 * w, (4 * w, 8 * w, 16 * w))
+        w = sizes.width
+        self.first, self.second = sizes.balls
+        self.level1, self.level2, self.level3 = sizes.levels()
         self.up3 = FeaturePropagation(4 * w + 16 * w, (4 * w, 4 * w))
         self.up2 = FeaturePropagation(2 * w + 4 * w, (4 * w, 2 * w))
         self.up1 = FeaturePropagation(3 + 2 * w, (2 * w, 2 * w, 2 * w))
@@ -117,61 +113,36 @@ class PointLabeller(Classifier):
         return F.log_softmax(logits.reshape(*features.shape[:2], logits.shape[1]), dim=2), features
 
 
-def _labeller(
-    shape: tuple[int, ...], classes: int, first: Ball, second: Ball, width: int, dropout: float
-) -> PointLabeller:
+def _labeller(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointLabeller:
     cloud_shape(shape)
+    features = 2 * sizes.width
     head = nn.Sequential(
-        nn.Linear(2 * width, 2 * width),
-        nn.BatchNorm1d(2 * width),
+        nn.Linear(features, features),
+        nn.BatchNorm1d(features),
         nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(2 * width, classes),
+        nn.Dropout(sizes.dropout),
+        nn.Linear(features, classes),
     )
-    return PointLabeller(PointNet2Points(first, second, width), head, 2 * width)
+    return PointLabeller(PointNet2Points(sizes), head, features)
 
 
 @labels_points()
 @wants_points(2048)
 @models.register("pointnet2-segmentation")
-def pointnet2_segmentation(
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    width: int = 64,
-    centres1: int = 512,
-    radius1: float = 0.2,
-    neighbours1: int = 32,
-    centres2: int = 128,
-    radius2: float = 0.4,
-    neighbours2: int = 64,
-    dropout: float = 0.5,
-) -> PointLabeller:
+@sized(replace(TEACHER, dropout=0.5))
+def pointnet2_segmentation(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointLabeller:
     """PointNet++ with feature propagation: a label for every point of clouds of about two thousand.
 
     Levels in units of `width`: down 1-1-2, 2-2-4, 4-8-16, up 4-4, 4-2, 2-2-2; head 2.
     """
-    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
-    return _labeller(shape, classes, first, second, width, dropout)
+    return _labeller(shape, classes, sizes)
 
 
 # Small batches: every cloud has hundreds of labels, and the sets it is for have a hundred clouds.
 @labels_points(batch=8, rate=3e-3)
 @wants_points(256)
 @models.register("pointnet2-segmentation-lite")
-def pointnet2_segmentation_lite(
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    width: int = 32,
-    centres1: int = 64,
-    radius1: float = 0.3,
-    neighbours1: int = 16,
-    centres2: int = 16,
-    radius2: float = 0.6,
-    neighbours2: int = 16,
-    dropout: float = 0.5,
-) -> PointLabeller:
+@sized(replace(LITE_TEACHER, dropout=0.5))
+def pointnet2_segmentation_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointLabeller:
     """PointNet++ with feature propagation for clouds of a few hundred points on a CPU."""
-    first, second = Ball(centres1, radius1, neighbours1), Ball(centres2, radius2, neighbours2)
-    return _labeller(shape, classes, first, second, width, dropout)
+    return _labeller(shape, classes, sizes)

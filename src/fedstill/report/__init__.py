@@ -2,6 +2,6 @@
 
 from fedstill.report.command import command
 from fedstill.report.page import write_report
-from fedstill.report.shards import partition_tables
+from fedstill.report.shards import Table, partition_tables
 
-__all__ = ["command", "partition_tables", "write_report"]
+__all__ = ["Table", "command", "partition_tables", "write_report"]

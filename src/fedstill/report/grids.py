@@ -109,34 +109,38 @@ def partitions(runs: Sequence[Facts], tables: Mapping[str, Table]) -> list[Figur
         if run.title in tables:
             shared.setdefault(repr(tables[run.title]), []).append(run)
     # One scale for all, or an even partition would look as lopsided as a skewed one.
-    most = max((count for group in shared.values() for row in tables[group[0].title] for count in row), default=1)
-    return [_partition(number, group, tables[group[0].title], most) for number, group in enumerate(shared.values())]
+    drawn = [tables[group[0].title] for group in shared.values()]
+    most = max((count for table in drawn for row in table.counts for count in row), default=1)
+    groups = zip(shared.values(), drawn, strict=True)
+    return [_partition(number, group, table, most) for number, (group, table) in enumerate(groups)]
 
 
 def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> Figure:
-    run, shown = group[0], table[:_COLUMNS]
-    classes = [str(name) for name in run.config["classes"]]
-    sizes = [sum(row) for row in table]
-    held = [sum(count > 0 for count in row) for row in table]
+    run, shown, by = group[0], table.counts[:_COLUMNS], table.by
+    sizes = [sum(row) for row in table.counts]
+    held = [sum(count > 0 for count in row) for row in table.counts]
     titles = listed([each.quoted for each in group])
+    columns = [list(column) for column in zip(*shown, strict=True)]
     numbers = len(shown) <= _NUMBERS
-    spread = f"{_range(sizes)} samples of {_range(held)} classes each"
+    several = {"class": "classes", "kind": "kinds of things"}[by]
+    spread = f"{_range(sizes)} samples of {_range(held)} {several} each"
+    points = " Every point has a label of its own: counted are whole clouds." if by == "kind" else ""
     name = describe.part(run.experiment.partition)
-    cut = f" The first {_COLUMNS} clients are shown." if len(table) > _COLUMNS else ""
+    cut = f" The first {_COLUMNS} clients are shown." if len(sizes) > _COLUMNS else ""
     return Figure(
         f"partition-{number}",
         name,
-        f"Samples by client and class, {name}: {len(table):,} clients have {spread}.",
-        f"Samples by client and class in {titles}. Clients have {spread}.{cut}",
+        f"Samples by client and {by}, {name}: {len(sizes):,} clients have {spread}.",
+        f"Samples by client and {by} in {titles}. Clients have {spread}.{points}{cut}",
         [
             {
                 "type": "heatmap",
                 "x": list(range(len(shown))),
-                "y": [f"{name} " for name in classes],
+                "y": [f"{name} " for name in table.names],
                 # The square root lets a handful of samples be seen beside a thousand.
-                "z": [[row[index] ** 0.5 for row in shown] for index in range(len(classes))],
-                "text": [[f"{row[index]:,}" if row[index] else "" for row in shown] for index in range(len(classes))],
-                "customdata": [[row[index] for row in shown] for index in range(len(classes))],
+                "z": [[count**0.5 for count in column] for column in columns],
+                "text": [[f"{count:,}" if count else "" for count in column] for column in columns],
+                "customdata": columns,
                 "texttemplate": "%{text}" if numbers else "",
                 "textfont": {"size": 10},
                 "colorscale": [[step / 3, f"var(--shade-{step})"] for step in range(4)],
@@ -145,13 +149,13 @@ def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> 
                 "showscale": False,
                 "xgap": 1 if numbers else 0,
                 "ygap": 1,
-                "hovertemplate": "client %{x}, class %{y}: %{customdata:,} samples<extra></extra>",
+                "hovertemplate": f"client %{{x}}, {by} %{{y}}: %{{customdata:,}} samples<extra></extra>",
             }
         ],
         {
-            "height": 110 + max(60, 20 * min(len(classes), 40)),
+            "height": 110 + max(60, 20 * min(len(table.names), 40)),
             "xaxis": whole_axis("client", len(shown), showgrid=False),
-            "yaxis": axis("class", type="category", autorange="reversed", showgrid=False),
+            "yaxis": axis(by, type="category", autorange="reversed", showgrid=False),
         },
     )
 

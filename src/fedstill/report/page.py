@@ -58,7 +58,7 @@ def write_report(
 ) -> Path:
     """Compare finished runs, by title, in one HTML file that opens from disk without a network.
 
-    `tables` are clients x classes counts by title; left out, they are cut again from the data where that is here
+    `tables` say by title who has what; left out, they are cut again from the data where that is here
     (`data_root`), and an empty mapping leaves them out of the report.
     """
     if not runs:

@@ -1,19 +1,30 @@
-"""Who has what: the clients x classes tables of simulated runs, cut again from their data."""
+"""Who has what: the tables of clients in simulated runs, cut again from their data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fedstill.core.errors import InputError
+from fedstill.data.parts import has_point_labels, kind_names, shape_kinds
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 
-Table = list[list[int]]
+
+@dataclass(frozen=True)
+class Table:
+    """Samples by client (rows) and class; where every point has a label, whole clouds by the kind of thing they show,
+    which is what partitions go by."""
+
+    counts: list[list[int]]
+    names: tuple[str, ...]  # of the columns
+    by: Literal["class", "kind"] = "class"
 
 
 def partition_tables(runs: Mapping[str, Run], data_root: Path | None = None) -> dict[str, Table]:
-    """Samples by client and class, for the runs whose data is here and has not changed.
+    """Who has what, for the runs whose data is here and has not changed.
 
     A partition follows from data, seed and settings, so it need not be kept with the run. Data that is elsewhere is
     no error: the report then goes without that picture.
@@ -38,8 +49,8 @@ def _table(run: Run, data_root: Path | None) -> Table | None:
         plan = make_plan(run.experiment, data_root)
     except InputError:
         return None
-    labels = plan.clients.data.labels()
-    if labels is None or labels.ndim != 1 or plan.bundle.fingerprint() != run.config["fingerprint"]:
+    if plan.bundle.fingerprint() != run.config["fingerprint"]:
         return None
-    counts: Table = plan.clients.shards.table(labels, len(plan.bundle.classes)).tolist()
-    return counts
+    names = kind_names(plan.bundle)
+    counts = plan.clients.shards.table(shape_kinds(plan.clients.data), len(names))
+    return Table(counts.tolist(), names, "kind" if has_point_labels(plan.bundle.train) else "class")

@@ -26,7 +26,8 @@ def task_kind(data: Dataset, model: str, name: str) -> type[Classification]:
     Both `data` and `model` must be about points, or both about whole samples.
     """
     points = has_point_labels(data)
-    fits = [each for each in models.names() if getattr(models[each], "labels_points", False) == points]
+    wanted: type[Classification] = Segmentation if points else Classification
+    fits = [each for each in models.names() if task_of(each) is wanted]
     if model not in fits and points:
         known = ", ".join(fits)
         raise InputError(
@@ -34,7 +35,12 @@ def task_kind(data: Dataset, model: str, name: str) -> type[Classification]:
         )
     if model not in fits:
         raise InputError(f"model {model!r} labels every point of a cloud, but {name} has one label for each sample")
-    return Segmentation if points else Classification
+    return wanted
+
+
+def task_of(model: str) -> type[Classification]:
+    """The task that a model's answers are for, where there is no data to ask: a finished run knows its model."""
+    return Segmentation if getattr(models[model], "labels_points", False) else Classification
 
 
 @dataclass(frozen=True)

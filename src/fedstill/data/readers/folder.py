@@ -33,18 +33,22 @@ def read(folder: Path, found: Findings) -> Raw:
     if not every:
         found.faults.append(f"{folder} has no images in class folders ({', '.join(sorted(SUFFIXES))})")
         return Raw({}, classes)
-    sizes = Counter(picture.size for picture in every)
-    size, usual = sizes.most_common(1)[0]
-    if usual < len(every):
-        found.notes.append(
-            f"images have {len(sizes)} sizes: {len(every) - usual:,} of {len(every):,} "
-            f"are resized to the most common, {size[0]}x{size[1]}"
-        )
-    mode = "L" if all(picture.grey for picture in every) else "RGB"
+    mode, size = _common(every, found)
     raw = Raw({}, classes)
     for part, survey in pictures.items():
         raw.splits[part] = _decoded(survey, mode, size, homes[part], found)
     return raw
+
+
+def read_unlabelled(folder: Path, found: Findings) -> Array | None:
+    """The images that lie in the folder itself, by name; None where there are none, or there are class folders."""
+    if present(folder):
+        return None
+    pictures = _pictures(_images(folder), 0, found)
+    if not pictures:
+        return None
+    mode, size = _common(pictures, found)
+    return _decoded(pictures, mode, size, folder, found).inputs
 
 
 def _homes(folder: Path) -> dict[Part, Path]:
@@ -60,11 +64,29 @@ def _survey(home: Path, classes: tuple[str, ...], found: Findings) -> list[_Pict
         others = sum(1 for path in place.iterdir() if path.is_file()) - len(images)
         if others:
             found.notes.append(f"{others:,} files in {place} are not images and are left out")
-        for path in images:
-            with found.collecting():
-                size, mode = header(path)
-                pictures.append(_Picture(path, classes.index(place.name), size, mode in GREY_MODES))
+        pictures += _pictures(images, classes.index(place.name), found)
     return pictures
+
+
+def _pictures(paths: list[Path], label: int, found: Findings) -> list[_Picture]:
+    pictures: list[_Picture] = []
+    for path in paths:
+        with found.collecting():
+            size, mode = header(path)
+            pictures.append(_Picture(path, label, size, mode in GREY_MODES))
+    return pictures
+
+
+def _common(pictures: list[_Picture], found: Findings) -> tuple[str, tuple[int, int]]:
+    """Pillow's mode and the size that all these images are brought to."""
+    sizes = Counter(picture.size for picture in pictures)
+    size, usual = sizes.most_common(1)[0]
+    if usual < len(pictures):
+        found.notes.append(
+            f"images have {len(sizes)} sizes: {len(pictures) - usual:,} of {len(pictures):,} "
+            f"are resized to the most common, {size[0]}x{size[1]}"
+        )
+    return "L" if all(picture.grey for picture in pictures) else "RGB", size
 
 
 def _decoded(survey: list[_Picture], mode: str, size: tuple[int, int], home: Path, found: Findings) -> Split:

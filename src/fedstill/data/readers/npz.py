@@ -60,6 +60,19 @@ def read(path: Path, found: Findings) -> Raw:
     return raw
 
 
+def read_unlabelled(path: Path) -> Array | None:
+    """The samples of an archive that holds no labels, under a name of any habit; None where it holds labels."""
+    samples = [inputs for habit in _HABITS for part, (inputs, _) in habit.splits.items() if part in ("train", "whole")]
+    labels = {labels for habit in _HABITS for _, labels in habit.splits.values()}
+    with _opened(path) as archive:
+        if labels & set(archive.files):
+            return None
+        for key in samples:
+            if key in archive.files:
+                return _array(archive, key, path)
+    return None
+
+
 def _labelled(split: Split, found: Findings) -> Split:
     """The samples that have a label."""
     have = split.labels >= 0 if split.labels.ndim == 1 and split.labels.dtype.kind == "i" else None

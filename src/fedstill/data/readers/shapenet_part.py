@@ -36,6 +36,7 @@ _SOME = 3  # missing shapes named one by one
 
 Clouds = NDArray[np.float32]
 Numbers = NDArray[np.int64]
+Names = tuple[str, ...]
 
 
 class Parts(NamedTuple):
@@ -47,8 +48,11 @@ class Parts(NamedTuple):
     names: tuple[str, ...]
 
 
-def read(folder: Path, found: Findings, points: int = POINTS) -> tuple[dict[str, Parts], tuple[str, ...]]:
-    """Normalised splits, and the names of the parts, which are numbered anew where a download lacks some of them."""
+def read(folder: Path, found: Findings, points: int = POINTS) -> tuple[dict[str, Parts], Names, Names]:
+    """Normalised splits, the names of the parts, and those of the kinds.
+
+    Parts are numbered anew where a download lacks some of them.
+    """
     home = next((place for place in (folder, *sorted(folder.glob("*/"))) if (place / KINDS).is_file()), None)
     if home is None:
         raise InputError(f"{folder} holds no {KINDS}, with which ShapeNet-part begins")
@@ -67,7 +71,7 @@ def read(folder: Path, found: Findings, points: int = POINTS) -> tuple[dict[str,
             names = tuple(str(every[rows[at]]) for at in here)
             splits[split] = Parts(clouds[here], labels[here], kind[here], names)
         start += len(paths)
-    return splits, classes
+    return splits, classes, tuple(kinds.values())
 
 
 def _kinds(path: Path) -> dict[str, str]:

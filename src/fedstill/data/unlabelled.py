@@ -1,0 +1,47 @@
+"""Data to distil on: any data set, or files that nobody labelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fedstill.core.dataset import ArrayDataset
+from fedstill.core.errors import InputError
+from fedstill.data.bundle import Bundle
+from fedstill.data.files import FromFiles
+from fedstill.data.lookup import look_up
+from fedstill.data.readers import folder, npz
+from fedstill.data.readers.raw import Array, Findings
+from fedstill.data.tidy import as_inputs
+
+
+def load_proxy(name: str, root: Path | None = None) -> Bundle:
+    """The data set of that name; also an archive without labels (`npz:FILE`) or images without class folders.
+
+    Unlabelled files make a bundle without classes: something to learn on, nothing to be tested on.
+    """
+    loader, source = look_up(name, root)
+    if isinstance(loader, FromFiles) and source.path is not None:
+        found = Findings()
+        inputs = _unlabelled(source.path, found)
+        found.refuse(name)
+        if inputs is not None:
+            return _without_classes(name, inputs, source.path)
+    return loader(source)
+
+
+def _unlabelled(path: Path, found: Findings) -> Array | None:
+    if path.is_dir():
+        return folder.read_unlabelled(path, found)
+    return npz.read_unlabelled(path) if path.suffix.lower() == ".npz" else None
+
+
+def _without_classes(name: str, array: Array, path: Path) -> Bundle:
+    if not len(array):
+        raise InputError(f"{name} holds no samples")
+    inputs, kind = as_inputs(array, str(path))
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        raise InputError(f"{name} has samples that hold NaN or infinity")
+    data = ArrayDataset(inputs=inputs)
+    return Bundle(name, train=data, test=data, classes=(), kind=kind, shape=tuple(inputs.shape[1:]))

@@ -1,0 +1,90 @@
+"""The numbers that make one PointNet++ another: a model by name is a set of them, and any can be set otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import Parameter, Signature
+from typing import TypeVar
+
+from fedstill.core.errors import InputError
+from fedstill.models.pointnet2_levels import Ball, SetAbstraction
+
+Made = TypeVar("Made")
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Two levels that sample, with so many centres and neighbours within a radius, and the unit of all widths."""
+
+    width: int
+    centres1: int
+    radius1: float
+    neighbours1: int
+    centres2: int
+    radius2: float
+    neighbours2: int
+    dropout: float  # in the head
+
+    def __post_init__(self) -> None:
+        if self.centres2 > self.centres1:
+            raise InputError(f"the second level samples the first: {self.centres2} of {self.centres1} is too many")
+
+    @property
+    def balls(self) -> tuple[Ball, Ball]:
+        return (
+            Ball(self.centres1, self.radius1, self.neighbours1),
+            Ball(self.centres2, self.radius2, self.neighbours2),
+        )
+
+    def levels(self) -> tuple[SetAbstraction, SetAbstraction, SetAbstraction]:
+        """Set abstraction from points to one vector; widths in units of `width`: 1-1-2, 2-2-4, 4-8-16."""
+        (first, second), w = self.balls, self.width
+        return (
+            SetAbstraction(first, 0, (w, w, 2 * w)),
+            SetAbstraction(second, 2 * w, (2 * w, 2 * w, 4 * w)),
+            SetAbstraction(None, 4 * w, (4 * w, 8 * w, 16 * w)),
+        )
+
+
+TEACHER = Sizes(
+    width=64,
+    centres1=512,
+    radius1=0.2,
+    neighbours1=32,
+    centres2=128,
+    radius2=0.4,
+    neighbours2=64,
+    dropout=0.4,
+)
+STUDENT = replace(TEACHER, width=32, centres1=256, neighbours1=16, centres2=64, neighbours2=32)
+# Fewer centres that see farther, for shapes that a coarse look tells apart.
+LITE_TEACHER = replace(
+    TEACHER, width=32, centres1=64, radius1=0.3, neighbours1=16, centres2=16, radius2=0.6, neighbours2=16
+)
+LITE_STUDENT = replace(LITE_TEACHER, width=16, neighbours1=8, neighbours2=8)
+
+
+def sized(sizes: Sizes) -> Callable[[Callable[[Shape, int, Sizes], Made]], Callable[..., Made]]:
+    """Make a builder of a function that takes sizes: these, of which callers may set any by keyword.
+
+    The builder's signature names every size with its default, as if each had been written out: `build_model` and
+    lists of models read it.
+    """
+    keywords = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=getattr(sizes, field.name), annotation=field.type)
+        for field in fields(Sizes)
+    ]
+    places = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("shape", "classes")]
+
+    def make(function: Callable[[Shape, int, Sizes], Made]) -> Callable[..., Made]:
+        @wraps(function)
+        def builder(shape: Shape, classes: int, **changes: float) -> Made:
+            return function(shape, classes, replace(sizes, **changes))  # type: ignore[arg-type]
+
+        builder.__signature__ = Signature([*places, *keywords])  # type: ignore[attr-defined]
+        return builder
+
+    return make
