@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedstill.core.errors import FedstillError, InputError, RunError
     from fedstill.federation.launch import distill, run
     from fedstill.federation.result import Run
+    from fedstill.studies.study import Study, study
 
 # Loaded when first used, so that `import fedstill` and `fedstill --help` do not wait for torch.
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
     "fedstill.federation.launch": ("distill", "run"),
     "fedstill.federation.result": ("Run",),
+    "fedstill.studies.study": ("Study", "study"),
 }
 
 __all__ = [
@@ -33,9 +35,11 @@ __all__ = [
     "InputError",
     "Run",
     "RunError",
+    "Study",
     "__version__",
     "distill",
     "run",
+    "study",
 ]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.config import given_by, make_experiment, recipe_names, recipes
+from fedstill.config import given_by, make_experiment, recipe_by, recipe_names, recipes
 from fedstill.core.errors import InputError
 
 RECIPE = """
@@ -130,7 +130,7 @@ def test_a_yml_file_will_do(tmp_path: Path) -> None:
 
 
 def test_every_recipe_that_ships_is_a_sound_experiment_in_all_its_layers() -> None:
-    for name in recipe_names():
+    for name in recipe_names(study=False):  # of studies, tests/studies looks after that
         content = recipes._read(recipes.recipe_folder() / f"{name}.yaml")
         for preset in (None, *content.get("presets", {})):
             for variant in (None, *content.get("variants", {})):
@@ -163,3 +163,48 @@ def test_a_file_named_like_a_method_does_not_hide_it(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fedavg").write_text("")
     assert given_by("fedavg") == {"method": "fedavg"}
+
+
+STUDY = (
+    RECIPE
+    + """
+grid:
+  method: [fedavg, fedprox]
+  seed: [7, 42]
+columns: method
+"""
+)
+
+
+def test_a_study_is_refused_where_one_experiment_is_wanted(tmp_path: Path) -> None:
+    path = written(tmp_path, STUDY)
+    assert complaint(path) == (
+        f"the recipe {path} is a study, a grid of experiments over method, seed: run it with `fedstill study {path}`"
+    )
+    assert "run it with `fedstill study" in complaint(path, "lite")
+
+
+def test_a_preset_without_a_grid_is_one_experiment(tmp_path: Path) -> None:
+    path = written(tmp_path, STUDY.replace("lite: {", "lite: {seed: 1, grid: {seed: null, method: null}, "))
+    assert given_by(path, "lite")["seed"] == 1
+
+
+def test_a_recipe_for_a_study(tmp_path: Path) -> None:
+    recipe = recipe_by(written(tmp_path, STUDY), "lite")
+    assert (recipe.name, recipe.about, recipe.columns) == ("table", "A table of nothing.", "method")
+    assert recipe.grid == {"method": ["fedavg", "fedprox"], "seed": [7, 42]}
+    assert recipe.experiment["rounds"] == 10
+
+
+def test_a_method_or_an_experiment_has_no_grid(recipe: str) -> None:
+    assert recipe_by("fedavg").grid == {}
+    assert recipe_by(recipe).grid == {}
+
+
+def test_studies_are_told_from_other_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, STUDY, "study.yaml")
+    written(tmp_path, RECIPE, "single.yaml")
+    monkeypatch.setattr(recipes, "recipe_folder", lambda: tmp_path)
+    assert list(recipe_names()) == ["single", "study"]
+    assert list(recipe_names(study=True)) == ["study"]
+    assert list(recipe_names(study=False)) == ["single"]

@@ -75,10 +75,78 @@ def run(
         experiments.run(chosen, out, engine, workers, data_root, device, quiet, json)
 
 
+@app.command()
+def study(
+    recipe: Annotated[str, typer.Argument(help="A recipe, its file, or a results file (.json) to draw again.")],
+    set_: Set = None,
+    out: Out = Path("runs"),
+    workers: Annotated[int, typer.Option(help="Worker processes, at most one for each core.")] = 1,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="What the table shows, e.g. accuracy, best, personal; repeatable.")
+    ] = None,
+    table: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Write, or extend, a small file of all figures (.json).")] = None,
+    data_root: Root = None,
+    device: Device = "cpu",
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be run and stop.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a grid of experiments, or go on with it, and show its table."""
+    from fedstill.cli import studies
+
+    wanted = studies.Wanted(metric or ["accuracy"], table, results, json, quiet)
+    if recipe.endswith(".json"):
+        studies.show_results(Path(recipe), wanted)
+        return
+    made = studies.assemble(recipe, preset, variant, set_ or [], plugin or [], data_root, device)
+    act = studies.show_plan if dry_run else studies.run
+    act(made, out, workers, retry_failed, wanted)
+
+
+@app.command()
+def distill(
+    student: Annotated[str, typer.Option(help="The student's model, by name.")],
+    teacher: Annotated[list[Path] | None, typer.Option(help="A run's folder; repeat it for several.")] = None,
+    teacher_file: Annotated[Path | None, typer.Option(help="Or weights of your own (.safetensors).")] = None,
+    teacher_model: Annotated[str | None, typer.Option(help="The model of --teacher-file, by name.")] = None,
+    teacher_call: Annotated[str | None, typer.Option(help="Or module:function that makes a torch module.")] = None,
+    teacher_checkpoint: Annotated[str, typer.Option(help="Of a run: last, best or selected.")] = "last",
+    objective: Annotated[str, typer.Option(help="E.g. vanilla, or dkd:temperature=4.")] = "vanilla",
+    labels: Annotated[str, typer.Option(help="use, no-ce or withhold.")] = "use",
+    proxy: Annotated[str | None, typer.Option(help="Data to distil on; else the training split.")] = None,
+    data: Data = None,
+    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    data_root: Root = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the experiment and stop.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    json: Json = False,
+) -> None:
+    """Distil a teacher into a student, go on with an interrupted distillation, or show a finished one."""
+    from fedstill.cli import distilling, experiments
+
+    sources = distilling.sources(teacher or [], teacher_file, teacher_model, teacher_call, teacher_checkpoint)
+    flags = experiments.Flags(data=data, rounds=epochs, seed=seed, set_=set_ or [])
+    chosen = distilling.assemble(sources, student, objective, labels, proxy, flags, plugin or [])
+    if dry_run:
+        experiments.show_plan(chosen, data_root, json)
+    else:
+        experiments.run(chosen, out, "in-process", 1, data_root, device, quiet, json)
+
+
 @app.command(name="list")
 def list_(
     what: Annotated[
-        str | None, typer.Argument(help="methods, datasets, models, partitions, policies, engines or recipes.")
+        str | None, typer.Argument(help="methods, datasets, models, partitions, policies, engines, recipes or studies.")
     ] = None,
     plugin: Plugin = None,
     json: Json = False,
@@ -130,6 +198,39 @@ def predict(
     from fedstill.cli import runs
 
     runs.predict(run, files, which, client, device, plugin or [], json)
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    file: Annotated[Path, typer.Argument(help="What to write: .onnx, or .pt2 for torch.export.", metavar="FILE")],
+    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
+    client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="8-bit weights (.onnx), with their accuracy measured.")] = False,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Write a run's model as a file for other runtimes, checked against PyTorch."""
+    from fedstill.cli import exporting
+
+    exporting.export(run, file, which, client, int8, data_root, plugin or [], json)
+
+
+@app.command()
+def latency(
+    runs: Annotated[list[Path], typer.Argument(help="Runs' folders; of two, teacher first.", metavar="RUN...")],
+    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
+    passes: Annotated[int, typer.Option(help="Timed passes for each figure.")] = 100,
+    seconds: Annotated[float, typer.Option(help="End a setting early after so long, with 5 passes or more.")] = 20.0,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Parameters, bytes and milliseconds of models, in PyTorch and in onnxruntime."""
+    from fedstill.cli import exporting
+
+    exporting.latency(runs, which, passes, seconds, data_root, plugin or [], json)
 
 
 @app.command()

@@ -15,12 +15,16 @@ from fedstill.federation.launch import distillation, use_plugins
 def sources(
     runs: Sequence[Path], file: Path | None, model: str | None, call: str | None, which: str
 ) -> list[dict[str, Any]]:
-    """The teachers as an experiment names them; exactly one way of naming them is allowed."""
+    """The teachers as an experiment names them: runs, or one of the user's own."""
     own = file is not None or call is not None
-    if bool(runs) == own:
-        raise InputError("name the teacher: runs with --teacher, or your own with --teacher-file or --teacher-call")
+    if not runs and not own:
+        raise InputError("name the teacher: a run with --teacher, or your own with --teacher-file or --teacher-call")
+    if runs and own:
+        raise InputError("teachers are either runs (--teacher) or one of your own (--teacher-file, --teacher-call)")
     if model is not None and file is None:
         raise InputError("--teacher-model says what model --teacher-file holds: give both")
+    if own and which != "last":
+        raise InputError("--teacher-checkpoint chooses one of a run's models: give --teacher")
     if runs:
         return [{"run": str(run), "which": which} for run in runs]
     return [{"file": None if file is None else str(file), "model": model, "call": call}]

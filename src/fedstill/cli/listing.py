@@ -29,7 +29,8 @@ SHELVES: dict[str, Callable[[], dict[str, str]]] = {
     "partitions": _registered(partitions),  # type: ignore[arg-type]
     "policies": _registered(policies),  # type: ignore[arg-type]
     "engines": _registered(engines),  # type: ignore[arg-type]
-    "recipes": recipe_names,
+    "recipes": lambda: recipe_names(study=False),
+    "studies": lambda: recipe_names(study=True),
 }
 
 
@@ -42,5 +43,7 @@ def show(what: str | None, plugins: Sequence[Path], as_json: bool) -> None:
         print_json(shown)
         return
     for name, parts in shown.items():
+        if not parts and what is None:
+            continue
         table(name, ("name", "what it is"), sorted(parts.items()))
         console.print()

@@ -1,8 +1,12 @@
-"""Recipes: experiments written down as YAML, with presets (scale) and variants (reading) laid over them."""
+"""Recipes: experiments written down as YAML, with presets (scale) and variants (reading) laid over them.
+
+A recipe with a section `grid` is a study: its experiment is run once for every combination of the values listed there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,19 @@ from fedstill.config.assemble import overlay
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.methods import methods
 
-_KEYS = {"about", "experiment", "presets", "variants"}
+_KEYS = {"about", "experiment", "grid", "columns", "rows", "presets", "variants"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe with its layers applied: an experiment and, for a study, the lists of values that it is varied by."""
+
+    name: str
+    about: str
+    experiment: dict[str, Any]
+    grid: dict[str, list[Any]]
+    columns: str | None = None  # the axis that a table shows across
+    rows: tuple[str, ...] = ()  # the axes that it shows down, from the outermost
 
 
 def recipe_folder() -> Path:
@@ -22,24 +38,86 @@ def recipe_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
 
 
-def recipe_names() -> dict[str, str]:
-    """The recipes that ship with the package, each with its sentence."""
-    return {path.stem: str(_read(path).get("about", "")) for path in sorted(recipe_folder().glob("*.yaml"))}
+def recipe_names(study: bool | None = None) -> dict[str, str]:
+    """The recipes that ship with the package, each with its sentence: all, only studies, or only the others."""
+    shipped = {path.stem: _read(path) for path in sorted(recipe_folder().glob("*.yaml"))}
+    return {
+        name: str(content.get("about", ""))
+        for name, content in shipped.items()
+        if study is None or study == bool(content.get("grid"))
+    }
 
 
 def given_by(name: str, preset: str | None = None, variant: str | None = None) -> dict[str, Any]:
     """The configuration behind a method's name, a shipped recipe's name, or the path of a recipe file."""
+    recipe = recipe_by(name, preset, variant)
+    if recipe.grid:
+        raise InputError(
+            f"the recipe {name} is a study, a grid of experiments over {', '.join(recipe.grid)}:"
+            f" run it with `fedstill study {name}`"
+        )
+    return recipe.experiment
+
+
+def recipe_by(name: str | Mapping[str, Any], preset: str | None = None, variant: str | None = None) -> Recipe:
+    """The recipe of that name or in that file, or one given as a mapping, with a preset and a variant laid over it."""
+    if isinstance(name, Mapping):
+        return _layered(_checked(dict(name), "given"), "study", "given", preset, variant)
     if name in methods:
         if preset or variant:
             raise InputError(f"{name!r} is a method, and only recipes have presets and variants")
-        return {"method": name}
+        return Recipe(name, methods.summary(name), {"method": name}, {})
     path = Path(name) if name.endswith((".yaml", ".yml")) else recipe_folder() / f"{name}.yaml"
     if not path.is_file():
         known = [*methods.names(), *recipe_names()]
         raise InputError(f"no method or recipe is called {name!r}: {did_you_mean(name, known)}")
-    recipe = _read(path)
-    layers = [_layer(recipe, "presets", preset, path), _layer(recipe, "variants", variant, path)]
-    return overlay(recipe["experiment"], *layers)
+    return _layered(_read(path), path.stem, str(path), preset, variant)
+
+
+def _layered(content: Mapping[str, Any], name: str, where: str, preset: str | None, variant: str | None) -> Recipe:
+    """Layers change settings of the experiment and, below `grid`, the axes: a list replaces one, null takes it out."""
+    experiment = dict(content["experiment"])
+    grid = _grid(content, f"the recipe {where}")
+    axes = set(grid)
+    for section, chosen in (("presets", preset), ("variants", variant)):
+        layer = dict(_layer(content, section, chosen, where))
+        changes = _grid(layer, f"the recipe {where}: the {section[:-1]} {chosen!r}", removing=True)
+        layer.pop("grid", None)
+        grid = {axis: values for axis, values in (grid | changes).items() if values is not None}
+        axes |= set(grid)
+        if fixed := sorted(set(layer) & set(grid)):
+            raise InputError(
+                f"the recipe {where}: the {section[:-1]} {chosen!r} sets {fixed[0]!r}, which the grid varies:"
+                f" write `grid: {{{fixed[0]}: [...]}}` in it"
+            )
+        experiment = overlay(experiment, layer)
+    columns, rows = content.get("columns"), content.get("rows") or []
+    rows = [rows] if isinstance(rows, str) else rows
+    if not isinstance(rows, list):
+        raise InputError(f"the recipe {where}: rows must be a list of axes of the grid")
+    axes = {axis.removesuffix("?") for axis in axes}
+    for hint in [*rows, *([] if columns is None else [columns])]:
+        if hint not in axes:
+            raise InputError(f"the recipe {where} has no axis {hint!r}: {did_you_mean(str(hint), axes)}")
+    left = {axis.removesuffix("?") for axis in grid}
+    present = tuple(axis for axis in rows if axis in left and axis != columns)
+    return Recipe(name, str(content.get("about", "")), experiment, grid, columns if columns in left else None, present)
+
+
+def _grid(content: Mapping[str, Any], where: str, removing: bool = False) -> dict[str, Any]:
+    grid = content.get("grid") or {}
+    if not isinstance(grid, Mapping):
+        raise InputError(f"{where}: grid must be a mapping from settings to lists of values")
+    for axis, values in grid.items():
+        if not isinstance(axis, str):
+            raise InputError(f"{where}: the grid's {axis!r} is not the name of a setting")
+        if values is None and removing:
+            continue
+        if not isinstance(values, list):
+            raise InputError(f"{where}: the grid's {axis!r} must be a list of values (got {values!r})")
+        if not values:
+            raise InputError(f"{where}: the grid's {axis!r} is an empty list, so nothing would be run")
+    return dict(grid)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -47,22 +125,26 @@ def _read(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"the recipe {path} cannot be read: {' '.join(str(error).split())}") from None
+    return _checked(content, str(path))
+
+
+def _checked(content: Any, where: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("experiment"), dict):
-        raise InputError(f"the recipe {path} needs a section `experiment` with at least a `method`")
+        raise InputError(f"the recipe {where} needs a section `experiment` with at least a `method`")
     if unknown := sorted(set(map(str, content)) - _KEYS):
-        raise InputError(f"the recipe {path} has an unknown section {unknown[0]!r}: {did_you_mean(unknown[0], _KEYS)}")
+        raise InputError(f"the recipe {where} has an unknown section {unknown[0]!r}: {did_you_mean(unknown[0], _KEYS)}")
     return content
 
 
-def _layer(recipe: Mapping[str, Any], section: str, name: str | None, path: Path) -> Mapping[str, Any]:
+def _layer(recipe: Mapping[str, Any], section: str, name: str | None, where: str) -> Mapping[str, Any]:
     if name is None:
         return {}
     layers = recipe.get(section) or {}
     if not isinstance(layers, Mapping):
-        raise InputError(f"the recipe {path}: {section} must be a mapping from names to settings")
+        raise InputError(f"the recipe {where}: {section} must be a mapping from names to settings")
     if name not in layers:
-        raise InputError(f"the recipe {path} has no {section[:-1]} {name!r}: {did_you_mean(name, map(str, layers))}")
+        raise InputError(f"the recipe {where} has no {section[:-1]} {name!r}: {did_you_mean(name, map(str, layers))}")
     layer = layers[name] or {}
     if not isinstance(layer, Mapping):
-        raise InputError(f"the recipe {path}: the {section[:-1]} {name!r} must hold settings")
+        raise InputError(f"the recipe {where}: the {section[:-1]} {name!r} must hold settings")
     return layer

@@ -1,0 +1,234 @@
+"""`fedstill study`: a grid of experiments, from its plan to its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fedstill.cli.screen import console, errors, print_json, table
+from fedstill.config.assemble import parse_value
+from fedstill.core.errors import InputError, RunError
+from fedstill.core.files import write_atomically
+from fedstill.core.numbers import duration, share
+from fedstill.studies import Results, Study, load_results, make_table
+from fedstill.studies.agenda import Job
+from fedstill.studies.crew import crew_size
+from fedstill.studies.grid import called
+from fedstill.studies.ledger import Ledger
+from fedstill.studies.table import check_metric
+from fedstill.studies.tally import Tally
+from fedstill.studies.worker import Outcome
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a study should leave behind: tables of which metrics, and files."""
+
+    metrics: Sequence[str]
+    table: Path | None
+    results: Path | None
+    as_json: bool
+    quiet: bool
+
+
+def settings_from(assignments: Sequence[str]) -> dict[str, Any]:
+    """`key=value` settings as a mapping; a list in JSON replaces all values of an axis."""
+    pairs = [assignment.partition("=") for assignment in assignments]
+    for assignment, (key, separator, _) in zip(assignments, pairs, strict=True):
+        if not separator or not key.strip():
+            raise InputError(f"cannot read the setting {assignment!r}: write key=value, e.g. training.rate=0.01")
+    return {key.strip(): parse_value(text.strip()) for key, _, text in pairs}
+
+
+def assemble(
+    recipe: str,
+    preset: str | None,
+    variant: str | None,
+    assignments: Sequence[str],
+    plugins: Sequence[Path],
+    data_root: Path | None,
+    device: str,
+) -> Study:
+    return Study(
+        recipe,
+        settings_from(assignments),
+        preset=preset,
+        variant=variant,
+        plugins=plugins,
+        data_root=data_root,
+        device=device,
+    )
+
+
+def run(study: Study, out: Path, workers: int, retry_failed: bool, wanted: Wanted) -> None:
+    older = _check(wanted)
+    if older is not None:
+        study.results(out).extended(older, study.identities())  # refused now if they do not belong together
+    display = StudyDisplay(wanted.quiet or wanted.as_json)
+    try:
+        results = study.run(out, workers=workers, retry_failed=retry_failed, watcher=display)
+    finally:
+        display.close()
+    _leave(study, results, older, wanted)
+    if results.failures:
+        _complain(results, len(study.expand()), wanted.as_json)
+
+
+def show_results(file: Path, wanted: Wanted) -> None:
+    """Draw the tables of a results file again, without any runs."""
+    _check(Wanted(wanted.metrics, wanted.table, None, wanted.as_json, wanted.quiet))
+    _tell(load_results(file), wanted)
+
+
+def show_plan(study: Study, out: Path, workers: int, retry_failed: bool, wanted: Wanted) -> None:
+    """What would be run; data that is not here is said, and is no error. Files are written of what is there."""
+    older = _check(wanted)
+    agenda = study.agenda
+    tally = Tally(Ledger(out), agenda.jobs, crew_size(workers), retry_failed)
+    counts = {"experiments": len(agenda.cells), "runs": tally.total, "done": tally.done, "failed": len(tally.failures)}
+    left = tally.seconds_left()
+    if wanted.as_json:
+        cells = [
+            {"cell": cell.labels, "experiment": cell.experiment.model_dump(mode="json")} for cell in study.expand()
+        ]
+        print_json(
+            {"study": study.recipe.name, **counts, "seconds_left": left, "missing": agenda.missing, "cells": cells}
+        )
+    else:
+        rows = [(axis, str(len(values)), ", ".join(v.label for v in values)) for axis, values in study.axes.items()]
+        table("", ("varied", "values", ""), rows, right=(1,))
+        same = counts["experiments"] - counts["runs"]
+        told = [f"{counts['experiments']} experiments"] if same else []
+        told += [f"{counts['runs']} runs", f"{counts['done']} done", f"{counts['failed']} failed"]
+        console.print(f"\n{study.recipe.name}: {', '.join(told)}", highlight=False)
+        if left is not None and tally.waiting:
+            console.print(f"about {duration(left)} left with {crew_size(workers)} worker(s)", highlight=False)
+        for sentence in agenda.missing.values():
+            console.print(f"cannot run here: {sentence}", highlight=False, markup=False)
+    if wanted.results or wanted.table:
+        _leave(
+            study, study.results(out), older, Wanted(wanted.metrics, wanted.table, wanted.results, True, True), False
+        )
+
+
+def _check(wanted: Wanted) -> Results | None:
+    """Refuse what could not be written at the end; gives the results that the file holds already."""
+    for metric in wanted.metrics:
+        check_metric(metric)
+    for path in (wanted.table, wanted.results):
+        if path is not None and (path.is_dir() or not _folder_above(path).is_dir()):
+            raise InputError(f"cannot write {path}: it is a folder, or below something that is none")
+    return load_results(wanted.results) if wanted.results is not None and wanted.results.exists() else None
+
+
+def _folder_above(path: Path) -> Path:
+    """The nearest folder above that exists."""
+    return next(parent for parent in path.absolute().parents if parent.exists())
+
+
+def _leave(study: Study, results: Results, older: Results | None, wanted: Wanted, say: bool = True) -> None:
+    if wanted.results is not None:
+        if older is not None:
+            results = results.extended(older, study.identities())
+        results.save(wanted.results)
+    _tell(results, wanted, say)
+
+
+def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
+    tables = [make_table(results, metric) for metric in wanted.metrics]
+    if wanted.table is not None:
+        text = "\n".join(made.markdown() for made in tables)
+        wanted.table.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(wanted.table, text.encode())
+    if not say:
+        return
+    if wanted.as_json:
+        print_json(_summary(results, wanted.metrics))
+        return
+    for metric, made in zip(wanted.metrics, tables, strict=True):
+        fitting = made if made.width <= console.width else make_table(results, metric, long=True)
+        console.print(f"{fitting.caption}\n", highlight=False, markup=False)
+        table("", fitting.header, fitting.rows, right=range(fitting.labels, len(fitting.header)))
+        console.print()
+
+
+def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
+    axes = list(results.axes)
+    runs = [
+        {"cell": dict(zip(axes, cell, strict=True)), "identity": row.identity, **row.figures}
+        for cell, row in results.runs.items()
+    ]
+    failures = [
+        {"cell": dict(zip(axes, cell, strict=True)), "error": error} for cell, error in results.failures.items()
+    ]
+    tables = {metric: make_table(results, metric).markdown() for metric in metrics}
+    return {"study": results.study, "axes": results.axes, "runs": runs, "failures": failures, "tables": tables}
+
+
+def _complain(results: Results, total: int, as_json: bool) -> None:
+    """A line for every experiment that failed (with --json they are in the object), and a sentence to end with."""
+    if not as_json:
+        for cell, error in results.failures.items():
+            labels = called(dict(zip(results.axes, cell, strict=True)))
+            errors.print(f"failed: {labels or results.study}: {error}", highlight=False, markup=False, soft_wrap=True)
+    raise RunError(f"{len(results.failures)} of {total} experiments failed: see to the reason, then add --retry-failed")
+
+
+class StudyDisplay:
+    """One bar for the whole study in a terminal, a line for every run elsewhere, nothing where quiet."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.bar: Progress | None = None
+        self.waited = False
+
+    def start(self, tally: Tally) -> None:
+        if self.quiet or not tally.waiting:
+            return
+        if not errors.is_terminal:
+            errors.print(f"{tally.total} runs, {tally.done} done{self._left(tally)}", highlight=False)
+            return
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[told]}"),
+            console=errors,
+            transient=True,
+        )
+        self.bar.start()
+        self.bar.add_task("study", total=tally.total, completed=tally.done, told=self._left(tally).lstrip(", "))
+
+    def settled(self, tally: Tally, job: Job, outcome: Outcome) -> None:
+        if self.quiet:
+            return
+        how = f"accuracy {share(tally.accuracy.get(job))}" if outcome.state == "done" else f"failed: {outcome.error}"
+        over = tally.done + len(tally.failures)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=over, told=self._left(tally).lstrip(", "))
+            if outcome.state == "failed":
+                self.bar.console.print(f"{job.cell}: {how}", highlight=False, markup=False)
+        else:
+            line = f"{over}/{tally.total} {job.cell}: {how}{self._left(tally)}"
+            errors.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def waiting(self, tally: Tally, number: int) -> None:
+        if not self.quiet and not self.waited:
+            self.waited = True
+            errors.print(f"waiting for {number} run(s) that another process is working on", highlight=False)
+
+    def close(self) -> None:
+        """Give the terminal back, also when the study was interrupted."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def _left(self, tally: Tally) -> str:
+        left = tally.seconds_left()
+        failed = f", {len(tally.failures)} failed" if tally.failures else ""
+        return f"{failed}, about {duration(left)} left" if left is not None and tally.waiting else failed

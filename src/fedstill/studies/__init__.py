@@ -1,0 +1,8 @@
+"""Studies: grids of experiments with seeds, run into one folder and read as one table."""
+
+from fedstill.studies.grid import Cell
+from fedstill.studies.results import Results, load_results
+from fedstill.studies.study import Study
+from fedstill.studies.table import METRICS, Table, make_table
+
+__all__ = ["METRICS", "Cell", "Results", "Study", "Table", "load_results", "make_table"]

@@ -1,0 +1,174 @@
+"""A study's numbers in a small file: what was varied, and a line of figures for every run.
+
+The file can be committed and extended run by run, and its tables can be drawn again without the runs themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import InputError
+from fedstill.core.files import write_atomically
+from fedstill.federation.result import Run
+
+FORMAT = 1
+Figures = dict[str, float | None]
+Labels = tuple[str, ...]  # of a cell, in the order of the axes
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one cell, and the identity of the run that they come from."""
+
+    identity: str
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that tables are made from. Equal `source` means that rows may stand in one table."""
+
+    study: str
+    about: str
+    source: dict[str, Any]  # the experiment that was varied, the user's settings, the behaviour version
+    axes: dict[str, dict[str, Any]]  # by axis and label, what the label stands for
+    columns: str | None
+    rows: tuple[str, ...]
+    runs: dict[Labels, Row] = field(default_factory=dict)
+    failures: dict[Labels, str] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, self.encode().encode())
+
+    def encode(self) -> str:
+        """JSON with one line a run, so that differences between two versions of a file can be read."""
+        names = [*dict.fromkeys(name for row in self.runs.values() for name in row.figures)]
+        used = [name for name in names if any(row.figures.get(name) is not None for row in self.runs.values())]
+        head = {
+            "format": FORMAT,
+            "study": self.study,
+            "about": self.about,
+            "source": self.source,
+            "axes": self.axes,
+            "columns": self.columns,
+            "rows": list(self.rows),
+            "figures": [*self.axes, "identity", *used],
+        }
+        parts = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
+        lines = [[*cell, row.identity, *(row.figures.get(name) for name in used)] for cell, row in self.runs.items()]
+        parts.append(_lines("runs", lines))
+        parts.append(_lines("failures", [[*cell, error] for cell, error in self.failures.items()]))
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+    def extended(self, older: Results, identities: Mapping[Labels, str]) -> Results:
+        """These results together with those of a file, where ours win.
+
+        `identities` are those of this study's cells: an old row of such a cell whose identity is another one (its data
+        changed, or the code that computed it) is dropped.
+        """
+        self._check_same(older)
+        axes = {axis: {**older.axes[axis], **values} for axis, values in self.axes.items()}
+        kept = {cell: row for cell, row in older.runs.items() if identities.get(cell, row.identity) == row.identity}
+        runs = kept | self.runs
+        failures = {cell: error for cell, error in (older.failures | self.failures).items() if cell not in runs}
+        order = {axis: {label: number for number, label in enumerate(values)} for axis, values in axes.items()}
+
+        def place(cell: Labels) -> list[int]:
+            return [order[axis].get(label, -1) for axis, label in zip(axes, cell, strict=True)]
+
+        return replace(
+            self,
+            axes=axes,
+            runs={cell: runs[cell] for cell in sorted(runs, key=place)},
+            failures={cell: failures[cell] for cell in sorted(failures, key=place)},
+        )
+
+    def _check_same(self, older: Results) -> None:
+        if list(self.axes) != list(older.axes):
+            raise InputError(
+                f"the results there vary {', '.join(older.axes)}, and this study varies {', '.join(self.axes)}:"
+                " name another file"
+            )
+        for axis, values in self.axes.items():
+            for label, meaning in values.items():
+                if label in older.axes[axis] and older.axes[axis][label] != meaning:
+                    raise InputError(
+                        f"in the results there, {axis} {label!r} stands for something else: name another file"
+                    )
+        for what, value in self.source.items():
+            if older.source.get(what) != value:
+                raise InputError(
+                    f"the results there are of another experiment ({what}: {older.source.get(what)!r}, and"
+                    f" {value!r} here): name another file"
+                )
+
+
+def load_results(path: Path) -> Results:
+    """Read a results file; one that is not such a file gets a sentence."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise InputError(f"{path} has format {content['format']}, and this version of fedstill reads {FORMAT}")
+        width = len(content["axes"])
+        names = content["figures"][width + 1 :]
+        return Results(
+            content["study"],
+            content["about"],
+            content["source"],
+            content["axes"],
+            content["columns"],
+            tuple(content["rows"]),
+            {
+                tuple(line[:width]): Row(line[width], dict(zip(names, line[width + 1 :], strict=True)))
+                for line in content["runs"]
+            },
+            {tuple(line[:width]): str(line[width]) for line in content["failures"]},
+        )
+    except FileNotFoundError:
+        raise InputError(f"there is no results file {path}") from None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read as a study's results: {type(error).__name__}: {error}") from None
+
+
+def figures_of(run: Run) -> Figures:
+    """What a study keeps of a run."""
+    result, journal = run.result, run.journal
+    evaluated = [record for record in journal if "metrics" in record]
+    last = evaluated[-1]
+    accuracy, class_accuracy, personal = result["accuracy"], result["class_accuracy"], result["personal"] or {}
+    figures: dict[str, Any] = {
+        "accuracy": accuracy.get("last"),
+        "class_accuracy": class_accuracy.get("last"),
+        "best": accuracy.get("best"),
+        "best_class_accuracy": class_accuracy.get("best"),
+        "selected": accuracy.get("selected"),
+        "constant": last["metrics"].get("constant"),
+        "non_finite": sum(not record["finite"] for record in evaluated) / len(evaluated),
+        "negative_variances": max(record.get("negative_variances", 0.0) for record in evaluated),
+        "personal": personal.get("mean"),
+        "personal_std": personal.get("std"),
+        "personal_own": personal.get("own_mean"),
+        "bytes_up": result["bytes"]["up"],
+        "seconds": round(run.seconds, 1),
+        **{f"also.{name}": value for name, value in result.get("also", {}).items()},
+        **{f"facts.{name}": value for name, value in result.get("facts", {}).items()},
+    }
+    return {name: _number(value) for name, value in figures.items()}
+
+
+def _number(value: Any) -> float | None:
+    """Six digits are more than any accuracy has; what is not a number is left out, since JSON has no word for it."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else round(value, 6)
+
+
+def _lines(key: str, lines: Sequence[Iterable[Any]]) -> str:
+    inner = ",\n".join(json.dumps(list(line), ensure_ascii=False) for line in lines)
+    return f'"{key}": [\n{inner}\n]' if lines else f'"{key}": []'

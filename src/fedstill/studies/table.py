@@ -1,0 +1,143 @@
+"""A study's table: mean and sample standard deviation over seeds, one axis across and the others down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import fmean, stdev
+
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.numbers import MISSING, count
+from fedstill.studies.grid import SEED, called
+from fedstill.studies.results import Labels, Results
+
+# By name: what it is, its unit, and what its values are multiplied by.
+METRICS: dict[str, tuple[str, str, float]] = {
+    "accuracy": ("test accuracy after the last round", "%", 100),
+    "class_accuracy": ("class accuracy (mean recall) after the last round", "%", 100),
+    "best": ("test accuracy of the best round (optimistic: the test set chose it)", "%", 100),
+    "best_class_accuracy": ("class accuracy of the round with the best test accuracy", "%", 100),
+    "selected": ("test accuracy of the round that validation data chose", "%", 100),
+    "personal": ("mean test accuracy of the clients' own models", "%", 100),
+    "personal_std": ("spread over clients of their own models' test accuracy", "%", 100),
+    "personal_own": ("accuracy of the clients' own models on their own mix of classes", "%", 100),
+    "constant": ("share of the most predicted class in the last round", "%", 100),
+    "non_finite": ("share of rounds whose model is not finite", "%", 100),
+    "negative_variances": ("largest share in any round of negative running variances", "%", 100),
+    "bytes_up": ("traffic from the clients, all rounds together", "MiB", 1 / 2**20),
+    "seconds": ("time of a run", "s", 1),
+}
+_FURTHER = {"also.": "%", "facts.": ""}  # figures that only some methods have, by the beginning of their names
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text: what it shows, its header and its rows; the first `labels` columns name the row."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    labels: int
+
+    @property
+    def width(self) -> int:
+        """Characters that it takes to show it without breaking a line, two blanks between columns."""
+        columns = zip(self.header, *self.rows, strict=True)
+        return sum(max(map(len, column)) + 2 for column in columns) - 2
+
+    def markdown(self) -> str:
+        rule = ["---"] * self.labels + ["---:"] * (len(self.header) - self.labels)
+        lines = [[_escaped(text) for text in line] for line in (self.header, rule, *self.rows)]
+        return "\n".join([f"{self.caption}.", "", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+
+
+def check_metric(metric: str) -> None:
+    if metric not in METRICS and not metric.startswith(tuple(_FURTHER)):
+        raise InputError(f"unknown metric {metric!r}: {did_you_mean(metric, [*METRICS, 'also.NAME', 'facts.NAME'])}")
+
+
+def make_table(results: Results, metric: str = "accuracy", long: bool = False) -> Table:
+    """The study as a table of one metric; `long` puts every axis down, for where the table would be too wide."""
+    check_metric(metric)
+    axes = {axis: list(labels) for axis, labels in results.axes.items()}
+    varied = [axis for axis, labels in axes.items() if axis != SEED and len(labels) > 1]
+    down = [axis for axis in results.rows if axis in varied]
+    down += [axis for axis in varied if axis not in down]
+    across = results.columns if results.columns in varied else (down[-1] if len(down) > 1 else None)
+    if long:
+        across = None
+    down = [axis for axis in down if axis != across]
+    places = [dict(zip(varied, labels, strict=True)) for labels in product(*(axes[axis] for axis in varied))]
+    numbers = {len(_values(results, metric, place)) for place in places}
+    bracketed = len(numbers) > 1 and max(numbers) > 1
+    rows = []
+    for labels in product(*(axes[axis] for axis in down)):
+        held = dict(zip(down, labels, strict=True))
+        places = [{**held, across: label} for label in axes[across]] if across else [held]
+        rows.append((*labels, *(_entry(results, metric, place, bracketed) for place in places)))
+    shown = axes[across] if across else [metric.replace("_", " ")]
+    header = (*(axis.replace("_", " ") for axis in down), *shown)
+    return Table(_caption(results, metric, axes, numbers), header, tuple(_thinned(rows, len(down))), len(down))
+
+
+def _values(results: Results, metric: str, held: dict[str, str]) -> list[float]:
+    rows = [row for cell, row in results.runs.items() if _matches(results, cell, held)]
+    return [value for row in rows if (value := row.figures.get(metric)) is not None]
+
+
+def _matches(results: Results, cell: Labels, held: dict[str, str]) -> bool:
+    return all(held.get(axis, label) == label for axis, label in zip(results.axes, cell, strict=True))
+
+
+def _entry(results: Results, metric: str, held: dict[str, str], bracketed: bool) -> str:
+    values = _values(results, metric, held)
+    if not values:
+        failed = any(_matches(results, cell, held) for cell in results.failures)
+        return "failed" if failed else MISSING
+    text = spread([value * _scale(metric)[1] for value in values])
+    return f"{text} ({len(values)})" if bracketed else text
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and sample standard deviation; a single value has no spread.
+
+    >>> spread([90.0, 91.0, 92.0]), spread([50.0])
+    ('91.00 ± 1.00', '50.00')
+    """
+    mean = f"{fmean(values):.2f}"
+    return f"{mean} ± {stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def _scale(metric: str) -> tuple[str, float]:
+    if metric in METRICS:
+        return METRICS[metric][1], METRICS[metric][2]
+    unit = next(unit for beginning, unit in _FURTHER.items() if metric.startswith(beginning))
+    return unit, 100.0 if unit == "%" else 1.0
+
+
+def _caption(results: Results, metric: str, axes: dict[str, list[str]], numbers: set[int]) -> str:
+    what, unit = METRICS[metric][0] if metric in METRICS else metric, _scale(metric)[0]
+    what = f"{what}, in {unit}" if unit else what
+    most = max(numbers, default=0)
+    if most > 1:
+        what += f": mean ± sample standard deviation over {count(most, 'seed')}"
+    if len(numbers) > 1 and most > 1:
+        what += "; in brackets, how many runs there are"
+    fixed = called({axis: labels[0] for axis, labels in axes.items() if len(labels) == 1})
+    return f"{results.study}: {what}" + (f" ({fixed})" if fixed else "")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _thinned(rows: list[tuple[str, ...]], labels: int) -> list[tuple[str, ...]]:
+    """A label that is the same as in the row above is not repeated, except for the innermost."""
+    thinned = []
+    for number, row in enumerate(rows):
+        same = 0
+        while number and same < labels - 1 and rows[number - 1][same] == row[same]:
+            same += 1
+        thinned.append(("",) * same + row[same:])
+    return thinned

@@ -1,0 +1,198 @@
+"""The results file: written, read, extended; and the tables made from it, with numbers derived by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill.core.errors import InputError
+from fedstill.studies import Results, load_results, make_table
+from fedstill.studies.results import Row
+
+ACCURACY = {
+    ("iid", "fedavg", "1"): 0.90,
+    ("iid", "fedavg", "2"): 0.92,
+    ("iid", "fedavg", "3"): 0.94,
+    ("iid", "fedprox", "1"): 0.5,
+    ("iid", "fedprox", "2"): 0.5,
+    ("iid", "fedprox", "3"): 0.5,
+    ("skewed", "fedavg", "1"): 0.1,
+    ("skewed", "fedavg", "2"): 0.2,
+    ("skewed", "fedavg", "3"): 0.6,
+    ("skewed", "fedprox", "1"): 0.3,
+    ("skewed", "fedprox", "2"): 0.3,
+    ("skewed", "fedprox", "3"): 0.45,
+}
+
+
+def results(**changes: Any) -> Results:
+    axes = {
+        "partition": {"iid": "iid", "skewed": {"label": "skewed", "name": "dirichlet", "alpha": 0.1}},
+        "method": {"fedavg": "fedavg", "fedprox": "fedprox"},
+        "seed": {"1": 1, "2": 2, "3": 3},
+    }
+    runs = {
+        cell: Row(f"id-{'-'.join(cell)}", {"accuracy": value, "personal": None, "bytes_up": 3 * 2**19})
+        for cell, value in ACCURACY.items()
+    }
+    source = {"experiment": {"data": "digits", "rounds": 2}, "settings": {}, "behaviour": 1}
+    return replace(Results("small", "Nothing much.", source, axes, None, (), runs, {}), **changes)
+
+
+def test_mean_and_sample_standard_deviation() -> None:
+    """By hand, in %: 90, 92, 94 have mean 92 and deviation sqrt((4 + 0 + 4) / 2) = 2.
+
+    10, 20, 60: mean 30, sqrt((400 + 100 + 900) / 2) = 26.46. 30, 30, 45: mean 35, sqrt((25 + 25 + 100) / 2) = 8.66.
+    """
+    table = make_table(results())
+    assert table.header == ("partition", "fedavg", "fedprox")
+    assert table.rows == (("iid", "92.00 ± 2.00", "50.00 ± 0.00"), ("skewed", "30.00 ± 26.46", "35.00 ± 8.66"))
+    assert table.caption == (
+        "small: test accuracy after the last round, in %: mean ± sample standard deviation over three seeds"
+    )
+
+
+def test_the_recipe_says_what_goes_across() -> None:
+    table = make_table(results(columns="partition"))
+    assert table.header == ("method", "iid", "skewed")
+    assert table.rows[0] == ("fedavg", "92.00 ± 2.00", "30.00 ± 26.46")
+
+
+def test_a_table_that_is_too_wide_has_everything_down() -> None:
+    table = make_table(results(), long=True)
+    assert table.header == ("partition", "method", "accuracy")
+    assert table.rows[:2] == (("iid", "fedavg", "92.00 ± 2.00"), ("", "fedprox", "50.00 ± 0.00"))
+    assert table.width == len("partition  fedprox  30.00 ± 26.46")
+
+
+def test_rows_go_down_in_the_order_asked_for() -> None:
+    table = make_table(results(rows=("method",)), long=True)
+    assert table.header == ("method", "partition", "accuracy")
+    assert make_table(results(rows=("method",))).header == ("method", "iid", "skewed")
+
+
+def test_one_seed_has_no_spread_and_a_single_value_goes_into_the_caption() -> None:
+    axes = results().axes | {"seed": {"1": 1}, "partition": {"iid": "iid"}}
+    some = {cell: row for cell, row in results().runs.items() if cell[0] == "iid" and cell[2] == "1"}
+    table = make_table(results(axes=axes, runs=some))
+    assert table.header == ("method", "accuracy")
+    assert table.rows == (("fedavg", "90.00"), ("fedprox", "50.00"))
+    assert table.caption == "small: test accuracy after the last round, in % (iid, seed 1)"
+
+
+def test_what_is_missing_or_failed_is_said() -> None:
+    runs = {cell: row for cell, row in results().runs.items() if cell[:2] in (("iid", "fedavg"), ("iid", "fedprox"))}
+    del runs["iid", "fedavg", "3"]
+    table = make_table(results(runs=runs, failures={("skewed", "fedavg", "1"): "no luck"}))
+    assert table.rows == (("iid", "91.00 ± 1.41 (2)", "50.00 ± 0.00 (3)"), ("skewed", "failed", "–"))  # noqa: RUF001
+    assert "in brackets, how many runs there are" in table.caption
+    one = make_table(results(runs={("iid", "fedavg", "1"): results().runs["iid", "fedavg", "1"]}))
+    assert one.rows == (("iid", "90.00", "–"), ("skewed", "–", "–"))  # noqa: RUF001
+    assert "brackets" not in one.caption
+
+
+def test_other_metrics_have_their_units() -> None:
+    assert make_table(results(), "bytes_up").rows[0][1] == "1.50 ± 0.00"
+    assert "in MiB" in make_table(results(), "bytes_up").caption
+    assert make_table(results(), "personal").rows[0][1] == "–"  # noqa: RUF001
+    assert make_table(results(), "also.average").rows[0][1] == "–"  # noqa: RUF001
+    with pytest.raises(InputError, match="unknown metric 'acuracy': did you mean 'accuracy'"):
+        make_table(results(), "acuracy")
+
+
+def test_a_file_gives_the_same_results_and_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "results.json"
+    before = results(failures={("skewed", "fedprox", "4"): "no „luck“"}, columns="method", rows=("partition",))
+    before.save(path)
+    after = load_results(path)
+    assert after.encode().encode() == path.read_bytes()
+    assert make_table(after).markdown() == make_table(before).markdown()
+    assert after.failures == before.failures
+    assert "personal" not in path.read_text(), "a figure that nobody has takes no room"
+    assert path.stat().st_size < 2500
+
+
+def test_the_table_in_markdown() -> None:
+    axes = results().axes | {"method": {"fedavg": 1, "fedprox": 2}}
+    lines = make_table(results(axes=axes)).markdown().splitlines()
+    assert lines[1:] == [
+        "",
+        "| partition | fedavg | fedprox |",
+        "| --- | ---: | ---: |",
+        "| iid | 92.00 ± 2.00 | 50.00 ± 0.00 |",
+        "| skewed | 30.00 ± 26.46 | 35.00 ± 8.66 |",
+    ]
+
+
+def part(of: Results, *seeds: str) -> Results:
+    """The same study with these seeds alone."""
+    runs = {cell: row for cell, row in of.runs.items() if cell[2] in seeds}
+    return replace(of, axes=of.axes | {"seed": {seed: int(seed) for seed in seeds}}, runs=runs)
+
+
+def test_results_grow_run_by_run() -> None:
+    whole = results()
+    first = part(whole, "1")
+    both = part(whole, "2").extended(first, {})
+    assert len(both.runs) == 8
+    assert part(whole, "3").extended(both, {}).encode() == whole.encode()
+    assert whole.extended(both, {}).encode() == whole.encode()
+
+
+def test_the_order_of_a_grown_file_is_that_of_its_axes() -> None:
+    grown = part(results(), "1").extended(part(results(), "3"), {})
+    assert [cell[2] for cell in grown.runs] == ["3", "1"] * 4
+
+
+def test_ours_wins_and_what_failed_then_is_mended() -> None:
+    cell = ("iid", "fedavg", "1")
+    others = {key: row for key, row in results().runs.items() if key != cell}
+    older = results(runs=others, failures={cell: "no luck"})
+    assert results().extended(older, {}).failures == {}
+    ours = results(runs={("iid", "fedavg", "2"): Row("id-iid-fedavg-2", {"accuracy": 0.0})})
+    merged = ours.extended(older, {})
+    assert merged.runs["iid", "fedavg", "2"].figures["accuracy"] == 0.0
+    assert merged.failures == {cell: "no luck"}
+
+
+def test_a_row_of_another_run_is_dropped() -> None:
+    """The data has changed since: the cell is the same, its identity is not."""
+    identities = {cell: row.identity for cell, row in results().runs.items()} | {("iid", "fedavg", "1"): "other"}
+    merged = results(runs={}).extended(results(), identities)
+    assert set(results().runs) - set(merged.runs) == {("iid", "fedavg", "1")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"source": {"experiment": {"data": "digits", "rounds": 3}}}, "of another experiment (experiment: "),
+        ({"axes": {"method": {}}, "runs": {}}, "the results there vary method, and this study varies partition,"),
+        ({"axes": results().axes | {"seed": {"1": 2}}}, "seed '1' stands for something else"),
+    ],
+    ids=["experiment", "axes", "labels"],
+)
+def test_what_does_not_belong_together_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        results().extended(results(**changes), {})
+    assert says in str(caught.value)
+    assert "name another file" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"format": 1}', "\x00"])
+def test_a_broken_file_gets_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="cannot be read as a study's results"):
+        load_results(path)
+    with pytest.raises(InputError, match="there is no results file"):
+        load_results(tmp_path / "nowhere.json")
+
+
+def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    path.write_text(results().encode().replace('"format": 1', '"format": 2'))
+    with pytest.raises(InputError, match="has format 2"):
+        load_results(path)

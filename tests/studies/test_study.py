@@ -1,0 +1,254 @@
+"""Studies as they are run: once each, whoever asks; interrupted, killed, failed, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill.config import make_experiment
+from fedstill.core.errors import InputError
+from fedstill.federation.folder import RunFolder
+from fedstill.federation.launch import launch
+from fedstill.studies import Results, Study, worker
+from fedstill.studies.agenda import Job
+from fedstill.studies.ledger import Ledger
+from fedstill.studies.study import study as run_study
+from fedstill.studies.tally import Tally
+
+Make = Callable[..., dict[str, Any]]
+CHILD = Path(__file__).with_name("counting.py")
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods of the runs that were launched, in order."""
+    told: list[str] = []
+
+    def noted(experiment: Any, **options: Any) -> Any:
+        told.append(experiment.method.name)
+        return launch(experiment, **options)
+
+    monkeypatch.setattr(worker, "launch", noted)
+    return told
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException) -> None:
+    """From now on this method's runs raise an error."""
+    inner = worker.launch
+
+    def broken(experiment: Any, **options: Any) -> Any:
+        if experiment.method.name == method:
+            raise error
+        return inner(experiment, **options)
+
+    monkeypatch.setattr(worker, "launch", broken)
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    left_out = {"timing.json", ".lock", "checkpoint-previous.safetensors"}
+    files = [path for path in out.rglob("*") if path.is_file() and path.name not in left_out]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+
+
+def test_every_run_is_done_once_and_shared_between_studies(recipe: Make, tmp_path: Path, launched: list[str]) -> None:
+    results = Study(recipe()).run(tmp_path)
+    assert launched == ["fedavg", "fedavg", "fedprox", "fedprox", "centralised", "centralised"]
+    assert len(results.runs) == 6
+    assert results.failures == {}
+    wider = Study(recipe({"seed": [42, 7, 1], "method": ["fedprox", "fedavg"]}))
+    assert len(wider.run(tmp_path).runs) == 6
+    assert launched[6:] == ["fedprox", "fedavg"], "only the new seed"
+    assert Study(recipe()).run(tmp_path) == results
+    assert len(launched) == 8
+
+
+def test_the_figures_are_those_of_the_runs(recipe: Make, tmp_path: Path) -> None:
+    """Of a method with personal models; the journal's last line and the result must agree with the study's row."""
+    results = run_study(recipe({"method": ["local-only"]}), out=tmp_path, rounds=2, seed=3)
+    ((cell, row),) = results.runs.items()
+    run = Ledger(tmp_path).run(row.identity)
+    assert run is not None
+    assert cell == ("local-only",)
+    assert run.experiment.seed == 3
+    assert row.figures["accuracy"] == round(run.accuracy, 6)
+    assert row.figures["best"] == round(run.best_accuracy, 6)
+    assert row.figures["personal"] == round(run.journal[-1]["personal"]["mean"], 6)
+    assert row.figures["personal_std"] == round(run.journal[-1]["personal"]["std"], 6)
+    assert row.figures["bytes_up"] == sum(record["bytes"]["up"] for record in run.journal)
+    assert row.figures["non_finite"] == 0
+
+
+def test_a_failing_run_is_recorded_and_the_rest_goes_on(
+    recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: list[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        failing(patch, "fedprox", ValueError("no\nsuch luck"))
+        results = Study(recipe()).run(tmp_path)
+    assert results.failures == {("fedprox", seed): "ValueError: no such luck" for seed in ("7", "42")}
+    assert len(results.runs) == 4
+    record = json.loads(next((tmp_path / "failures").iterdir()).read_text())
+    assert record["experiment"]["method"]["name"] == "fedprox"
+    assert "ValueError: no" in record["details"]
+
+    launched.clear()
+    assert Study(recipe()).run(tmp_path) == results, "what failed is left alone"
+    assert launched == []
+    mended = Study(recipe()).run(tmp_path, retry_failed=True)
+    assert launched == ["fedprox", "fedprox"]
+    assert (len(mended.runs), mended.failures) == (6, {})
+    assert list((tmp_path / "failures").iterdir()) == []
+
+
+def test_what_cannot_be_planned_is_a_failure_too(recipe: Make, tmp_path: Path) -> None:
+    results = Study(recipe({"clients": [5000, 2]}, method="fedavg")).run(tmp_path)
+    assert results.failures == {("5000",): "5,000 clients cannot share 1,438 samples: ask for at most 1,438"}
+    assert list(results.runs) == [("2",)]
+
+
+def test_an_interrupted_study_goes_on(
+    recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: list[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        failing(patch, "fedprox", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            Study(recipe()).run(tmp_path)
+    assert len(Study(recipe()).results(tmp_path).runs) == 2
+    launched.clear()
+    assert len(Study(recipe()).run(tmp_path).runs) == 6
+    assert launched == ["fedprox", "fedprox", "centralised", "centralised"]
+
+
+def test_missing_data_is_refused_before_anything_runs(recipe: Make, tmp_path: Path) -> None:
+    study = Study(recipe({"data": ["digits", "mnist"]}, method="fedavg"))
+    assert list(study.agenda.missing) == ["mnist"]
+    with pytest.raises(InputError, match=r"the study cannot run here: .*mnist"):
+        study.run(tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_a_crew_of_nobody_is_refused(recipe: Make, tmp_path: Path, workers: int) -> None:
+    with pytest.raises(InputError, match="at least one is needed"):
+        Study(recipe()).run(tmp_path, workers=workers)
+
+
+def test_a_run_that_somebody_else_works_on_is_revisited_at_the_end(recipe: Make, tmp_path: Path) -> None:
+    """The lock of the first run is held until everything else is done; then it is freed, and the run is done too."""
+    study = Study(recipe())
+    first = make_experiment(study.expand()[0].given)
+    path = launch(first, out=tmp_path).path
+    (path / "result.json").rename(path / "hidden")
+    lock = RunFolder(path).lock()
+    order: list[str] = []
+
+    class Watcher:
+        def start(self, tally: Tally) -> None: ...
+
+        def settled(self, tally: Tally, job: Job, outcome: Any) -> None:
+            order.append(str(job.cell))
+
+        def waiting(self, tally: Tally, number: int) -> None:
+            assert (number, len(order)) == (1, 5)
+            lock.release()
+
+    assert len(study.run(tmp_path, watcher=Watcher()).runs) == 6
+    assert order[-1] == "fedavg, seed 7"
+
+
+def test_a_lock_taken_in_the_last_moment_is_no_failure(recipe: Make, tmp_path: Path) -> None:
+    cell = Study(recipe()).expand()[0]
+    folder = launch(make_experiment(cell.given), out=tmp_path).path
+    lock = RunFolder(folder).lock()
+    assert worker.perform(cell.given, worker.Place(str(tmp_path))).state == "busy"
+    lock.release()
+    assert worker.perform(cell.given, worker.Place(str(tmp_path))).state == "done"
+
+
+def test_time_left_is_that_of_the_same_method(recipe: Make, tmp_path: Path) -> None:
+    """Runs of fedavg took 10 s and 20 s, that of fedprox 100 s; left are one of each and one of a method never seen.
+
+    With one worker: 15 + 100 + the mean of all, 130 / 3; with two, half of it.
+    """
+    grid = {"method": ["fedavg", "fedprox", "fedavgm"], "seed": [1, 2, 3]}
+    study = Study(recipe(grid))
+    jobs = study.agenda.jobs
+    taken = {jobs[0]: 10.0, jobs[1]: 20.0, jobs[3]: 100.0}
+    for job, seconds in taken.items():
+        path = launch(make_experiment(job.cell.given), out=tmp_path).path
+        RunFolder(path).save_timing({"rounds": [seconds], "checkpoints": []})
+    wanted = [*taken, jobs[2], jobs[4], jobs[6]]
+    expected = 15 + 100 + 130 / 3
+    assert Tally(Ledger(tmp_path), wanted, 1).seconds_left() == pytest.approx(expected)
+    assert Tally(Ledger(tmp_path), wanted, 2).seconds_left() == pytest.approx(expected / 2)
+    assert Tally(Ledger(tmp_path), wanted[3:], 1).seconds_left() is None
+
+
+def child(recipe: str, out: Path, log: Path, workers: int = 1) -> subprocess.Popen[str]:
+    command = [sys.executable, str(CHILD), recipe, str(out), str(log), str(workers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_share_the_work(recipe: Make, written: Callable[..., str], tmp_path: Path) -> None:
+    file = written(recipe({"method": ["fedavg", "fedprox"], "seed": [1, 2, 3]}))
+    both = [child(file, tmp_path / "runs", tmp_path / "log") for _ in range(2)]
+    for process in both:
+        out, err = process.communicate(timeout=300)
+        assert (process.returncode, out.strip()) == (0, "6"), err
+    started = (tmp_path / "log").read_text().split()
+    assert len(started) == len(set(started)) == 6, "nothing was done twice"
+    alone: Results = Study(file).run(tmp_path / "alone")
+    assert contents(tmp_path / "runs") == contents(tmp_path / "alone")
+    assert list(alone.runs) == list(Study(file).results(tmp_path / "runs").runs)
+
+
+def test_a_killed_study_leaves_nobody_behind_and_goes_on(
+    recipe: Make, written: Callable[..., str], tmp_path: Path
+) -> None:
+    """Killed, with SIGKILL, while two workers are at it: they go too, and the rest is done by the next attempt."""
+    file = written(recipe({"method": ["fedavg", "fedprox"], "seed": [1, 2]}, rounds=8))
+    out = tmp_path / "runs"
+    process = child(file, out, tmp_path / "log", workers=2)
+    deadline = time.monotonic() + 120
+    while not list(out.glob("*/result.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    done = list(out.glob("*/result.json"))
+    assert 1 <= len(done) < 4
+    study = Study(file)
+    ledger = Ledger(out)
+    while any(ledger.busy(job.identity) for job in study.agenda.jobs):
+        assert time.monotonic() < deadline, "a worker has outlived its study"
+        time.sleep(0.05)
+    assert len(study.run(out).runs) == 4
+    assert Study(file).run(tmp_path / "whole").failures == {}
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_worker_that_dies_is_one_failure(recipe: Make, tmp_path: Path) -> None:
+    """A plugin whose data set ends the process that loads it, anywhere but in the process that planned the study."""
+    plugin = tmp_path / "deadly.py"
+    plugin.write_text(
+        "import os\n"
+        "from fedstill.data.bundle import datasets\n"
+        f"HOME = {os.getpid()}\n"
+        "@datasets.register('deadly')\n"
+        "def deadly(source):\n"
+        "    '''Not for long.'''\n"
+        "    if os.getpid() != HOME:\n"
+        "        os._exit(9)\n"
+        "    return datasets['digits'](source)\n"
+    )
+    study = Study(recipe({"data": ["deadly", "digits"]}, method="fedavg"), plugins=[plugin])
+    results = study.run(tmp_path / "runs", workers=2)
+    assert results.failures == {("deadly",): "its worker process ended with code 9"}
+    assert list(results.runs) == [("digits",)]
