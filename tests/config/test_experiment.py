@@ -141,6 +141,8 @@ OTHERWISE: dict[str, Any] = {
     "attack": "sign-flip",
     "privacy": "client-level",
     "clients": 11,
+    "objective": "vanilla",
+    "teachers": [{"run": "somewhere"}],
     "rounds": 11,
     "seed": 1,
     "training.epochs": 4,

@@ -1,110 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
-from fedstill.core.client import answer
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset
-from fedstill.core.kinds import load_state
+from fedstill.core.dataset import ArrayDataset
 from fedstill.core.message import Message, digest
-from fedstill.core.protocols import Client, Lost, Method, Profile, Reply, Turn
+from fedstill.core.protocols import Lost
 from fedstill.core.streams import Streams
-from fedstill.core.task import Output, Tensors
+from fedstill.core.task import Tensors
 from fedstill.core.training import Training
 from fedstill.methods import Centralised, FedAvg, methods
 from fedstill.methods.fedavg import FedAvgSettings
 from fedstill.tasks.classification import Classification
 
-
-class Point(nn.Module):
-    """One weight, a float buffer that remembers the last mean of the data, and a counter of batches."""
-
-    def __init__(self, start: float) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([float(start)]))
-        self.register_buffer("mean", torch.zeros(1))
-        self.register_buffer("batches", torch.tensor(0))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if self.training:
-            self.mean.copy_(inputs.mean(dim=0))
-            self.batches.add_(1)
-        return self.w - inputs
-
-
-@dataclass(frozen=True)
-class Quadratic:
-    """A task whose loss is the mean of (w - a)^2 / 2 over the data a: its gradient is w - mean(a)."""
-
-    start: float = 0.0
-    architectures: tuple[str, ...] = ("point",)
-    terms: tuple[str, ...] = ("half-square",)
-
-    def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
-        model = Point(self.start)
-        if state is not None:
-            load_state(model, state)
-        return model
-
-    def forward(self, model: nn.Module, batch: Batch) -> Output:
-        away = model(batch["inputs"])
-        return Output(away, away, {"half-square": 0.5 * away.square().mean()})
-
-    def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        raise NotImplementedError
-
-    def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
-        return batch
-
-    def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
-        raise NotImplementedError
-
-
-@dataclass
-class Site:
-    """Clients with data of their own, as an engine and the loop would run them."""
-
-    method: Method
-    task: object
-    data: list[ArrayDataset]
-    rounds: int = 1
-    seed: int = 0
-    same_streams: bool = False
-
-    def __post_init__(self) -> None:
-        self.states: list[Tensors] = [{} for _ in self.data]
-        self.server = self.method.start(Streams(self.seed))
-
-    def profile(self, client: int) -> Profile:
-        return Profile(client, len(self.data[client]), self.task.architectures[0])
-
-    def turn(self, round: int) -> Turn:
-        return Turn(round, self.rounds, len(self.data), "train", Streams(self.seed).at("round", round, "train"))
-
-    def make(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
-        name = 0 if self.same_streams else profile.id
-        return Client(profile, self.task, self.data[profile.id], turn.streams.at("client", name), state)
-
-    def ask(self, client: int, round: int = 0) -> Reply | Lost:
-        who, turn = self.profile(client), self.turn(round)
-        request = self.method.request(self.server, who, turn)
-        return answer(self.make, self.method, who, request, self.states[client], turn)
-
-    def play(self) -> Tensors:
-        for round in range(self.rounds):
-            replies = [self.ask(client, round) for client in range(len(self.data))]
-            self.server = self.method.merge(self.server, replies, self.turn(round))
-            self.states = [reply.state for reply in replies]
-        return self.server
-
-
-def points(*values: float) -> ArrayDataset:
-    return ArrayDataset(inputs=torch.tensor(values)[:, None])
+from .sites import Quadratic, Site, points
 
 
 def quadratic(weights: str = "samples", start: float = 0.0, **training: object) -> FedAvg:

@@ -146,15 +146,17 @@ def distill(
 @app.command(name="list")
 def list_(
     what: Annotated[
-        str | None, typer.Argument(help="methods, datasets, models, partitions, policies, engines, recipes or studies.")
+        str | None,
+        typer.Argument(help="One shelf, e.g. methods, objectives, models, datasets, recipes or studies."),
     ] = None,
+    traffic: Annotated[bool, typer.Option("--traffic", help="What a client of each method sends, measured.")] = False,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
     """Everything that can be chosen by name, with a sentence each."""
     from fedstill.cli import listing
 
-    listing.show(what, plugin or [], json)
+    (listing.show_traffic if traffic else listing.show)(what, plugin or [], json)
 
 
 @app.command()

@@ -8,12 +8,15 @@ from pathlib import Path
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import recipe_names
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.numbers import size
 from fedstill.core.registry import Registry
 from fedstill.data.catalogue import datasets
 from fedstill.data.partitions import partitions
+from fedstill.distillation import objectives
 from fedstill.engines import engines
 from fedstill.federation.launch import use_plugins
-from fedstill.methods import methods
+from fedstill.federation.traffic import MODEL, client_traffic
+from fedstill.methods import attacks, methods, privacies
 from fedstill.models import models
 from fedstill.participation import policies
 
@@ -24,6 +27,9 @@ def _registered(registry: Registry[object]) -> Callable[[], dict[str, str]]:
 
 SHELVES: dict[str, Callable[[], dict[str, str]]] = {
     "methods": _registered(methods),  # type: ignore[arg-type]
+    "objectives": _registered(objectives),  # type: ignore[arg-type]
+    "attacks": _registered(attacks),  # type: ignore[arg-type]
+    "privacy": _registered(privacies),  # type: ignore[arg-type]
     "datasets": _registered(datasets),  # type: ignore[arg-type]
     "models": _registered(models),  # type: ignore[arg-type]
     "partitions": _registered(partitions),  # type: ignore[arg-type]
@@ -47,3 +53,23 @@ def show(what: str | None, plugins: Sequence[Path], as_json: bool) -> None:
             continue
         table(name, ("name", "what it is"), sorted(parts.items()))
         console.print()
+
+
+def show_traffic(what: str | None, plugins: Sequence[Path], as_json: bool) -> None:
+    """What a client of each method sends and receives in a round, measured."""
+    if what != "methods":
+        raise InputError("--traffic tells what methods send: write `fedstill list methods --traffic`")
+    use_plugins(plugins)
+    measured = {name: client_traffic(name) for name in methods if not methods[name].pooled}
+    if as_json:
+        print_json({name: None if found is None else vars(found) for name, found in measured.items()})
+        return
+    usual = client_traffic("fedavg")
+    assert usual is not None
+    rows = [
+        (name, size(found.up), size(found.down), f"{found.up / usual.up:.2f}")
+        for name, found in measured.items()
+        if found
+    ]
+    title = f"a client's round, {MODEL} on digits, after its first"
+    table(title, ("method", "sent", "received", "sent / fedavg"), rows, right=(1, 2, 3))

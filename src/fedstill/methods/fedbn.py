@@ -24,13 +24,13 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import norm_names, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Exchange, Profile, Shape, Turn
+from fedstill.core.protocols import Client, Exchange, Profile, Reply, Shape, Turn
 from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, train, work_expected, work_report
 from fedstill.methods.fedavg import FedAvg
 
-LOCAL = "local/"
+LOCAL, PROXY = "local/", "proxy/"
 
 
 class FedBnSettings(Settings):
@@ -90,8 +90,16 @@ class FedBn(FedAvg):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return {**same_as(under(MODEL, self.sent(part(state, MODEL)))), **work_expected(self.task.terms)}
 
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        """The mean of the bodies; averaged BatchNorm goes to the proxy alone, so that nobody starts from it."""
+        merged = part(super().merge(state, replies, turn), MODEL)
+        norms = {name: merged[name] for name in sorted(self.local)} if self.settings.proxy == "average" else {}
+        return {**state, **under(MODEL, self.body(merged)), **under(PROXY, norms)}
+
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
-        return super().models(server) if self.settings.proxy == "average" else {}
+        if self.settings.proxy == "none":
+            return {}
+        return {self.task.architectures[0]: {**part(server, MODEL), **part(server, PROXY)}}
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         own = part(state, LOCAL)

@@ -35,7 +35,8 @@ class FedNova(FedAvg):
         merged = super().merge(state, replies, turn)
         weights = self.weights(replies)
         shares = [weight / sum(weights) for weight in weights]
-        work = [self.normaliser(int(reply.message["steps"])) for reply in replies]
+        # A client that claims no steps at all would have its update divided by nothing.
+        work = [self.normaliser(max(1, int(reply.message["steps"]))) for reply in replies]
         effective = sum(share * amount for share, amount in zip(shares, work, strict=True))
         moved = {}
         for name in self.moving(state):

@@ -70,13 +70,14 @@ class Moon(FedAvg):
 
 
 def contrastive(features: Tensor, shared: Tensor, previous: Tensor, tau: float) -> Tensor:
-    """The mean of -log softmax of both similarities, at the shared model's.
+    """The mean of -log softmax of both similarities, at the shared model's, over samples (or points, one row each).
 
     >>> one = torch.tensor([[1.0, 0.0]])
     >>> round(float(contrastive(one, one, torch.tensor([[0.0, 1.0]]), tau=0.5)), 4)  # log(1 + exp(-2))
     0.1269
     """
-    similar = torch.stack([F.cosine_similarity(features, other) for other in (shared, previous)], dim=1)
+    rows, *others = (each.flatten(0, -2) for each in (features, shared, previous))
+    similar = torch.stack([F.cosine_similarity(rows, other) for other in others], dim=1)
     return F.cross_entropy(similar / tau, similar.new_zeros(len(similar), dtype=torch.long))
 
 

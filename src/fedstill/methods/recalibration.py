@@ -15,7 +15,6 @@ clients differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -66,7 +65,7 @@ class Recalibration(Exchange):
             raise Abstain(f"nothing measured: {len(client.data)} sample(s) make no batch of at least {least}")
         with _Measured(model, self.layers, self.by_batch) as measured, torch.no_grad():
             for rows in batches:
-                measured.forward(client.task, client.data.batch(rows))
+                client.task.forward(model, client.data.batch(rows))
                 client.meter.add(len(rows))
         return Message(measured.sums())
 
@@ -94,15 +93,10 @@ class Recalibration(Exchange):
         return measured
 
 
-class _Enough(Exception):  # noqa: N818 - not an error
-    """The layer that was asked for has been seen: the rest of the forward pass is not needed."""
-
-
 class _Measured:
     """A model whose BatchNorm layers add up what reaches them."""
 
     def __init__(self, model: nn.Module, layers: Sequence[str], by_batch: bool) -> None:
-        self.model, self.stop = model, len(layers) == 1 and not by_batch
         found = norm_layers(model)
         self.totals: dict[str, list[Any]] = {}
         self.hooks = [found[name].register_forward_pre_hook(self._listen(name)) for name in layers]
@@ -116,10 +110,6 @@ class _Measured:
     def __exit__(self, *_: object) -> None:
         for hook in self.hooks:
             hook.remove()
-
-    def forward(self, task: Task, batch: Mapping[str, Tensor]) -> None:
-        with suppress(_Enough):
-            task.forward(self.model, batch)
 
     def sums(self) -> dict[str, Tensor]:
         sums: dict[str, Tensor] = {}
@@ -137,8 +127,6 @@ class _Measured:
             found = [rows, rows * mean, rows * (variance + mean * mean)]
             held = self.totals.get(name)
             self.totals[name] = found if held is None else [a + b for a, b in zip(held, found, strict=True)]
-            if self.stop:
-                raise _Enough
 
         return hook
 

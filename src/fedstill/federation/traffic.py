@@ -1,0 +1,38 @@
+"""What each method sends: measured bytes of a client's round, on a model and data set that are built in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fedstill.config import make_experiment
+from fedstill.core.errors import InputError
+from fedstill.engines import InProcess
+from fedstill.federation.clients import ClientStore
+from fedstill.federation.loop import Federation, Traffic
+from fedstill.federation.plan import make_plan
+
+CLIENTS = 2
+MODEL = "cnn-bn"  # has BatchNorm, which some methods treat apart
+
+
+def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
+    """Bytes a client sends and receives in its second round; None for a method that needs more than its name.
+
+    The first round is played too: some methods send more, or less, to a client that they meet for the first time.
+    """
+    training = {"epochs": 1, "batch": 512}  # hardly any: only what is sent matters
+    given = {"method": method, "model": model, "data": "digits", "clients": CLIENTS, "training": training}
+    try:
+        plan = make_plan(make_experiment(given))
+    except InputError:
+        return None
+    clients = len(plan.profiles)
+    with TemporaryDirectory(prefix="fedstill-") as folder, InProcess() as engine:
+        engine.open(plan.clients)
+        store = ClientStore(Path(folder) / "clients", clients)
+        federation = Federation(plan.method, plan.policy, engine, plan.profiles, plan.streams, rounds=2)
+        progress, _ = federation.play(federation.begin(store), store)
+        store.committed()
+        _, outcome = federation.play(progress, store)
+    return Traffic(outcome.traffic.up // clients, outcome.traffic.down // clients)
