@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
+from fedstill.core.kinds import state_of
+from fedstill.core.message import Message
 from fedstill.core.protocols import Engine
+from fedstill.core.streams import Streams
 from fedstill.federation.plan import Plan
 from fedstill.federation.run import execute
 from fedstill.methods import methods
+from fedstill.models import build_model
 
 ROUNDS = 4
 pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
+DISTILL = {"name": "distill", "share": 0.15}  # of the data, since one client has it all
 # Beside every method as it comes: settings that change what is exchanged or kept.
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"method": name} for name in methods.names()},
@@ -28,7 +33,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "fedavgm, buffers as parameters": {"method": {"name": "fedavgm", "buffers": "as-parameters"}},
     "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}},
+    "fedavg, private": {"method": {"name": "fedavg", "weights": "uniform"}, "privacy": "client-level"},
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
+    "distill": {"method": DISTILL},
+    "distill, adapters": {"method": DISTILL, "objective": "feature"},
+    "distill, labels withheld": {
+        "method": {"name": "distill", "share": 0.15, "labels": "withhold"},
+        "objective": "dkd",
+    },
+    # Four rounds are two generations of two: the reply that is refused is the last of the first one.
+    "distill, two generations": {"method": DISTILL, "objective": "self", "rounds": 2},
 }
 ENGINES = ["wire", "processes-1", "processes-2", "processes-3"]
 
@@ -41,17 +55,28 @@ def nan_from_client_two(reply: Any, turn: Any) -> dict[str, Any] | None:
     }
 
 
+@pytest.fixture(scope="session")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Somebody to distil: weights that were drawn and never trained."""
+    path = tmp_path_factory.mktemp("conformance") / "teacher.safetensors"
+    with Streams(0).ambient("teacher"):
+        path.write_bytes(Message(state_of(build_model("cnn", (1, 8, 8), 10))).encode())
+    return [{"file": str(path), "model": "cnn"}]
+
+
 @pytest.fixture
-def plan(tiny_plan: Any, request: pytest.FixtureRequest) -> Plan:
-    return tiny_plan(
-        **VARIANTS[request.param],
-        model="cnn-bn",
-        rounds=ROUNDS,
-        seed=11,
-        participation={"name": "random", "number": 3, "dropout": 0.25},
-        validation=0.1,
-        training={"epochs": 1, "batch": 32, "keep_optimiser": True},
-    )
+def plan(tiny_plan: Any, teachers: list[dict[str, str]], request: pytest.FixtureRequest) -> Plan:
+    settings: dict[str, Any] = {
+        "model": "cnn-bn",
+        "rounds": ROUNDS,
+        "seed": 11,
+        "participation": {"name": "random", "number": 3, "dropout": 0.25},
+        "validation": 0.1,
+        "training": {"epochs": 1, "batch": 32, "keep_optimiser": True},
+    }
+    if request.param.startswith("distill"):
+        settings["teachers"] = teachers
+    return tiny_plan(**{**settings, **VARIANTS[request.param]})
 
 
 def everything(run: Path) -> dict[str, bytes]:
@@ -97,6 +122,7 @@ def test_every_engine_gives_the_same_bits(
 def test_resuming_after_any_round_gives_the_same_bits(
     plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path
 ) -> None:
+    assert plan.rounds == ROUNDS
     engine = tampered(engines["in-process"], nan_from_client_two)
     for stop in range(ROUNDS):
         out = tmp_path / f"stopped-{stop}"

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
 from fedstill.distillation.logits import average_teachers
 
@@ -33,12 +35,24 @@ def said_by(teachers: Sequence[Teacher], task: Task, batch: Batch) -> Output:
     return outputs[0] if len(outputs) == 1 else average_teachers(outputs)
 
 
+def first_words(teacher: Teacher, task: Task) -> Output:
+    """What it says of two inputs that mean nothing, to see whether it can be understood at all."""
+    inputs = torch.linspace(-1, 1, 2 * torch.Size(task.shape).numel()).reshape(2, *task.shape)
+    try:
+        with Streams(0).ambient("first words"):
+            return said_by([teacher], task, {"inputs": inputs})
+    except Exception as error:  # anything may come from a module of the user's own
+        why = " ".join(str(error).split())[:200]
+        raise InputError(f"the teacher {teacher.name} cannot read an input of shape {task.shape}: {why}") from error
+
+
 @dataclass
 class Lectures:
     """What teachers say of the samples of a data set that is not augmented: asked once, remembered by sample.
 
-    Whether they are asked once or batch by batch follows from the configuration alone, so a resumed run hears the
-    same words. The memory is not state: it can be forgotten at any time, and is when this object travels.
+    Whether they are asked once or batch by batch follows from the configuration alone, and so do their words, down to
+    what a teacher may draw at random: a resumed run hears the same. The memory is not state: it can be forgotten at
+    any time, and is when this object travels. For the same reason no client counts it as work.
     """
 
     teachers: Sequence[Teacher]
@@ -49,7 +63,8 @@ class Lectures:
 
     def of(self, task: Task, data: Dataset, batch: Batch) -> Mapping[str, Tensor]:
         if not self.held:
-            self._listen(task, data)
+            with Streams(0).ambient("lectures"):
+                self._listen(task, data)
         rows = torch.searchsorted(self.held["ids"], batch["sample_id"])
         return {name: self.held[name][rows] for name in ("logits", "features")}
 

@@ -23,10 +23,10 @@ from fedstill.data.partitions import partition
 from fedstill.data.parts import has_point_labels, shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.distillation import objectives
-from fedstill.distillation.labels import proxy_under_labels
 from fedstill.distillation.teaching import Teacher
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.evaluate import CentralEvaluator
+from fedstill.federation.proxy import proxy_data
 from fedstill.federation.teachers import examine, load_teachers
 from fedstill.methods import Attack, Distillation, Privacy, methods
 from fedstill.models import models
@@ -83,8 +83,10 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     method = make_method(experiment, task, streams, teachers)
     _check_needs(method, experiment, bundle)
     train, validation = _held_out(experiment, bundle, streams)
+    fingerprint = bundle.fingerprint()
     if isinstance(method, Distillation):
-        train = proxy_data(method, bundle, train, data_root, streams)
+        train, proxy = proxy_data(method, bundle, train, data_root, streams)
+        fingerprint += proxy
     labels = train.labels()
     kinds = torch.zeros(len(train), dtype=torch.int64) if labels is None else shape_kinds(train)
     shards = partition(
@@ -109,7 +111,7 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
     sizes = shards.sizes().tolist()
     return Plan(
         experiment,
-        experiment.identity(bundle.fingerprint(), loaded_plugins().values()),
+        experiment.identity(fingerprint, loaded_plugins().values()),
         bundle,
         task,
         method,
@@ -176,6 +178,8 @@ def make_method(
     assert isinstance(privacy, Privacy)
     assert isinstance(attack, Attack)
     policy.check(experiment.clients)
+    if isinstance(method, Distillation) and experiment.attack.name != "none":
+        raise InputError("distillation has one client, which holds the proxy: leave `attack` out")
     if experiment.privacy.name != "none" and experiment.norm_limit is not None:
         raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
@@ -198,30 +202,6 @@ def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple
         return bundle.train, None
     train, validation = split_validation(shape_kinds(bundle.train), experiment.validation, streams)
     return Subset(bundle.train, train), Subset(bundle.train, validation)
-
-
-def proxy_data(
-    method: Distillation, bundle: Bundle, train: Dataset, data_root: Path | None, streams: Streams
-) -> Dataset:
-    """What a student learns on: the training split, or another data set, or a share of either; perhaps unlabelled."""
-    settings, data = method.settings, train
-    if settings.proxy is not None:
-        other = load(settings.proxy, data_root)
-        if other.kind == "cloud" and bundle.kind == "cloud":
-            other = other.with_points(min(bundle.shape[0], other.shape[0]))
-        if other.kind != bundle.kind or (bundle.kind == "image" and other.shape != bundle.shape):
-            raise InputError(
-                f"the proxy {settings.proxy} holds {other.kind}s of shape {other.shape}, and {bundle.name} holds"
-                f" {bundle.kind}s of shape {bundle.shape}"
-            )
-        # Another set's labels are of other classes: they must not be read as if they were of these.
-        data = other.train if other.classes == bundle.classes else other.train.unlabelled()
-    if settings.share < 1:
-        labels = data.labels()
-        kinds = torch.zeros(len(data), dtype=torch.int64) if labels is None else labels
-        _, taken = split_validation(kinds, settings.share, streams.at("proxy"))
-        data = Subset(data, taken)
-    return proxy_under_labels(data, method.objective, settings.labels)
 
 
 def _check_needs(method: Method, experiment: Experiment, bundle: Bundle) -> None:

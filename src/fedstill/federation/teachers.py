@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from fedstill.config import Experiment, TeacherSource
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import load_state, state_of
-from fedstill.core.message import Message, MessageError, digest
-from fedstill.core.task import Task
+from fedstill.core.message import Message, MessageError, digest, part
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle
 from fedstill.distillation.teaching import Teacher
 from fedstill.federation.result import Run
@@ -27,7 +28,8 @@ def load_teachers(experiment: Experiment, bundle: Bundle, device: str) -> tuple[
     """The teachers, and the experiment with a digest of each one's weights, which is what a run is named by."""
     found, sources = [], []
     for source in experiment.teachers:
-        teacher = _load(source, bundle)
+        with Streams(0).ambient("teacher"):  # where its weights are drawn, they are the same every time
+            teacher = _load(source, bundle)
         teacher.model.to(device).eval().requires_grad_(False)
         sources.append(source.model_copy(update={"model": teacher.architecture, "sha256": _digest(teacher.model)}))
         found.append(teacher)
@@ -38,7 +40,8 @@ def examine(teachers: Sequence[Teacher], task: Task, bundle: Bundle) -> list[dic
     """Each teacher's metrics on the test set; one that does not say numbers is refused."""
     reports = []
     for teacher in teachers:
-        metrics = task.summarise(task.score([teacher.model], bundle.test))
+        with Streams(0).ambient("examination"):
+            metrics = task.summarise(task.score([teacher.model], bundle.test))
         if metrics["non_finite"] > 0:
             raise InputError(
                 f"the teacher {teacher.name} gives outputs that are not finite for {metrics['non_finite']:.0%} of the"
@@ -52,58 +55,72 @@ def _load(source: TeacherSource, bundle: Bundle) -> Teacher:
     if source.run is not None:
         return _from_run(source, bundle)
     if source.call is not None:
-        model = _called(source.call, bundle)
+        own = _called(source.call, bundle)
         if source.file is not None:
-            _fill(model, Path(source.file))
-        return Teacher(source.call, source.model or source.call, model)
+            _fill(own.model, Path(source.file))
+        return Teacher(source.call, source.model or source.call, own)
     assert source.file is not None
     assert source.model is not None
     model = build_model(source.model, bundle.shape, len(bundle.classes))
-    _fill(model, Path(source.file))
+    _fill(model, Path(source.file), source.model)
     return Teacher(Path(source.file).name, source.model, model)
 
 
 def _from_run(source: TeacherSource, bundle: Bundle) -> Teacher:
     run = Run(str(source.run))
+    name = run.path.resolve().name
     if tuple(run.config["classes"]) != tuple(bundle.classes):
         theirs, ours = len(run.config["classes"]), len(bundle.classes)
         raise InputError(
-            f"the teacher {run.path.name} knows {theirs} classes of {run.experiment.data}, and the student is to learn"
+            f"the teacher {name} knows {theirs} classes of {run.experiment.data}, and the student is to learn"
             f" {ours} of {bundle.name}: they must be the same classes in the same order"
         )
-    return Teacher(run.path.name, str(run.experiment.model), run.model(source.which))
+    return Teacher(name, str(run.experiment.model), run.model(source.which))
 
 
-def _called(name: str, bundle: Bundle) -> nn.Module:
+def _called(name: str, bundle: Bundle) -> Foreign:
     """`module:function`, which gets the shape of an input and the number of classes."""
     module, separator, function = name.partition(":")
-    if not separator:
+    if not (module and separator and function):
         raise InputError(f"a teacher of your own is written module:function, not {name!r}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         made = getattr(import_module(module), function)(bundle.shape, len(bundle.classes))
-    except (ImportError, AttributeError, TypeError) as error:
-        raise InputError(f"the teacher {name} cannot be made: {error}") from None
+    except Exception as error:  # anything may come from there
+        raise InputError(f"the teacher {name} cannot be made: {_short(error)}") from error
     if not isinstance(made, nn.Module):
         raise InputError(f"the teacher {name} must return a torch module, not {type(made).__name__}")
     return Foreign(made)
 
 
-def _fill(model: nn.Module, path: Path) -> None:
-    """Weights from a safetensors file, named as Fedstill names them or as torch does."""
-    inner = model.model if isinstance(model, Foreign) else model
+def _fill(model: nn.Module, path: Path, architecture: str = "") -> None:
+    """Weights from a safetensors file, named as a run names them, as Fedstill names a model's state, or as torch does.
+
+    A file with tensors that the model does not have is refused like one that lacks some: it is of another model.
+    """
     try:
-        tensors = Message.decode(path.read_bytes())
-        kinds = state_of(inner)
-        named = tensors if set(tensors) == set(kinds) else {kind: tensors[kind.split("/", 1)[1]] for kind in kinds}
-        load_state(inner, named)
+        tensors: Tensors = Message.decode(path.read_bytes())
     except (OSError, MessageError) as error:
-        raise InputError(f"the teacher's weights in {path} cannot be read: {error}") from None
-    except (KeyError, RuntimeError) as error:
-        raise InputError(
-            f"the weights in {path} do not fit the teacher's model: {' '.join(str(error).split())[:200]}"
-        ) from None
+        raise InputError(f"the teacher's weights in {path} cannot be read: {_short(error)}") from None
+    kinds = state_of(model)
+    plain = {name.split("/", 1)[1]: name for name in kinds}
+    if architecture and all(name.startswith(f"{architecture}/") for name in tensors):
+        tensors = part(tensors, f"{architecture}/")
+    if tensors.keys() <= plain.keys():
+        tensors = {plain[name]: tensor for name, tensor in tensors.items()}
+    strange, lacking = sorted(tensors.keys() - kinds.keys()), sorted(kinds.keys() - tensors.keys())
+    if strange or lacking:
+        what = f"it has no tensor {strange[0]!r}" if strange else f"the file lacks {lacking[0]!r}"
+        raise InputError(f"the weights in {path} do not fit the teacher's model: {what}")
+    try:
+        load_state(model, tensors)
+    except RuntimeError as error:
+        raise InputError(f"the weights in {path} do not fit the teacher's model: {_short(error)}") from None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 class Foreign(nn.Module):
@@ -115,7 +132,10 @@ class Foreign(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         said = self.model(inputs)
-        logits, features = said if isinstance(said, tuple) else (said, inputs.new_empty(len(inputs), 0))
+        both = said if isinstance(said, tuple) else (said, inputs.new_empty(len(inputs), 0))
+        if len(both) != 2 or not all(isinstance(one, Tensor) for one in both):
+            raise TypeError("it must return logits, or (logits, features)")
+        logits, features = both
         return F.log_softmax(logits, dim=1), features
 
 

@@ -1,0 +1,52 @@
+"""Files that nobody labelled: something to distil on, and no data set to train and test on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedstill.core.errors import InputError
+from fedstill.data.catalogue import load
+from fedstill.data.unlabelled import load_proxy
+
+DRAW = np.random.default_rng(8)
+PIXELS = DRAW.integers(0, 256, (12, 8, 8), dtype=np.uint8)
+
+
+def archive(path: Path, **arrays: Any) -> str:
+    np.savez(path, **arrays)
+    return f"npz:{path}"
+
+
+def test_an_archive_without_labels_has_no_classes(tmp_path: Path) -> None:
+    bundle = load_proxy(archive(tmp_path / "pixels.npz", x=PIXELS))
+    assert (bundle.kind, bundle.shape, bundle.classes) == ("image", (1, 8, 8), ())
+    assert bundle.train.labels() is None
+    assert len(bundle.train) == 12
+
+
+def test_clouds_can_be_cut_to_their_first_points(tmp_path: Path) -> None:
+    bundle = load_proxy(archive(tmp_path / "clouds.npz", x=DRAW.standard_normal((6, 20, 3)).astype(np.float32)))
+    assert (bundle.kind, bundle.shape) == ("cloud", (20, 3))
+    assert bundle.with_points(8).train.batch(torch.arange(6))["inputs"].shape == (6, 8, 3)
+
+
+def test_labelled_data_comes_with_its_labels(tmp_path: Path) -> None:
+    labels = np.arange(12) % 3
+    name = archive(tmp_path / "labelled.npz", x=PIXELS, y=labels)
+    assert load_proxy(name).fingerprint() == load(name).fingerprint()
+    assert load_proxy("digits").fingerprint() == load("digits").fingerprint()
+
+
+def test_an_archive_that_lost_some_of_its_arrays_is_not_taken_for_an_unlabelled_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lacks 'y_train'"):
+        load_proxy(archive(tmp_path / "torn.npz", x_train=PIXELS, x_test=PIXELS, y_test=np.arange(12) % 3))
+
+
+def test_unlabelled_files_are_no_data_set_to_train_and_test_on(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lacks 'y'"):
+        load(archive(tmp_path / "pixels.npz", x=PIXELS))
