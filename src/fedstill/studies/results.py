@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedstill.core.errors import InputError
@@ -158,6 +159,8 @@ def figures_of(run: Run) -> Figures:
         "seconds": round(run.seconds, 1),
         **{f"also.{name}": value for name, value in result.get("also", {}).items()},
         **{f"facts.{name}": value for name, value in result.get("facts", {}).items()},
+        **{f"loss.{name}": fmean(record["loss"][name] for record in journal) for name in journal[-1]["loss"]},
+        **{f"teacher.{number}": teacher["accuracy"] for number, teacher in enumerate(result.get("teachers", []))},
     }
     return {name: _number(value) for name, value in figures.items()}
 

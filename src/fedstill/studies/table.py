@@ -28,7 +28,8 @@ METRICS: dict[str, tuple[str, str, float]] = {
     "bytes_up": ("traffic from the clients, all rounds together", "MiB", 1 / 2**20),
     "seconds": ("time of a run", "s", 1),
 }
-_FURTHER = {"also.": "%", "facts.": ""}  # figures that only some methods have, by the beginning of their names
+# Figures that only some methods have, by the beginning of their names.
+_FURTHER = {"also.": "%", "facts.": "", "loss.": "", "teacher.": "%"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Table:
 
 def check_metric(metric: str) -> None:
     if metric not in METRICS and not metric.startswith(tuple(_FURTHER)):
-        raise InputError(f"unknown metric {metric!r}: {did_you_mean(metric, [*METRICS, 'also.NAME', 'facts.NAME'])}")
+        known = [*METRICS, *(f"{beginning}NAME" for beginning in _FURTHER)]
+        raise InputError(f"unknown metric {metric!r}: {did_you_mean(metric, known)}")
 
 
 def make_table(results: Results, metric: str = "accuracy", long: bool = False) -> Table:
