@@ -92,5 +92,6 @@ class _Features:
 
     def __call__(self, batch: Batch) -> Mapping[str, Tensor]:
         self.client.meter.add(len(self.models) * len(batch["sample_id"]))
+        inputs = {name: column for name, column in batch.items() if name != "labels"}
         with torch.no_grad():
-            return {name: self.client.task.forward(model, batch).features for name, model in self.models.items()}
+            return {name: self.client.task.forward(model, inputs).features for name, model in self.models.items()}

@@ -120,16 +120,22 @@ class _Measured:
 
     def _listen(self, name: str) -> Any:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            variance, mean = (
-                moment.double() for moment in torch.var_mean(inputs[0], dim=_all_but_channels(inputs[0]), correction=0)
-            )
-            rows = inputs[0].numel() // len(mean)
-            found = [rows, rows * mean, rows * (variance + mean * mean)]
+            found = _sums(inputs[0])
             held = self.totals.get(name)
             self.totals[name] = found if held is None else [a + b for a, b in zip(held, found, strict=True)]
 
         return hook
 
 
-def _all_but_channels(inputs: Tensor) -> list[int]:
-    return [dimension for dimension in range(inputs.ndim) if dimension != 1]
+def _sums(inputs: Tensor) -> list[Any]:
+    """How many rows of channels, their sum and the sum of their squares.
+
+    Squares are taken around the mean, and what single precision missed of the mean is put right afterwards: several
+    times faster than torch's own `var_mean`, and more exact than sums of squares around zero.
+    """
+    rows = inputs.movedim(1, -1).reshape(-1, inputs.shape[1])
+    rough = rows.mean(dim=0)
+    centred = rows - rough
+    missed = centred.mean(dim=0).double()
+    mean, square = rough.double() + missed, centred.square_().mean(dim=0).double() - missed.square()
+    return [len(rows), len(rows) * mean, len(rows) * (square + mean.square())]
