@@ -162,6 +162,9 @@ class Method(Exchange):
     shares: str = "shared model"  # what `models` gives, in a reader's words
     defaults: ClassVar[Mapping[str, object]] = {}  # what a configuration starts from, e.g. {"training": {"epochs": 1}}
 
+    # The same for one kind of data only, and only where the model has no wish of its own.
+    defaults_by_kind: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+
     def __init__(self, settings: Settings, task: Task, training: Training) -> None:
         self.settings, self.task, self.training = settings, task, training
 

@@ -129,7 +129,7 @@ def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]
     if bundle.kind == "image" and experiment.points is not None:
         raise InputError(f"{experiment.data} holds images: leave `points` out")
     model = experiment.model or (POINT_MODEL if has_point_labels(bundle.train) else None)
-    decided = decided_by(bundle.kind, model)
+    decided = decided_by(bundle.kind, model, methods[experiment.method.name])
     if bundle.kind == "image":
         return with_defaults(experiment, decided), bundle
     decided["points"] = min(decided.get("points", bundle.shape[0]), bundle.shape[0])
@@ -138,13 +138,13 @@ def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]
     return experiment, bundle.with_points(experiment.points)
 
 
-def decided_by(kind: str, model: str | None) -> dict[str, Any]:
-    """What the kind of data and the model decide where nobody else does."""
+def decided_by(kind: str, model: str | None, method: type[Method]) -> dict[str, Any]:
+    """What the kind of data, the method for that kind, and the model decide where nobody else does."""
     model = model or DEFAULT_MODELS[kind]
     builder = models[model]
     own = getattr(builder, "defaults", {})
     points = {"points": builder.points} if hasattr(builder, "points") else {}
-    return {"model": model, **points, **overlay(DEFAULTS[kind], own)}
+    return {"model": model, **points, **overlay(DEFAULTS[kind], method.defaults_by_kind.get(kind, {}), own)}
 
 
 def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Classification:

@@ -66,10 +66,12 @@ class Distillation(Method):
     pooled = True
     shares = "student"
     defaults: ClassVar = {
-        "rounds": 80,
+        "rounds": 150,
         "objective": "vanilla",
-        "training": {"epochs": 1, "keep_optimiser": True, "optimiser": "adam", "rate": 1e-3},
+        "training": {"epochs": 1, "keep_optimiser": True},
     }
+    # Some objectives are large numbers (squared errors of log-probabilities): Adam does not mind, SGD diverges.
+    defaults_by_kind: ClassVar = {"image": {"training": {"optimiser": "adam", "rate": 1e-3}}}
     teachers: Sequence[Teacher] = ()
     objective: Objective
     lectures: Lectures

@@ -10,6 +10,7 @@ from typing import Any
 from fedstill.config import Experiment, make_experiment, with_defaults
 from fedstill.config.assemble import parse_value
 from fedstill.federation.plan import DEFAULT_MODELS, decided_by
+from fedstill.methods import methods
 from fedstill.report.describe import changed_settings
 
 _FLAGS = ("data", "model", "clients", "rounds", "seed")
@@ -51,7 +52,8 @@ def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:
     if experiment.augmentation is None:
         return base
     kind = "image" if experiment.points is None else "cloud"
-    return with_defaults(base, {**decided_by(kind, experiment.model), "model": DEFAULT_MODELS[kind]})
+    decided = decided_by(kind, experiment.model, methods[experiment.method.name])
+    return with_defaults(base, {**decided, "model": DEFAULT_MODELS[kind]})
 
 
 def _differences(base: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
