@@ -27,6 +27,7 @@ DISTILL = {"name": "distill", "share": 0.15}  # of the data, since one client ha
 # Beside every method as it comes: settings that change what is exchanged or kept.
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"method": name} for name in methods.names()},
+    "fednova": {"method": "fednova", "training": {"epochs": 1, "batch": 32}},  # its momentum starts afresh
     "fedavg, recalibrated in one pass": {"method": {"name": "fedavg", "buffers": "recalibrate"}},
     "fedavg, recalibrated by layer": {
         "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}

@@ -69,7 +69,7 @@ def test_a_run_is_distilled_and_found_again(call: Call, taught: Path) -> None:
 def test_the_screen_tells_of_the_teacher(call: Call, taught: Path) -> None:
     code, out, _ = call("--teacher", str(taught), "--student", "mlp", "--labels", "withhold", *QUICK)
     assert code == 0
-    assert f"teacher {taught.name} (cnn):" in " ".join(out.split())
+    assert f"teacher {taught.name} (cnn, last):" in " ".join(out.split())
 
 
 def test_the_two_controls_agree(call: Call, taught: Path) -> None:

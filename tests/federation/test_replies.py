@@ -208,3 +208,11 @@ def test_fuzzed_replies_are_always_refused() -> None:
 
     check()
     assert len(seen) == 8, f"only {sorted(seen)} were tried"
+
+
+def test_a_norm_limit_does_not_measure_statistics(tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path) -> None:
+    """Recalibration's sums are far larger than any update, and no update at all."""
+    plan = tiny_plan(method={"name": "fedavg", "buffers": "recalibrate"}, model="cnn-bn", rounds=1, norm_limit=100.0)
+    (record,) = execute(plan, engines["in-process"], tmp_path).journal()
+    assert record["skipped"] is None
+    assert record["lost"] == []

@@ -88,8 +88,9 @@ def show_result(run: Run) -> None:
     ]
     table("", ("model", "round", "accuracy", "class accuracy"), rows, right=(1, 2, 3))
     for teacher in result["teachers"]:
+        model = ", ".join(filter(None, (teacher["model"], teacher["which"])))
         console.print(
-            f"teacher {teacher['name']} ({teacher['model']}): {share(teacher['accuracy'])},"
+            f"teacher {teacher['name']} ({model}): {share(teacher['accuracy'])},"
             f" class accuracy {share(teacher['class_accuracy'])}",
             highlight=False,
         )
@@ -102,6 +103,10 @@ def show_result(run: Run) -> None:
             f" {share(personal['own_mean'])} on each client's own mix of classes",
             highlight=False,
         )
+        if personal.get("non_finite"):
+            console.print(f"[bold]{personal['non_finite']} of them are not finite[/bold]: they count as chance")
+    for name, value in result["facts"].items():
+        console.print(f"{name}: {value:.4g}", highlight=False)
     if result["lost"] or result["skipped"]:
         console.print(f"{result['lost']} replies lost, {result['skipped']} rounds skipped", highlight=False)
     if not result["finite"]:

@@ -122,6 +122,7 @@ class Exchange(ABC):
 
     name: str
     egress: Sequence[Egress] = ()
+    update: str = "model/"  # what `norm_limit` measures of a reply: the tensors below this name, against the request's
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
         """Once, before anyone is asked."""

@@ -54,6 +54,8 @@ class CentralEvaluator:
         if not models and personal:
             test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
         finite = _models_finite(models) and test.get("non_finite", 0.0) == 0.0
+        if not models and personal.get("non_finite", 0):
+            finite = False  # what is scored are the personal models, and some of them say nothing
         return Evaluation(test, validation, personal, also, self._negative_variances(models), finite)
 
     def _shared(self, models: Mapping[str, Tensors], data: Dataset) -> Metrics:
@@ -73,7 +75,7 @@ class CentralEvaluator:
         return float(torch.cat(variances).lt(0).double().mean()) if variances else 0.0
 
     def _personal(self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore) -> Metrics:
-        everywhere, classes, own, losses = [], [], [], []
+        everywhere, classes, own, losses, broken = [], [], [], [], 0
         if not method.personal:
             return {}
         for client in store.holders():
@@ -86,6 +88,7 @@ class CentralEvaluator:
             everywhere.append(metrics["accuracy"])
             classes.append(metrics["class_accuracy"])
             losses.append(metrics["loss"])
+            broken += metrics["non_finite"] > 0
             own.append(_own_accuracy(scores["confusion"], self.class_shares(client)))
         if not everywhere:
             return {}
@@ -99,6 +102,7 @@ class CentralEvaluator:
             "own_mean": fmean(own),
             "own_std": stdev(own) if len(own) > 1 else 0.0,
             "loss": fmean(losses),
+            "non_finite": broken,
         }
 
 

@@ -133,6 +133,7 @@ class Federation:
     ) -> list[Reply]:
         """Ask the cohort and settle what comes back: the accepted replies, sorted by client id."""
         requests: dict[int, Message] = {}
+        lost_before = len(outcome.lost)
 
         def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
             for who in cohort:
@@ -150,7 +151,8 @@ class Federation:
             if isinstance(result, Reply):
                 outcome.traffic.up += result.message.nbytes
                 request = requests[who.id]
-                wrong = fault(result.message, request, exchange.expect(server, who, request), self.norm_limit)
+                expected = exchange.expect(server, who, request)
+                wrong = fault(result.message, request, expected, self.norm_limit, exchange.update)
                 if wrong is not None:
                     return Lost(who, "refused", wrong, result.work)
             return result
@@ -169,7 +171,7 @@ class Federation:
         outcome.asked |= set(requests)
         outcome.heard |= {reply.profile.id for reply in accepted}
         outcome.losses.update(_mean_losses(accepted))
-        _stop_if_all_failed(requests, outcome.lost)
+        _stop_if_all_failed(requests, outcome.lost[lost_before:])
         return accepted
 
 

@@ -120,7 +120,10 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
         SimulatedClients(task, train, shards),
         CentralEvaluator(task, bundle.test, validation, class_shares),
         streams,
-        examine(teachers, task, bundle),
+        [
+            {**report, "which": source.which if source.run else None}
+            for report, source in zip(examine(teachers, task, bundle), experiment.teachers, strict=True)
+        ],
     )
 
 
@@ -166,7 +169,9 @@ def make_method(
     method = methods[experiment.method.name](experiment.method.settings, task, experiment.training)
     if isinstance(method, Distillation):
         if not teachers:
-            raise InputError("distillation needs a teacher: name a run with --teacher, or a file with --teacher-file")
+            raise InputError(
+                'distillation needs a teacher: use `fedstill distill`, or set teachers=[{"run": "FOLDER"}]'
+            )
         assert experiment.objective is not None
         method.taught(objectives[experiment.objective.name](experiment.objective.settings), teachers)
     elif teachers or experiment.objective is not None:
@@ -180,6 +185,11 @@ def make_method(
     policy.check(experiment.clients)
     if isinstance(method, Distillation) and experiment.attack.name != "none":
         raise InputError("distillation has one client, which holds the proxy: leave `attack` out")
+    if getattr(privacy, "sampling", "known") == "secret" and not policy.even:
+        raise InputError(
+            "privacy.sampling=secret counts on every client having the same chance to be asked, and these have not:"
+            " leave it out, or give all the same availability"
+        )
     if experiment.privacy.name != "none" and experiment.norm_limit is not None:
         raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))

@@ -81,6 +81,8 @@ class Run:
     def model(self, which: str = "last", client: int | None = None) -> nn.Module:
         """A trained model: `last`, `best` or `selected`; or a client's own, where the method has such."""
         architecture = self.task.architectures[0]
+        if client is not None and which != "last":
+            raise InputError(f"a client's own model is kept of the last round only: leave --which {which} out")
         if client is not None:
             return self.task.build(architecture, self._personal(client))
         if which not in MODELS:
@@ -104,6 +106,6 @@ class Run:
     def _why_not(self, which: str) -> str:
         if not self.finished:
             return "it is not finished"
-        if which == "selected":
-            return "no validation share was set"
-        return "its clients have models of their own: name one with --client"
+        if self.result["personal"] and not self.result["model_last"]:
+            return "its clients have models of their own: name one with --client"
+        return "no validation share was set" if which == "selected" else "no round's model was finite"

@@ -17,10 +17,11 @@ def fault(
     request: Message,
     expected: Mapping[str, tuple[Shape, torch.dtype]],
     norm_limit: float | None = None,
+    update: str = "",
 ) -> str | None:
     """What is wrong with a reply, in words; None if nothing is.
 
-    `norm_limit` bounds the distance of all that was sent back from what had been sent out.
+    `norm_limit` bounds the distance of all below the name `update` from what had been sent out.
     """
     if missing := sorted(set(expected) - set(reply)):
         return f"lacks {_some(missing)}"
@@ -35,7 +36,7 @@ def fault(
         if not all_finite(tensor):
             return f"{name} holds numbers that are not finite"
     if norm_limit is not None:
-        norm = _distance(reply, request)
+        norm = _distance(reply, request, update)
         if not norm <= norm_limit:
             return f"its update has norm {norm:.4g}, over the limit of {norm_limit:.4g}"
     return None
@@ -46,11 +47,11 @@ def all_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())
 
 
-def _distance(reply: Message, request: Message) -> float:
+def _distance(reply: Message, request: Message, update: str) -> float:
     squares = 0.0
     for name, tensor in reply.items():
         # Scalars that were not sent out are metrics, not part of an update.
-        if tensor.is_floating_point() and (name in request or tensor.ndim):
+        if name.startswith(update) and tensor.is_floating_point() and (name in request or tensor.ndim):
             change = tensor.double() - request[name].double() if name in request else tensor.double()
             squares += float(change.square().sum())
     return float(squares**0.5)

@@ -67,7 +67,8 @@ class FedDyn(FedAvg):
         return {**merged, **corrected, **under(DRIFT, drift), **under(PLAIN, part(merged, MODEL))}
 
     def also(self, server: Tensors) -> Mapping[str, Tensors]:
-        return {"plain average": part(server, PLAIN)}
+        recalibrated = self.settings.buffers == "recalibrate"  # the corrected model is; this one is not
+        return {"plain average, not recalibrated" if recalibrated else "plain average": part(server, PLAIN)}
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         return [1.0 for _ in replies]

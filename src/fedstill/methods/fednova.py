@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import torch
 
+from fedstill.core.errors import InputError
 from fedstill.core.protocols import Reply, Turn
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
@@ -30,6 +31,13 @@ class FedNova(FedAvg):
     """Updates normalised by the work behind them, so that busy clients do not bend the objective."""
 
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.9}}
+
+    def check(self) -> None:
+        if self.training.keep_optimiser and self.training.optimiser == "sgd" and self.training.momentum:
+            raise InputError(
+                "fednova normalises by steps whose momentum starts from zero in each round: set"
+                " training.keep_optimiser=false, or training.momentum=0"
+            )
 
     def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
         merged = super().merge(state, replies, turn)

@@ -62,6 +62,11 @@ class Scaffold(FedAvg):
                 "scaffold corrects plain SGD steps: set training.optimiser=sgd and training.momentum=0, or"
                 " method.correction=gradient for any other optimiser"
             )
+        if self.settings.correction == "step" and self.training.clip is not None:
+            raise InputError(
+                "scaffold finds its control variates from the steps taken, which clipping would cut short: leave"
+                " training.clip out, or set method.correction=gradient"
+            )
 
     def start(self, streams: Streams) -> Tensors:
         server = super().start(streams)

@@ -6,7 +6,7 @@ A policy is its own settings; whatever it has to remember is fleet state, which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -24,11 +24,19 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class Policy(Settings):
     """Availability and dropout, which every policy has; subclasses choose among the available."""
 
+    draws_evenly: ClassVar[bool] = False  # True: whoever can be reached has the same chance to be chosen
+
     availability: Probability | tuple[Probability, ...] = Field(
         1.0, description="chance that a client can be reached in a round; one number, or one per client"
     )
     dropout: Probability = Field(0.0, description="chance that a chosen client is lost during the round")
     dropout_when: Literal["before", "after"] = Field("after", description="before it is asked, or after its work")
+
+    @property
+    def even(self) -> bool:
+        """Whether every client has the same chance to take part in a round."""
+        same = not isinstance(self.availability, tuple) or len(set(self.availability)) == 1
+        return self.draws_evenly and same
 
     def check(self, clients: int) -> None:
         """Refuse what cannot work with so many clients."""
@@ -69,10 +77,14 @@ policies: Registry[type[Policy]] = Registry("participation policy")
 class Everyone(Policy):
     """All clients that can be reached."""
 
+    draws_evenly: ClassVar[bool] = True
+
 
 @policies.register("random")
 class Random(Policy):
     """A random fraction or number of clients per round."""
+
+    draws_evenly: ClassVar[bool] = True
 
     fraction: float | None = Field(None, gt=0, le=1, description="of all clients; at least one is asked")
     number: int | None = Field(None, ge=1, description="of clients per round")

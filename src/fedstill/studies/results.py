@@ -159,10 +159,18 @@ def figures_of(run: Run) -> Figures:
         "seconds": round(run.seconds, 1),
         **{f"also.{name}": value for name, value in result.get("also", {}).items()},
         **{f"facts.{name}": value for name, value in result.get("facts", {}).items()},
-        **{f"loss.{name}": fmean(record["loss"][name] for record in journal) for name in journal[-1]["loss"]},
+        **_mean_losses(journal),
         **{f"teacher.{number}": teacher["accuracy"] for number, teacher in enumerate(result.get("teachers", []))},
     }
     return {name: _number(value) for name, value in figures.items()}
+
+
+def _mean_losses(journal: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Each loss term over the rounds that had it: a round nobody replied in has none."""
+    names = dict.fromkeys(name for record in journal for name in record["loss"])
+    return {
+        f"loss.{name}": fmean(record["loss"][name] for record in journal if name in record["loss"]) for name in names
+    }
 
 
 def _number(value: Any) -> float | None:
