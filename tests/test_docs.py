@@ -60,7 +60,7 @@ def test_the_five_lines_of_the_readme(tmp_path: Path) -> None:
     assert len(digest) == 64
 
 
-@pytest.mark.parametrize("page", ["docs/results.md"])
+@pytest.mark.parametrize("page", ["docs/results.md", "docs/findings.md"])
 def test_measured_commands_are_valid(page: str, tmp_path: Path) -> None:
     """Commands beside measured numbers take long: they are parsed and dry-run, which needs no data."""
     for command in commands(page):

@@ -120,7 +120,7 @@ def distill(
     labels: Annotated[str, typer.Option(help="use, no-ce or withhold.")] = "use",
     proxy: Annotated[str | None, typer.Option(help="Data to distil on; else the training split.")] = None,
     data: Data = None,
-    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", "--rounds", help="How many epochs.")] = None,
     seed: Seed = None,
     set_: Set = None,
     out: Out = Path("runs"),
