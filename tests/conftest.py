@@ -71,3 +71,25 @@ class Tampered:
 @pytest.fixture
 def tampered() -> Any:
     return Tampered
+
+
+class StopAfter:
+    """An observer that ends the attempt after some round, as a crash would."""
+
+    def __init__(self, round: int) -> None:
+        self.stop = round
+
+    def start(self, experiment: Any, journal: Any) -> None: ...
+
+    def round(self, record: dict[str, Any]) -> None:
+        if record["round"] == self.stop:
+            raise KeyboardInterrupt
+
+    def note(self, text: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+@pytest.fixture
+def stop_after() -> Any:
+    return StopAfter

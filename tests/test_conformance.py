@@ -87,23 +87,6 @@ def everything(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted(files)}
 
 
-class StopAfter:
-    """An observer that ends the attempt after some round, as a crash would."""
-
-    def __init__(self, round: int) -> None:
-        self.stop = round
-
-    def start(self, experiment: Any, journal: Any) -> None: ...
-
-    def round(self, record: dict[str, Any]) -> None:
-        if record["round"] == self.stop:
-            raise KeyboardInterrupt
-
-    def note(self, text: str) -> None: ...
-
-    def finish(self) -> None: ...
-
-
 @pytest.fixture
 def reference(plan: Plan, engines: dict[str, Engine], tampered: Any, tmp_path: Path) -> dict[str, bytes]:
     engine = tampered(engines["in-process"], nan_from_client_two)
@@ -121,14 +104,14 @@ def test_every_engine_gives_the_same_bits(
 
 @pytest.mark.parametrize("plan", VARIANTS, indirect=True)
 def test_resuming_after_any_round_gives_the_same_bits(
-    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path
+    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, stop_after: Any, tmp_path: Path
 ) -> None:
     assert plan.rounds == ROUNDS
     engine = tampered(engines["in-process"], nan_from_client_two)
     for stop in range(ROUNDS):
         out = tmp_path / f"stopped-{stop}"
         with pytest.raises(KeyboardInterrupt):
-            execute(plan, engine, out, [StopAfter(stop)])
+            execute(plan, engine, out, [stop_after(stop)])
         assert everything(execute(plan, engine, out).path) == reference, stop
 
 

@@ -81,7 +81,7 @@ def arrays(weights: Tensors) -> Arrays:
     return [tensor.numpy().copy() for tensor in weights.values()]
 
 
-def compare(
+def assert_same_rule(
     ours: Ours, make: Callable[[Any], Any], clients: int = 5, first: int = 1, samples: Sequence[int] = SAMPLES
 ) -> None:
     """Play rounds with both; Flower counts them from `first`."""
@@ -103,14 +103,14 @@ def compare(
 def test_fedavg() -> None:
     from flwr.server.strategy import FedAvg
 
-    compare(Ours("fedavg"), lambda start: FedAvg())
+    assert_same_rule(Ours("fedavg"), lambda start: FedAvg())
 
 
 @pytest.mark.parametrize("clients", [5, 4])
 def test_fedmedian(clients: int) -> None:
     from flwr.server.strategy import FedMedian
 
-    compare(Ours("fedmedian"), lambda start: FedMedian(), clients)
+    assert_same_rule(Ours("fedmedian"), lambda start: FedMedian(), clients)
 
 
 @pytest.mark.parametrize(("eta", "beta"), [(1.0, 0.9), (0.3, 0.5), (1.0, 0.0)])
@@ -121,7 +121,7 @@ def test_fedavgm(eta: float, beta: float) -> None:
     def make(start: Any) -> Any:
         return FedAvgM(server_learning_rate=eta, server_momentum=beta, initial_parameters=start)
 
-    compare(Ours("fedavgm", eta=eta, beta=beta), make)
+    assert_same_rule(Ours("fedavgm", eta=eta, beta=beta), make)
 
 
 ADAPTIVE = {"eta": 0.05, "beta1": 0.9, "beta2": 0.95, "tau": 1e-3}
@@ -134,7 +134,7 @@ def test_fedyogi() -> None:
     def make(start: Any) -> Any:
         return FedYogi(initial_parameters=start, eta=0.05, beta_1=0.9, beta_2=0.95, tau=1e-3)
 
-    compare(Ours("fedyogi", preset="seed", **ADAPTIVE), make)
+    assert_same_rule(Ours("fedyogi", preset="seed", **ADAPTIVE), make)
 
 
 def test_fedadagrad() -> None:
@@ -144,7 +144,7 @@ def test_fedadagrad() -> None:
     def make(start: Any) -> Any:
         return FedAdagrad(initial_parameters=start, eta=0.05, tau=1e-3)
 
-    compare(Ours("fedadagrad", preset="seed", eta=0.05, beta1=0.0, tau=1e-3), make)
+    assert_same_rule(Ours("fedadagrad", preset="seed", eta=0.05, beta1=0.0, tau=1e-3), make)
 
 
 def test_fedadam_without_its_bias_correction() -> None:
@@ -156,9 +156,9 @@ def test_fedadam_without_its_bias_correction() -> None:
     def make(start: Any) -> Any:
         return FedAdam(initial_parameters=start, eta=0.05, beta_1=0.9, beta_2=0.95, tau=1e-3)
 
-    compare(Ours("fedadam", preset="seed", **ADAPTIVE), make, first=2000)
+    assert_same_rule(Ours("fedadam", preset="seed", **ADAPTIVE), make, first=2000)
     with pytest.raises(AssertionError):
-        compare(Ours("fedadam", preset="seed", **ADAPTIVE), make)
+        assert_same_rule(Ours("fedadam", preset="seed", **ADAPTIVE), make)
 
 
 @pytest.mark.parametrize("clients", [5, 4])
@@ -166,14 +166,14 @@ def test_trimmed_mean(clients: int) -> None:
     """With a quarter, one is cut off at either end of four or five; the rest count alike in both."""
     from flwr.server.strategy import FedTrimmedAvg
 
-    compare(Ours("trimmed-mean", beta=0.25), lambda start: FedTrimmedAvg(beta=0.25), clients)
+    assert_same_rule(Ours("trimmed-mean", beta=0.25), lambda start: FedTrimmedAvg(beta=0.25), clients)
 
 
 def test_krum() -> None:
     """On a model without BatchNorm, where our score is the published one, and nothing else."""
     from flwr.server.strategy import Krum
 
-    compare(Ours("krum", "cnn", attackers=1), lambda start: Krum(num_malicious_clients=1))
+    assert_same_rule(Ours("krum", "cnn", attackers=1), lambda start: Krum(num_malicious_clients=1))
 
 
 def test_multi_krum_without_weights() -> None:
@@ -183,4 +183,4 @@ def test_multi_krum_without_weights() -> None:
     def make(start: Any) -> Any:
         return Krum(num_malicious_clients=1, num_clients_to_keep=3)
 
-    compare(Ours("multi-krum", "cnn", attackers=1, keep=3), make, samples=[8] * 5)
+    assert_same_rule(Ours("multi-krum", "cnn", attackers=1, keep=3), make, samples=[8] * 5)

@@ -74,7 +74,7 @@ def test_the_manifest_lists_what_leaves_a_private_client(tiny_plan: Any) -> None
 @pytest.mark.xdist_group("conformance")
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_engines_and_resuming_give_the_same_bits(
-    tiny_plan: Any, engines: dict[str, Engine], tampered: Any, tmp_path: Path, where: str
+    tiny_plan: Any, engines: dict[str, Engine], tampered: Any, stop_after: Any, tmp_path: Path, where: str
 ) -> None:
     """With a lost upload and a refused reply, as in the conformance test of all methods."""
 
@@ -107,22 +107,5 @@ def test_engines_and_resuming_give_the_same_bits(
     for stop in range(3):
         out = tmp_path / f"stopped-{stop}"
         with pytest.raises(KeyboardInterrupt):
-            execute(plan, bad["in-process"], out, [_StopAfter(stop)])
+            execute(plan, bad["in-process"], out, [stop_after(stop)])
         assert everything(execute(plan, bad["in-process"], out)) == reference, stop
-
-
-class _StopAfter:
-    """An observer that ends the attempt after some round, as a crash would."""
-
-    def __init__(self, round: int) -> None:
-        self.stop = round
-
-    def start(self, experiment: Any, journal: Any) -> None: ...
-
-    def round(self, record: dict[str, Any]) -> None:
-        if record["round"] == self.stop:
-            raise KeyboardInterrupt
-
-    def note(self, text: str) -> None: ...
-
-    def finish(self) -> None: ...

@@ -11,6 +11,7 @@ metrics: a reply that looks wrong would be refused before it could do harm (see 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any
@@ -133,9 +134,9 @@ class AttackedExchange(WrappedExchange):
 class ChangedUpdate(ByClients):
     """An attacker trains honestly and sends another update than it found."""
 
+    @abstractmethod
     def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
         """What is sent instead of an honest change, in double precision."""
-        raise NotImplementedError
 
     def tamper(self, request: Message, reply: Message, streams: Streams) -> Message:
         changed = dict(reply)
