@@ -21,7 +21,6 @@ from fedstill.federation.launch import launch
 from fedstill.studies import Results, Study, worker
 from fedstill.studies.agenda import Job
 from fedstill.studies.ledger import Ledger
-from fedstill.studies.study import study as run_study
 from fedstill.studies.tally import Tally
 
 Make = Callable[..., dict[str, Any]]
@@ -73,9 +72,9 @@ def test_every_run_is_done_once_and_shared_between_studies(recipe: Make, tmp_pat
 
 def test_the_figures_are_those_of_the_runs(recipe: Make, tmp_path: Path) -> None:
     """Of a method with personal models; the journal's last line and the result must agree with the study's row."""
-    results = run_study(recipe({"method": ["local-only"]}), out=tmp_path, rounds=2, seed=3)
-    ((cell, row),) = results.runs.items()
-    run = Ledger(tmp_path).run(row.identity)
+    study = Study(recipe({"method": ["local-only"]}), {"rounds": 2, "seed": 3})
+    ((cell, row),) = study.run(tmp_path).runs.items()
+    run = Ledger(tmp_path).run(study.agenda.jobs[0])
     assert run is not None
     assert cell == ("local-only",)
     assert run.experiment.seed == 3
@@ -156,6 +155,8 @@ def test_a_run_that_somebody_else_works_on_is_revisited_at_the_end(recipe: Make,
         def settled(self, tally: Tally, job: Job, outcome: Any) -> None:
             order.append(str(job.cell))
 
+        def heard(self, tally: Tally) -> None: ...
+
         def waiting(self, tally: Tally, number: int) -> None:
             assert (number, len(order)) == (1, 5)
             lock.release()
@@ -168,9 +169,9 @@ def test_a_lock_taken_in_the_last_moment_is_no_failure(recipe: Make, tmp_path: P
     cell = Study(recipe()).expand()[0]
     folder = launch(make_experiment(cell.given), out=tmp_path).path
     lock = RunFolder(folder).lock()
-    assert worker.perform(cell.given, worker.Place(str(tmp_path))).state == "busy"
+    assert [outcome.state for outcome in worker.perform([cell.given], worker.Place(str(tmp_path)))] == ["busy"]
     lock.release()
-    assert worker.perform(cell.given, worker.Place(str(tmp_path))).state == "done"
+    assert [outcome.state for outcome in worker.perform([cell.given], worker.Place(str(tmp_path)))] == ["done"]
 
 
 def test_time_left_is_that_of_the_same_method(recipe: Make, tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_a_killed_study_leaves_nobody_behind_and_goes_on(
     assert 1 <= len(done) < 4
     study = Study(file)
     ledger = Ledger(out)
-    while any(ledger.busy(job.identity) for job in study.agenda.jobs):
+    while any(ledger.busy(job) for job in study.agenda.jobs):
         assert time.monotonic() < deadline, "a worker has outlived its study"
         time.sleep(0.05)
     assert len(study.run(out).runs) == 4

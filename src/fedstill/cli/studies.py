@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fedstill.studies.agenda import Job
 from fedstill.studies.crew import crew_size
 from fedstill.studies.grid import called
 from fedstill.studies.ledger import Ledger
+from fedstill.studies.results import Labels
 from fedstill.studies.table import check_metric
 from fedstill.studies.tally import Tally
 from fedstill.studies.worker import Outcome
@@ -67,15 +68,16 @@ def assemble(
 def run(study: Study, out: Path, workers: int, retry_failed: bool, wanted: Wanted) -> None:
     older = _check(wanted)
     if older is not None:
-        study.results(out).extended(older, study.identities())  # refused now if they do not belong together
+        study.results(out).extended(older, study.identities(out))  # refused now if they do not belong together
     display = StudyDisplay(wanted.quiet or wanted.as_json)
     try:
         results = study.run(out, workers=workers, retry_failed=retry_failed, watcher=display)
     finally:
         display.close()
-    _leave(study, results, older, wanted)
-    if results.failures:
-        _complain(results, len(study.expand()), wanted.as_json)
+    _leave(study, results, older, out, wanted)
+    failures = {**results.failures, **(results.students.failures if results.students else {})}
+    if failures:
+        _complain(results, failures, len(study.expand()), wanted.as_json)
 
 
 def show_results(file: Path, wanted: Wanted) -> None:
@@ -110,9 +112,8 @@ def show_plan(study: Study, out: Path, workers: int, retry_failed: bool, wanted:
         for sentence in agenda.missing.values():
             console.print(f"cannot run here: {sentence}", highlight=False, markup=False)
     if wanted.results or wanted.table:
-        _leave(
-            study, study.results(out), older, Wanted(wanted.metrics, wanted.table, wanted.results, True, True), False
-        )
+        silent = Wanted(wanted.metrics, wanted.table, wanted.results, True, True)
+        _leave(study, study.results(out), older, out, silent, say=False)
 
 
 def _check(wanted: Wanted) -> Results | None:
@@ -130,16 +131,17 @@ def _folder_above(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 
-def _leave(study: Study, results: Results, older: Results | None, wanted: Wanted, say: bool = True) -> None:
+def _leave(study: Study, results: Results, older: Results | None, out: Path, wanted: Wanted, say: bool = True) -> None:
     if wanted.results is not None:
         if older is not None:
-            results = results.extended(older, study.identities())
+            results = results.extended(older, study.identities(out))
         results.save(wanted.results)
     _tell(results, wanted, say)
 
 
 def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
-    tables = [make_table(results, metric) for metric in wanted.metrics]
+    stages = [stage for stage in (results, results.students) if stage is not None]
+    tables = [make_table(stage, metric) for stage in stages for metric in wanted.metrics]
     if wanted.table is not None:
         text = "\n".join(made.markdown() for made in tables)
         wanted.table.parent.mkdir(parents=True, exist_ok=True)
@@ -149,8 +151,13 @@ def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
     if wanted.as_json:
         print_json(_summary(results, wanted.metrics))
         return
-    for metric, made in zip(wanted.metrics, tables, strict=True):
-        fitting = made if made.width <= console.width else make_table(results, metric, long=True)
+    for made, stage, metric in zip(
+        tables,
+        [stage for stage in stages for _ in wanted.metrics],
+        [metric for _ in stages for metric in wanted.metrics],
+        strict=True,
+    ):
+        fitting = made if made.width <= console.width else make_table(stage, metric, long=True)
         console.print(f"{fitting.caption}\n", highlight=False, markup=False)
         table("", fitting.header, fitting.rows, right=range(fitting.labels, len(fitting.header)))
         console.print()
@@ -169,13 +176,14 @@ def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
     return {"study": results.study, "axes": results.axes, "runs": runs, "failures": failures, "tables": tables}
 
 
-def _complain(results: Results, total: int, as_json: bool) -> None:
+def _complain(results: Results, failures: Mapping[Labels, str], total: int, as_json: bool) -> None:
     """A line for every experiment that failed (with --json they are in the object), and a sentence to end with."""
     if not as_json:
-        for cell, error in results.failures.items():
-            labels = called(dict(zip(results.axes, cell, strict=True)))
+        axes = [*(results.students or results).axes]
+        for cell, error in failures.items():
+            labels = called(dict(zip(axes, cell, strict=False)))
             errors.print(f"failed: {labels or results.study}: {error}", highlight=False, markup=False, soft_wrap=True)
-    raise RunError(f"{len(results.failures)} of {total} experiments failed: see to the reason, then add --retry-failed")
+    raise RunError(f"{len(failures)} of {total} experiments failed: see to the reason, then add --retry-failed")
 
 
 class StudyDisplay:
@@ -208,14 +216,18 @@ class StudyDisplay:
         if self.quiet:
             return
         how = f"accuracy {share(tally.accuracy.get(job))}" if outcome.state == "done" else f"failed: {outcome.error}"
-        over = tally.done + len(tally.failures)
+        over = round(tally.over)
         if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=over, told=self._left(tally).lstrip(", "))
+            self.heard(tally)
             if outcome.state == "failed":
                 self.bar.console.print(f"{job.cell}: {how}", highlight=False, markup=False)
         else:
             line = f"{over}/{tally.total} {job.cell}: {how}{self._left(tally)}"
             errors.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def heard(self, tally: Tally) -> None:
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=tally.over, told=self._left(tally).lstrip(", "))
 
     def waiting(self, tally: Tally, number: int) -> None:
         if not self.quiet and not self.waited:

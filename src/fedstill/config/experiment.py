@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
@@ -35,6 +35,8 @@ PARTS: dict[str, Registry[Any]] = {
     "privacy": privacies,
     "objective": objectives,
 }
+Which = Literal["last", "best", "selected"]
+WHICH: tuple[Which, ...] = get_args(Which)
 _TYPE_NAME = re.compile(r"[\[(]|-float$|-int$")  # what pydantic puts into a path beside the names of fields
 DEFAULT_PARTS = {"partition": "iid", "participation": "everyone", "attack": "none", "privacy": "none"}
 
@@ -75,7 +77,7 @@ class TeacherSource(Settings):
     file: str | None = Field(None, description="weights, as safetensors")
     call: str | None = Field(None, description="module:function that makes a torch module")
     model: str | None = Field(None, description="by name, for a file of weights")
-    which: Literal["last", "best", "selected"] = Field("last", description="which of a run's models")
+    which: Which = Field("last", description="which of a run's models")
     sha256: str | None = Field(None, description="of its weights; found out when it is loaded")
 
     @model_validator(mode="after")

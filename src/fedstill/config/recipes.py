@@ -1,12 +1,23 @@
 """Recipes: experiments written down as YAML, with presets (scale) and variants (reading) laid over them.
 
 A recipe with a section `grid` is a study: its experiment is run once for every combination of the values listed there.
+With a section `students` each of those runs teaches:
+
+    students:
+      experiment: {model: small-pointnet2-lite, rounds: 80}   # data, points, augmentation and seed are the teacher's
+      which: last                                             # of the teacher's models: last, best or selected
+      only: {data: [heads]}                                   # teachers by their labels; left out, all
+      grid:
+        objective: [labels-only, vanilla, feature]            # labels-only: no teacher at all
+        labels: [use, no-ce]
+
+Presets and variants may hold `students` too, laid over these in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,10 +25,24 @@ from typing import Any
 import yaml
 
 from fedstill.config.assemble import overlay
+from fedstill.config.experiment import WHICH
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.methods import methods
 
-_KEYS = {"about", "experiment", "grid", "columns", "rows", "presets", "variants"}
+_KEYS = {"about", "experiment", "grid", "students", "columns", "rows", "presets", "variants"}
+_STUDENTS = {"experiment", "grid", "which", "only", "columns", "rows"}
+
+
+@dataclass(frozen=True)
+class Students:
+    """The second stage of a study: what is distilled from every run of the first."""
+
+    experiment: dict[str, Any]
+    grid: dict[str, list[Any]]
+    which: str = "last"
+    only: dict[str, list[str]] = field(default_factory=dict)
+    columns: str | None = None
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,6 +55,7 @@ class Recipe:
     grid: dict[str, list[Any]]
     columns: str | None = None  # the axis that a table shows across
     rows: tuple[str, ...] = ()  # the axes that it shows down, from the outermost
+    students: Students | None = None
 
 
 def recipe_folder() -> Path:
@@ -76,18 +102,58 @@ def recipe_by(name: str | Mapping[str, Any], preset: str | None = None, variant:
 
 def _layered(content: Mapping[str, Any], name: str, where: str, preset: str | None, variant: str | None) -> Recipe:
     """Layers change settings of the experiment and, below `grid`, the axes: a list replaces one, null takes it out."""
+    layers = {}
+    for section, chosen in (("presets", preset), ("variants", variant)):
+        layers[f"the {section[:-1]} {chosen!r}"] = dict(_layer(content, section, chosen, where))
+    below = {what: _section(layer.pop("students", None), where) for what, layer in layers.items()}
+    experiment, grid, columns, rows = _stage(content, layers, where)
+    students = None
+    if content.get("students") is not None:
+        students = _students(_section(content["students"], where), below, set(grid), f"{where}: students")
+    elif any(below.values()):
+        raise InputError(
+            f"the recipe {where} has no section `students` for {next(w for w in below if below[w])} to change"
+        )
+    return Recipe(name, str(content.get("about", "")), experiment, grid, columns, rows, students)
+
+
+def _students(content: dict[str, Any], layers: dict[str, dict[str, Any]], teachers: set[str], where: str) -> Students:
+    if unknown := sorted(set(content) - _STUDENTS):
+        raise InputError(f"the recipe {where}: unknown {unknown[0]!r}: {did_you_mean(unknown[0], _STUDENTS)}")
+    kept = {"which": content.get("which", "last"), "only": content.get("only") or {}}
+    for layer in layers.values():
+        kept |= {key: layer.pop(key) for key in ("which", "only") if key in layer}
+    if kept["which"] not in WHICH:
+        raise InputError(f"the recipe {where}: which is {kept['which']!r}: {did_you_mean(str(kept['which']), WHICH)}")
+    only = _section(kept["only"], where)
+    axes = {axis.removesuffix("?") for axis in teachers}
+    if strange := sorted(set(only) - axes):
+        raise InputError(f"the recipe {where}: only: there is no axis {strange[0]!r}: {did_you_mean(strange[0], axes)}")
+    experiment, grid, columns, rows = _stage({"experiment": {}, **content}, layers, where, axes)
+    if twice := sorted({axis.removesuffix("?") for axis in grid} & axes):
+        raise InputError(f"the recipe {where}: {twice[0]!r} is varied for the teachers already")
+    listed = {
+        axis: [str(one) for one in (value if isinstance(value, list) else [value])] for axis, value in only.items()
+    }
+    return Students(experiment, grid, kept["which"], listed, columns, rows)
+
+
+def _stage(
+    content: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]], where: str, further: Set[str] = frozenset()
+) -> tuple[dict[str, Any], dict[str, Any], str | None, tuple[str, ...]]:
+    """Experiment, grid and how a table shows it; `further` axes may be shown that the grid does not have."""
     experiment = dict(content["experiment"])
     grid = _grid(content, f"the recipe {where}")
-    axes = set(grid)
-    for section, chosen in (("presets", preset), ("variants", variant)):
-        layer = dict(_layer(content, section, chosen, where))
-        changes = _grid(layer, f"the recipe {where}: the {section[:-1]} {chosen!r}", removing=True)
+    axes = set(grid) | further
+    for what, given in layers.items():
+        layer = dict(given)
+        changes = _grid(layer, f"the recipe {where}: {what}", removing=True)
         layer.pop("grid", None)
         grid = {axis: values for axis, values in (grid | changes).items() if values is not None}
         axes |= set(grid)
         if fixed := sorted(set(layer) & set(grid)):
             raise InputError(
-                f"the recipe {where}: the {section[:-1]} {chosen!r} sets {fixed[0]!r}, which the grid varies:"
+                f"the recipe {where}: {what} sets {fixed[0]!r}, which the grid varies:"
                 f" write `grid: {{{fixed[0]}: [...]}}` in it"
             )
         experiment = overlay(experiment, layer)
@@ -99,9 +165,15 @@ def _layered(content: Mapping[str, Any], name: str, where: str, preset: str | No
     for hint in [*rows, *([] if columns is None else [columns])]:
         if hint not in axes:
             raise InputError(f"the recipe {where} has no axis {hint!r}: {did_you_mean(str(hint), axes)}")
-    left = {axis.removesuffix("?") for axis in grid}
+    left = {axis.removesuffix("?") for axis in grid} | further
     present = tuple(axis for axis in rows if axis in left and axis != columns)
-    return Recipe(name, str(content.get("about", "")), experiment, grid, columns if columns in left else None, present)
+    return experiment, grid, columns if columns in left else None, present
+
+
+def _section(value: Any, where: str) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise InputError(f"the recipe {where}: `students`, and `only` in it, must be mappings (got {value!r})")
+    return dict(value or {})
 
 
 def _grid(content: Mapping[str, Any], where: str, removing: bool = False) -> dict[str, Any]:

@@ -18,6 +18,17 @@ class InputError(FedstillError):
     exit_code = 2
 
 
+class BusyError(InputError):
+    """Another process is working on it."""
+
+
+class UnusableError(InputError):
+    """There can be no result, which is one: a teacher that says no numbers, an objective that labels alone can judge.
+
+    A study writes it down and does not count it as a failure.
+    """
+
+
 class RunError(FedstillError):
     """Something failed while running; what was committed before is kept (exit code 1)."""
 

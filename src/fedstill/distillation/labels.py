@@ -13,14 +13,14 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from fedstill.core.dataset import Dataset
-from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.errors import InputError, UnusableError, did_you_mean
 from fedstill.distillation.base import Objective, objectives
 
 LabelMode = Literal["use", "no-ce", "withhold"]
 LABEL_MODES: tuple[LabelMode, ...] = get_args(LabelMode)
 
 
-class NotAssessable(InputError):  # noqa: N818 - a verdict of the audit, too
+class NotAssessable(UnusableError):  # noqa: N818 - a verdict of the audit, too
     """A student trained by this objective without labels says nothing of its teacher."""
 
 

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Dataset
+from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.kinds import running
 from fedstill.core.protocols import Method, Profile
 from fedstill.core.task import Task, Tensors
@@ -17,6 +17,7 @@ from fedstill.federation.clients import ClientStore
 from fedstill.federation.settle import all_finite
 
 Metrics = Mapping[str, float]
+AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,24 @@ class CentralEvaluator:
         if not models and personal.get("non_finite", 0):
             finite = False  # what is scored are the personal models, and some of them say nothing
         return Evaluation(test, validation, personal, also, self._negative_variances(models), finite)
+
+    def truth(self) -> list[int] | None:
+        """The label of every test sample; None where a sample has several."""
+        labels = self.test.labels()
+        return None if labels is None or labels.ndim > 1 else labels.tolist()
+
+    def predictions(self, models: Mapping[str, Tensors]) -> list[int] | None:
+        """The class said of every test sample, -1 where the output is not finite; None where that is not one thing."""
+        if len(models) != 1 or self.truth() is None:
+            return None
+        ((architecture, state),) = models.items()
+        model = self.task.build(architecture, state).eval()
+        said = []
+        for rows in every_row(self.test, AT_ONCE):
+            with torch.inference_mode():
+                said.append(self.task.forward(model, self.test.batch(rows)).logits.cpu())
+        logits = torch.cat(said)
+        return torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1).tolist()
 
     def _shared(self, models: Mapping[str, Tensors], data: Dataset) -> Metrics:
         """Metrics of the shared model, or their mean over architectures."""

@@ -5,6 +5,7 @@ journal.jsonl          one line a round, nothing in it depends on time
 checkpoint.safetensors what the run has reached (and `checkpoint-previous`, the round before)
 clients/               state of clients that have any
 model-last, -best, -selected.safetensors
+predictions.json       what those models say of every test sample
 result.json            once the run is finished
 timing.json            times, apart from everything that can be compared byte for byte
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedstill.core.errors import InputError
+from fedstill.core.errors import BusyError, InputError
 from fedstill.core.files import append_line, write_atomically
 from fedstill.core.message import Message, under
 from fedstill.core.task import Tensors
@@ -46,7 +47,7 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise InputError(
+            raise BusyError(
                 f"another process is working on {self.path}: wait for it, or choose another --out"
             ) from None
         return lock
@@ -69,6 +70,14 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         return read_json(self.path / "result.json")
+
+    def predictions(self) -> dict[str, list[int] | None]:
+        """By model, the class said of every test sample, and the truth under `labels`; empty in older runs."""
+        return read_json(self.path / "predictions.json") or {}
+
+    def save_predictions(self, truth: list[int] | None, said: dict[str, list[int] | None]) -> None:
+        content = json.dumps({"labels": truth, **said}) + "\n"
+        write_atomically(self.path / "predictions.json", content.encode())
 
     def timing(self) -> dict[str, Any]:
         return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}

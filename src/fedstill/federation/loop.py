@@ -9,10 +9,10 @@ fleet --select--> cohort --prepare, request--> Message --engine--> Client.reply
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,6 +24,8 @@ from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import Progress
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.settle import fault
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -68,6 +70,18 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Errand:
+    """What an exchange has to carry to clients: whoever plays the round sees to it, mostly with an engine."""
+
+    exchange: Exchange
+    jobs: Iterable[tuple[Profile, Message, Tensors]]
+    turn: Turn
+
+
+Results = Iterable[Reply | Lost]
+
+
+@dataclass(frozen=True)
 class Federation:
     """The parts of a run, and how they play one round."""
 
@@ -89,8 +103,14 @@ class Federation:
             clients={**store.versions(), "since": since},
         )
 
-    def play(self, progress: Progress, store: ClientStore) -> tuple[Progress, Outcome]:
-        """One round. A round with too few replies is skipped: nothing that was merged or staged in it counts."""
+    def carry(self, errand: Errand) -> Generator[Reply | Lost]:
+        return self.engine.carry(errand.exchange, errand.jobs, errand.turn)
+
+    def play(self, progress: Progress, store: ClientStore) -> Generator[Errand, Results, tuple[Progress, Outcome]]:
+        """One round: gives errands, and is sent what came of them (see `played`).
+
+        A round with too few replies is skipped: nothing that was merged or staged in it counts.
+        """
         server = progress.server
         cohort = self._cohort(progress)
         turn = self._turn(progress.round, "select")
@@ -98,7 +118,7 @@ class Federation:
         for exchange in self.method.exchanges(server, progress.round):
             turn = self._turn(progress.round, exchange.name)
             server = exchange.prepare(server, turn)
-            replies = self._ask(exchange, server, cohort, turn, store, outcome)
+            replies = yield from self._ask(exchange, server, cohort, turn, store, outcome)
             if len(replies) < self.min_replies:
                 outcome.skipped = f"{len(replies)} of {len(cohort)} replies, and {self.min_replies} are needed"
                 outcome.heard.clear()
@@ -130,7 +150,7 @@ class Federation:
         turn: Turn,
         store: ClientStore,
         outcome: Outcome,
-    ) -> list[Reply]:
+    ) -> Generator[Errand, Results, list[Reply]]:
         """Ask the cohort and settle what comes back: the accepted replies, sorted by client id."""
         requests: dict[int, Message] = {}
         lost_before = len(outcome.lost)
@@ -158,21 +178,33 @@ class Federation:
             return result
 
         accepted: list[Reply] = []
-        with closing(self.engine.carry(exchange, jobs(), turn)) as results:
-            for result in map(settled, results):
-                outcome.work += result.work
-                if isinstance(result, Lost):
-                    outcome.lost.append(result)
-                else:
-                    accepted.append(result)
-                    if result.state is not None:
-                        store.stage(result.profile.id, turn.round, result.state)
+        results = yield Errand(exchange, jobs(), turn)
+        for result in map(settled, results):
+            outcome.work += result.work
+            if isinstance(result, Lost):
+                outcome.lost.append(result)
+            else:
+                accepted.append(result)
+                if result.state is not None:
+                    store.stage(result.profile.id, turn.round, result.state)
         accepted.sort(key=lambda reply: reply.profile.id)
         outcome.asked |= set(requests)
         outcome.heard |= {reply.profile.id for reply in accepted}
         outcome.losses.update(_mean_losses(accepted))
         _stop_if_all_failed(requests, outcome.lost[lost_before:])
         return accepted
+
+
+def played(round: Generator[Errand, Results, T], carry: Callable[[Errand], Generator[Reply | Lost]]) -> T:
+    """Play a round to its end, each of its errands carried by `carry`."""
+    try:
+        errand = next(round)
+        while True:
+            with closing(carry(errand)) as results:
+                errand = round.send(results)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 def _in_order(state: Tensors) -> Tensors:

@@ -27,7 +27,7 @@ from fedstill.distillation.teaching import Teacher
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.evaluate import CentralEvaluator
 from fedstill.federation.proxy import proxy_data
-from fedstill.federation.teachers import examine, load_teachers
+from fedstill.federation.teachers import Staff
 from fedstill.methods import Attack, Distillation, Privacy, methods
 from fedstill.models import models
 from fedstill.participation import Policy
@@ -63,6 +63,7 @@ class Plan:
     evaluator: CentralEvaluator
     streams: Streams
     teachers: list[dict[str, Any]]  # each one's name and metrics
+    ceiling: float | None  # what accuracy on the proxy's labels its teachers leave room for, where that is known
 
     @property
     def rounds(self) -> int:
@@ -74,12 +75,21 @@ class Plan:
         return f"{self.experiment.method.name}-{data}-{self.identity}"
 
 
-def make_plan(experiment: Experiment, data_root: Path | None = None, device: str = "cpu") -> Plan:
+def make_plan(
+    experiment: Experiment,
+    data_root: Path | None = None,
+    device: str = "cpu",
+    *,
+    bundle: Bundle | None = None,
+    staff: Staff | None = None,
+) -> Plan:
+    """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
     check_device(device)
-    experiment, bundle = resolve(experiment, load(experiment.data, data_root))
+    experiment, bundle = resolve(experiment, bundle or load(experiment.data, data_root))
     task = make_task(experiment, bundle, device)
     streams = Streams(experiment.seed)
-    experiment, teachers = load_teachers(experiment, bundle, device)
+    staff = staff or Staff()
+    experiment, teachers = staff.load(experiment, bundle, device)
     method = make_method(experiment, task, streams, teachers)
     _check_needs(method, experiment, bundle)
     train, validation = _held_out(experiment, bundle, streams)
@@ -120,10 +130,8 @@ def make_plan(experiment: Experiment, data_root: Path | None = None, device: str
         SimulatedClients(task, train, shards),
         CentralEvaluator(task, bundle.test, validation, class_shares),
         streams,
-        [
-            {**report, "which": source.which if source.run else None}
-            for report, source in zip(examine(teachers, task, bundle), experiment.teachers, strict=True)
-        ],
+        staff.examine(experiment, teachers, task, bundle, train),
+        staff.ceiling(experiment, method, task, train) if isinstance(method, Distillation) else None,
     )
 
 

@@ -55,6 +55,15 @@ class Run:
         """Test accuracy of the best round: optimistic, since the test set chose it."""
         return float(self.result["accuracy"].get("best", float("nan")))
 
+    def predictions(self, which: str = "last") -> list[int] | None:
+        """The class that a model said of every test sample (-1: nothing finite), where the run kept it."""
+        return self._folder.predictions().get(which)
+
+    @property
+    def test_labels(self) -> list[int] | None:
+        """The truth beside `predictions`."""
+        return self._folder.predictions().get("labels")
+
     @property
     def sha256(self) -> str:
         return str(self.result["sha256"])

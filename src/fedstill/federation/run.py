@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -23,7 +23,7 @@ from fedstill.federation.checkpoint import Leader, Progress
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.evaluate import Evaluation
 from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_models, write_json
-from fedstill.federation.loop import Federation
+from fedstill.federation.loop import Errand, Federation, Results, played
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import Plan
 
@@ -32,6 +32,23 @@ Record = dict[str, Any]
 
 def execute(plan: Plan, engine: Engine, out: Path, observers: Sequence[Observer] = ()) -> RunFolder:
     """Run the plan to its end, from wherever an earlier attempt left it; a finished run is not run again."""
+    with opened(plan, out) as folder:
+        if finished(folder):
+            for observer in observers:
+                observer.note("this experiment has been run already: showing its result")
+        else:
+            attempt = Attempt(plan, engine, folder, observers)
+            while attempt.goes_on:
+                began = perf_counter()
+                progress = played(attempt.round(), attempt.federation.carry)
+                attempt.keep(progress, perf_counter() - began)
+            attempt.finish()
+    return folder
+
+
+@contextmanager
+def opened(plan: Plan, out: Path) -> Iterator[RunFolder]:
+    """The run's folder, ours alone while we are in here; one that another process works on is refused."""
     folder = RunFolder(writable_folder(out) / plan.folder_name)
     folder.create(
         {
@@ -47,23 +64,18 @@ def execute(plan: Plan, engine: Engine, out: Path, observers: Sequence[Observer]
     )
     lock = folder.lock()
     try:
-        if finished(folder):
-            for observer in observers:
-                observer.note("this experiment has been run already: showing its result")
-        else:
-            with one_thread():
-                _Running(plan, engine, folder, observers).to_the_end()
+        with one_thread():
+            yield folder
     except OSError as error:
         raise disk_trouble(folder.path, error) from error
     finally:
         lock.release()
-    return folder
 
 
-class _Running:
-    """One attempt at a run."""
+class Attempt:
+    """One attempt at a run: `round`, `keep` what it gave, and so on while it `goes_on`; then `finish`."""
 
-    def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer]) -> None:
+    def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer] = ()) -> None:
         self.plan, self.folder, self.observers = plan, folder, observers
         self.store = ClientStore(folder.path / "clients", len(plan.profiles))
         self.unsaved: dict[str, bytes] = {}
@@ -78,33 +90,25 @@ class _Running:
             plan.experiment.norm_limit,
         )
         engine.open(plan.clients)
-
-    def to_the_end(self) -> None:
-        progress = self._resume() or self.federation.begin(self.store)
-        timing = self.folder.timing()
+        self.progress = self._resume() or self.federation.begin(self.store)
+        self.timing = self.folder.timing()
         for name in ("rounds", "checkpoints"):
-            del timing[name][progress.round :]
-        as_played = self.plan.experiment.model_copy(update={"rounds": self.plan.rounds})
-        for observer in self.observers:
-            for teacher in self.plan.teachers:
+            del self.timing[name][self.progress.round :]
+        as_played = plan.experiment.model_copy(update={"rounds": plan.rounds})
+        for observer in observers:
+            for teacher in plan.teachers:
                 if teacher["constant"] == 1:
                     observer.note(f"the teacher {teacher['name']} says the same of every test sample")
-            observer.start(as_played, progress.journal)
-        while progress.round < self.plan.rounds:
-            began = perf_counter()
-            before, progress = progress, self._round(progress)
-            played = perf_counter()
-            self._commit(progress, before)
-            timing["rounds"].append(played - began)
-            timing["checkpoints"].append(perf_counter() - played)
-            self.folder.save_timing(timing)
-            for observer in self.observers:
-                observer.round(progress.journal[-1])
-        self._finish(progress)
+            observer.start(as_played, self.progress.journal)
 
-    def _round(self, progress: Progress) -> Progress:
-        number = progress.round
-        progress, outcome = self.federation.play(progress, self.store)
+    @property
+    def goes_on(self) -> bool:
+        return self.progress.round < self.plan.rounds
+
+    def round(self) -> Generator[Errand, Results, Progress]:
+        """Play the next round and see how good its models are; nothing of it counts until it is kept."""
+        number = self.progress.round
+        progress, outcome = yield from self.federation.play(self.progress, self.store)
         record: Record = {"round": number, **outcome.record(), "facts": dict(self.plan.method.facts(progress.server))}
         if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.rounds:
             evaluation = self.plan.evaluator(self.plan.method, progress.server, self.plan.profiles, self.store)
@@ -134,6 +138,17 @@ class _Running:
                 leaders[which] = Leader(number, metrics["accuracy"], digest_of(data))
                 self.unsaved[which] = data
         return leaders
+
+    def keep(self, progress: Progress, seconds: float) -> None:
+        """Commit a round that took so many seconds."""
+        began = perf_counter()
+        self._commit(progress, self.progress)
+        self.progress = progress
+        self.timing["rounds"].append(seconds)
+        self.timing["checkpoints"].append(perf_counter() - began)
+        self.folder.save_timing(self.timing)
+        for observer in self.observers:
+            observer.round(progress.journal[-1])
 
     def _commit(self, progress: Progress, before: Progress) -> None:
         """Leading models go first, under their round's number: what the last checkpoint names is never overwritten."""
@@ -169,11 +184,19 @@ class _Running:
                 observer.note(f"{note}: {where}")
         return progress
 
-    def _finish(self, progress: Progress) -> None:
+    def finish(self) -> None:
+        progress = self.progress
         models = dict(self.plan.method.models(progress.server))
         last = pack_models(models)
         self.folder.save_models("last", last)
         self.folder.publish_leaders(progress.leaders)
+        evaluator = self.plan.evaluator
+        said = {
+            which: evaluator.predictions(models if which == "last" else self.folder.load_models(which))
+            for which in ("last", *progress.leaders)
+            if models
+        }
+        self.folder.save_predictions(evaluator.truth(), said)
         personal = self.store if self.plan.method.personal else None
         write_json(
             self.folder.path / "result.json",
@@ -204,6 +227,7 @@ def summary(plan: Plan, progress: Progress) -> Record:
         "personal": records["last"]["personal"],
         "facts": progress.journal[-1]["facts"],
         "teachers": plan.teachers,
+        "ceiling": plan.ceiling,
         "bytes": {way: sum(record["bytes"][way] for record in progress.journal) for way in ("up", "down")},
         "lost": sum(len(record["lost"]) for record in progress.journal),
         "skipped": sum(record["skipped"] is not None for record in progress.journal),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,42 +14,100 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.config import Experiment, TeacherSource
-from fedstill.core.errors import InputError
+from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, MessageError, digest, part
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle
-from fedstill.distillation.teaching import Teacher
+from fedstill.distillation.base import Softened
+from fedstill.distillation.ceiling import masking_ceiling
+from fedstill.distillation.teaching import AT_ONCE, Teacher, said_by
 from fedstill.federation.result import Run
+from fedstill.methods import Distillation
+from fedstill.methods.recalibration import recalibrated
 from fedstill.models import build_model
 
 
-def load_teachers(experiment: Experiment, bundle: Bundle, device: str) -> tuple[Experiment, list[Teacher]]:
-    """The teachers, and the experiment with a digest of each one's weights, which is what a run is named by."""
-    found, sources = [], []
-    for source in experiment.teachers:
-        with Streams(0).ambient("teacher"):  # where its weights are drawn, they are the same every time
-            teacher = _load(source, bundle)
-        teacher.model.to(device).eval().requires_grad_(False)
-        sources.append(source.model_copy(update={"model": teacher.architecture, "sha256": _digest(teacher.model)}))
-        found.append(teacher)
-    return experiment.model_copy(update={"teachers": tuple(sources)}), found
+class Staff:
+    """Teachers, each loaded and examined once, whoever asks for them: the students of a lesson share them."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, tuple[TeacherSource, Teacher]] = {}
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._words: dict[str, Tensor] = {}
+
+    def load(self, experiment: Experiment, bundle: Bundle, device: str) -> tuple[Experiment, list[Teacher]]:
+        """The teachers, and the experiment with a digest of each one's weights, which is what a run is named by."""
+        found = []
+        for source in experiment.teachers:
+            key = f"{source.model_dump_json()} {bundle.name} {bundle.shape} {device}"
+            if key not in self._loaded:
+                with Streams(0).ambient("teacher"):  # where its weights are drawn, they are the same every time
+                    teacher = _load(source, bundle)
+                teacher.model.to(device).eval().requires_grad_(False)
+                known = source.model_copy(update={"model": teacher.architecture, "sha256": _digest(teacher.model)})
+                self._loaded[key] = known, teacher
+            found.append(self._loaded[key])
+        sources = tuple(source for source, _ in found)
+        return experiment.model_copy(update={"teachers": sources}), [teacher for _, teacher in found]
+
+    def examine(
+        self, experiment: Experiment, teachers: Sequence[Teacher], task: Task, bundle: Bundle, proxy: Dataset
+    ) -> list[dict[str, Any]]:
+        """Each teacher's metrics on the test set; one that does not say numbers is refused.
+
+        `recalibrated` is its accuracy with BatchNorm statistics measured anew on the proxy data: far above the
+        accuracy, they are stale.
+        """
+        reports = []
+        for source, teacher in zip(experiment.teachers, teachers, strict=True):
+            key = f"{source.sha256} {_lesson(experiment)}"
+            if key not in self._reports:
+                self._reports[key] = _examined(teacher, task, bundle, proxy)
+            reports.append({**self._reports[key], "which": source.which if source.run else None})
+        return reports
+
+    def ceiling(self, experiment: Experiment, method: Distillation, task: Task, proxy: Dataset) -> float | None:
+        """The masking ceiling: the accuracy on the proxy's labels of the best student there could be.
+
+        None where there is none to compute: objectives other than `vanilla` and `self`, or no labels to learn from.
+        """
+        objective, labels = method.objective, proxy.labels()
+        if objective.name not in ("vanilla", "self") or labels is None or not objective.hard_label_weight:
+            return None
+        key = f"{[source.sha256 for source in experiment.teachers]} {_lesson(experiment)}"
+        if key not in self._words:
+            with Streams(0).ambient("ceiling"):
+                said = [
+                    said_by(method.teachers, task, proxy.batch(rows)).logits.cpu() for rows in every_row(proxy, AT_ONCE)
+                ]
+            self._words[key] = torch.cat(said)
+        settings = objective.settings
+        assert isinstance(settings, Softened)
+        generations = objective.generations
+        return masking_ceiling(self._words[key], labels, settings.alpha, settings.temperature, generations).accuracy
 
 
-def examine(teachers: Sequence[Teacher], task: Task, bundle: Bundle) -> list[dict[str, Any]]:
-    """Each teacher's metrics on the test set; one that does not say numbers is refused."""
-    reports = []
-    for teacher in teachers:
-        with Streams(0).ambient("examination"):
-            metrics = task.summarise(task.score([teacher.model], bundle.test))
+def _lesson(experiment: Experiment) -> str:
+    """What decides on which data a student learns and is tested, labels aside."""
+    given = experiment.model_dump(mode="json", include={"data", "points", "seed", "validation"})
+    settings = experiment.method.settings.model_dump(mode="json", include={"proxy", "share"})
+    return json.dumps([given, settings])
+
+
+def _examined(teacher: Teacher, task: Task, bundle: Bundle, proxy: Dataset) -> dict[str, Any]:
+    with Streams(0).ambient("examination"):
+        metrics = task.summarise(task.score([teacher.model], bundle.test))
         if metrics["non_finite"] > 0:
-            raise InputError(
+            raise UnusableError(
                 f"the teacher {teacher.name} gives outputs that are not finite for {metrics['non_finite']:.0%} of the"
                 " test samples: nothing can be learnt from it"
             )
-        reports.append({"name": teacher.name, "model": teacher.architecture, **metrics})
-    return reports
+        anew = recalibrated(teacher.model, task, proxy, Streams(0).at("examination"))
+        afterwards = None if anew is None else task.summarise(task.score([anew], bundle.test))["accuracy"]
+    return {"name": teacher.name, "model": teacher.architecture, **metrics, "recalibrated": afterwards}
 
 
 def _load(source: TeacherSource, bundle: Bundle) -> Teacher:

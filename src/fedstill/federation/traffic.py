@@ -9,7 +9,7 @@ from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
 from fedstill.engines import InProcess
 from fedstill.federation.clients import ClientStore
-from fedstill.federation.loop import Federation, Traffic
+from fedstill.federation.loop import Federation, Traffic, played
 from fedstill.federation.plan import make_plan
 
 CLIENTS = 2
@@ -32,7 +32,7 @@ def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
         engine.open(plan.clients)
         store = ClientStore(Path(folder) / "clients", clients)
         federation = Federation(plan.method, plan.policy, engine, plan.profiles, plan.streams, rounds=2)
-        progress, _ = federation.play(federation.begin(store), store)
+        progress, _ = played(federation.play(federation.begin(store), store), federation.carry)
         store.committed()
-        _, outcome = federation.play(progress, store)
+        _, outcome = played(federation.play(progress, store), federation.carry)
     return Traffic(outcome.traffic.up // clients, outcome.traffic.down // clients)

@@ -15,15 +15,18 @@ clients differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.dataset import Dataset
 from fedstill.core.egress import Egress
-from fedstill.core.kinds import norm_layers, running
+from fedstill.core.kinds import load_state, norm_layers, running, state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 
 _MODEL = "model/"
@@ -37,6 +40,29 @@ def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
     if way == "one-pass":
         return (Recalibration(task, "recalibrate", layers, batch, by_batch=True),)
     return [Recalibration(task, f"recalibrate {layer}", [layer], batch, by_batch=False) for layer in layers]
+
+
+def recalibrated(model: nn.Module, task: Task, data: Dataset, streams: Streams, batch: int = 64) -> nn.Module | None:
+    """A copy of the model with its BatchNorm statistics measured on this data, in one pass of shuffled batches.
+
+    None for a model without BatchNorm, or for data that makes no batch of two.
+    """
+    statistics = [running(model, statistic) for statistic in ("running_mean", "running_var")]
+    rows = torch.from_numpy(streams.draw("order").permutation(len(data)))
+    batches = [piece for piece in rows.split(batch) if len(piece) > 1]
+    if not statistics[0] or not batches:
+        return None
+    copy = deepcopy(model).eval()
+    with _Measured(copy, list(statistics[0]), by_batch=True) as measured, torch.no_grad():
+        for piece in batches:
+            task.forward(copy, data.batch(piece))
+    state, sums = dict(state_of(copy)), measured.sums()
+    for layer, mean_name in statistics[0].items():
+        mean, variance = _moments([part(sums, f"norm/{layer}/")])
+        for name, value in ((mean_name, mean), (statistics[1][layer], variance)):
+            state[name] = value.to(state[name].dtype)
+    load_state(copy, state)
+    return copy.eval()
 
 
 class Recalibration(Exchange):
@@ -82,15 +108,20 @@ class Recalibration(Exchange):
         measured = dict(state)
         for layer in self.layers:
             parts = [reply.message.part(f"norm/{layer}/") for reply in replies]
-            rows = sum(int(one["rows"]) for one in parts)
-            if rows < 2:
+            if sum(int(one["rows"]) for one in parts) < 2:
                 continue  # no variance: the averaged statistics stay
-            mean = torch.stack([one["sum"] for one in parts]).sum(dim=0) / rows
-            square = torch.stack([one["squares"] for one in parts]).sum(dim=0) / rows
-            variance = (square - mean * mean).clamp(min=0) * (rows / (rows - 1))  # unbiased, as BatchNorm keeps it
+            mean, variance = _moments(parts)
             for name, value in ((self.means[layer], mean), (self.variances[layer], variance)):
                 measured[name] = value.to(state[name].dtype)
         return measured
+
+
+def _moments(parts: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Mean and variance from everybody's sums; unbiased, as BatchNorm keeps it."""
+    rows = sum(int(one["rows"]) for one in parts)
+    mean = torch.stack([one["sum"] for one in parts]).sum(dim=0) / rows
+    square = torch.stack([one["squares"] for one in parts]).sum(dim=0) / rows
+    return mean, (square - mean * mean).clamp(min=0) * (rows / (rows - 1))
 
 
 class _Measured:

@@ -3,47 +3,85 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fedstill.config import Experiment
-from fedstill.core.errors import InputError
+from fedstill.config import Experiment, TeacherSource
+from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
-from fedstill.federation.plan import check_device, make_method, make_plan, make_task, resolve
+from fedstill.data.unlabelled import load_proxy
+from fedstill.distillation.teaching import Teacher
+from fedstill.federation.plan import check_device, make_method, make_task, resolve
+from fedstill.federation.teachers import Staff
+from fedstill.methods.distill import DistillationSettings
 from fedstill.studies.grid import Cell
 from fedstill.tasks.classification import Classification
+
+_DIFFERENT = {"objective", "model", "rounds"}  # what may differ between students of one lesson
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that some cells of the study share, known by the identity that ends its folder's name."""
+    """A run that some cells of the study share.
 
-    identity: str
+    `key` tells it from the study's other runs. Without a teacher it is the identity that ends the run's folder's name;
+    a student's identity is known only when its teacher's weights are (see `Ledger.identity`).
+    """
+
+    key: str
     cell: Cell = field(compare=False)  # the first of them
+    experiment: Experiment = field(compare=False)  # with every default filled in
+    fingerprint: str = field(default="", compare=False)  # of its data
+    teacher: Job | None = field(default=None, compare=False)
+    which: str = field(default="last", compare=False)  # of its teacher's models
 
     @property
     def method(self) -> str:
-        return self.cell.experiment.method.name
+        """What runs of about the same length have in common."""
+        return f"{self.experiment.method.name} {self.experiment.model} {self.experiment.data}"
+
+    @property
+    def lesson(self) -> str:
+        """Jobs with the same words here can learn together."""
+        if self.teacher is None and not self.experiment.teachers:
+            return self.key
+        taught_by = "" if self.teacher is None else f"{self.teacher.key} {self.which}"
+        shared = self.experiment.model_dump(mode="json", exclude=_DIFFERENT)
+        shared["method"] = {name: value for name, value in shared["method"].items() if name != "labels"}
+        return f"{taught_by} {json.dumps(shared, sort_keys=True)}"
+
+    def identity(self, sha256: str = "") -> str:
+        """With the digest of the teacher's weights, where there is a teacher."""
+        experiment = self.experiment
+        if self.teacher is not None:
+            taught_by = TeacherSource(run="?", which=self.which, model=self.teacher.experiment.model, sha256=sha256)
+            experiment = experiment.model_copy(update={"teachers": (taught_by,)})
+        return experiment.identity(self.fingerprint, loaded_plugins().values())
+
+    def given(self, teacher: Path | None) -> dict[str, Any]:
+        """The configuration to run, once the teacher's folder is known."""
+        if teacher is None:
+            return self.cell.given
+        return {**self.cell.given, "teachers": [{"run": str(teacher), "which": self.which}]}
 
 
 @dataclass(frozen=True)
 class Agenda:
-    """The study's cells with their identities, its distinct runs, and the data sets that are not here."""
+    """The study's cells with their runs, those that cannot be, and the data sets that are not here."""
 
-    cells: tuple[tuple[Cell, str], ...]
+    cells: tuple[tuple[Cell, Job | None], ...]
+    refused: dict[int, str]  # by the cell's number, why there can be no such run
     missing: dict[str, str]  # by data set, what its loader said
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         """Distinct runs in the order in which the grid first names them."""
-        first: dict[str, Job] = {}
-        for cell, identity in self.cells:
-            first.setdefault(identity, Job(identity, cell))
-        return tuple(first.values())
+        return tuple(dict.fromkeys(job for _, job in self.cells if job is not None))
 
     def check_data(self) -> None:
         if self.missing:
@@ -51,47 +89,88 @@ class Agenda:
             raise InputError(f"the study cannot run here: {'; '.join(sentences)}")
 
 
-def make_agenda(cells: Sequence[Cell], data_root: Path | None = None, device: str = "cpu") -> Agenda:
+def lessons(jobs: Iterable[Job], parts: int = 1) -> Iterator[list[Job]]:
+    """Jobs that are done in one go, in at most so many parts each."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.lesson, []).append(job)
+    for group in groups.values():
+        yield from (piece for part in range(parts) if (piece := group[part::parts]))
+
+
+def make_agenda(
+    cells: Sequence[Cell], data_root: Path | None = None, device: str = "cpu", which: str = "last"
+) -> Agenda:
     """Resolve every cell; one that its data, model or method refuses is refused here, before anything has run.
 
-    Without its data a cell is told from others by its configuration alone.
+    Teachers come before their students. Without its data a cell is told from others by its configuration alone.
     """
     check_device(device)
     missing: dict[str, str] = {}
-    identities: dict[int, str] = {}
+    refused: dict[int, str] = {}
+    shelves: dict[str, _Shelf] = {}
     for data in dict.fromkeys(cell.experiment.data for cell in cells):
-        concerned = [(number, cell) for number, cell in enumerate(cells) if cell.experiment.data == data]
         try:
-            shelf = _Shelf(load(data, data_root), data_root, device)
+            shelves[data] = _Shelf(load(data, data_root), data_root)
         except InputError as error:
             missing[data] = str(error)
-            for number, cell in concerned:
-                identities[number] = cell.experiment.identity("not here")
+    jobs: dict[int, Job | None] = {}
+    found: dict[str, Job] = {}
+    of: dict[int, Job] = {}  # by the id of a teacher's cell
+    for number, cell in enumerate(cells):
+        teacher = None if cell.teacher is None else of[id(cell.teacher)]
+        try:
+            job = _job(cell, shelves.get(cell.experiment.data), teacher, which)
+        except UnusableError as error:
+            refused[number], jobs[number] = str(error), None
             continue
-        for number, cell in concerned:
-            try:
-                identities[number] = shelf.identity(cell.experiment)
-            except InputError as error:
-                raise InputError(f"the experiment {cell}: {error}") from None
-    return Agenda(tuple((cell, identities[number]) for number, cell in enumerate(cells)), missing)
+        except InputError as error:
+            raise InputError(f"the experiment {cell}: {error}") from None
+        job = found.setdefault(job.key, job)
+        jobs[number] = of[id(cell)] = job
+    return Agenda(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing)
+
+
+def _job(cell: Cell, shelf: _Shelf | None, teacher: Job | None, which: str) -> Job:
+    experiment, fingerprint = cell.experiment, "not here"
+    if shelf is not None:
+        experiment, fingerprint = shelf.resolved(cell.experiment, teacher)
+    job = Job("", cell, experiment, fingerprint, teacher, which if teacher else "last")
+    key = job.identity(f"of {teacher.key}" if teacher else "")
+    return Job(key, cell, experiment, fingerprint, teacher, job.which)
 
 
 class _Shelf:
     """One data set, and what is costly to make of it: clouds with fewer points, and tasks with a model."""
 
-    def __init__(self, bundle: Bundle, data_root: Path | None, device: str) -> None:
-        self.bundle, self.data_root, self.device = bundle, data_root, device
+    def __init__(self, bundle: Bundle, data_root: Path | None) -> None:
+        self.bundle, self.data_root = bundle, data_root
         self.cut: dict[tuple[str | None, int | None], Bundle] = {}
         self.tasks: dict[str, Classification] = {}
+        self.proxies: dict[str, str] = {}
+        self.staff = Staff()
 
-    def identity(self, experiment: Experiment) -> str:
-        if experiment.teachers:  # whose weights are part of it
-            return make_plan(experiment, self.data_root, self.device).identity
+    def resolved(self, experiment: Experiment, teacher: Job | None) -> tuple[Experiment, str]:
+        """The experiment with its defaults, and the fingerprint of its data; refused if it cannot be."""
         key = (experiment.model, experiment.points)
         resolved, cut = resolve(experiment, self.cut.get(key, self.bundle))
         self.cut[key] = cut
         wanted = json.dumps([resolved.model, resolved.points, resolved.model_dump(mode="json")["augmentation"]])
         if wanted not in self.tasks:
             self.tasks[wanted] = make_task(resolved, cut)
-        make_method(resolved, self.tasks[wanted], Streams(resolved.seed))
-        return resolved.identity(cut.fingerprint(), loaded_plugins().values())
+        task = self.tasks[wanted]
+        resolved, teachers = self.staff.load(resolved, cut, "cpu")
+        if teacher is not None:  # an untrained one: what it can say, not what it will
+            architecture = str(teacher.experiment.model)
+            teachers = [Teacher(str(teacher.cell), architecture, task.build(architecture))]
+        make_method(resolved, task, Streams(resolved.seed), teachers)
+        return resolved, cut.fingerprint() + self._proxy(resolved)
+
+    def _proxy(self, experiment: Experiment) -> str:
+        settings = experiment.method.settings
+        name = settings.proxy if isinstance(settings, DistillationSettings) else None
+        if name is None:
+            return ""
+        if name not in self.proxies:
+            self.proxies[name] = load_proxy(name, self.data_root).fingerprint()
+        return self.proxies[name]

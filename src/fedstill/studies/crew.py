@@ -6,19 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fedstill.core.errors import InputError
 from fedstill.studies.agenda import Job
 from fedstill.studies.worker import Outcome, Place, perform
 
-Skip = Callable[[Job], Outcome | None]  # what is known of a job at the moment somebody would start it
+Lesson = Sequence[Job]  # done in one go
+Told = Callable[[Lesson, float], None]  # how much of a lesson is over
+Given = Mapping[str, Any]
 
 
 def crew_size(workers: int) -> int:
@@ -29,58 +31,58 @@ def crew_size(workers: int) -> int:
 
 
 class Crew:
-    """Works jobs off, each worker taking the next one; with a single worker there is no other process."""
+    """Does lessons, one for each worker at a time; with a single worker there is no other process."""
 
-    def __init__(self, size: int, place: Place) -> None:
-        self.size, self.place = size, place
+    def __init__(self, size: int, place: Place, told: Told) -> None:
+        self.size, self.place, self.told = size, place, told
         self.workers: list[_Worker] = []
+        self.busy: dict[_Worker, Lesson] = {}
         self.inbox: SimpleQueue[tuple[_Worker, str | None]] = SimpleQueue()
+        self.done: list[tuple[Lesson, list[Outcome]]] = []  # by this process
 
-    def work(self, jobs: Iterable[Job], skip: Skip) -> Iterator[tuple[Job, Outcome]]:
-        """Jobs as they end. `skip` is asked right before a job would start, since others may have done it by then."""
+    @property
+    def idle(self) -> bool:
+        """Whether somebody has nothing to do."""
+        return not self.done if self.size == 1 else len(self.busy) < self.size
+
+    @property
+    def working(self) -> bool:
+        return bool(self.done or self.busy)
+
+    def start(self, lesson: Lesson, givens: Sequence[Given]) -> None:
+        """Have somebody idle do these runs; what comes of it is heard of later."""
         if self.size == 1:
-            for job in jobs:
-                yield job, skip(job) or perform(job.cell.given, self.place)
+            self.done.append((lesson, perform(givens, self.place, lambda share: self.told(lesson, share))))
             return
-        queue = iter(jobs)
-        idle, busy = list(self.workers), dict[_Worker, Job]()
-        exhausted = False
-        while busy or not exhausted:
-            while not exhausted and len(busy) < self.size:
-                following = next(queue, None)
-                if following is None:
-                    exhausted = True
-                elif known := skip(following):
-                    yield following, known
+        worker = next((one for one in self.workers if one not in self.busy), None) or self._hire()
+        self.busy[worker] = lesson
+        worker.send(json.dumps(list(givens)))
+
+    def hear(self) -> tuple[Lesson, list[Outcome]]:
+        """The next lesson that is over, and how its runs ended."""
+        if self.done:
+            return self.done.pop()
+        while True:
+            with suppress(Empty):  # a wait without end would not hear the keyboard on every system
+                worker, answer = self.inbox.get(timeout=1.0)
+                news = None if answer is None else json.loads(answer)
+                if worker not in self.busy:
+                    if news is None and worker in self.workers:  # died between two lessons
+                        self.workers.remove(worker)
+                elif isinstance(news, list):
+                    return self.busy.pop(worker), [Outcome(**outcome) for outcome in news]
+                elif news is None:
+                    self.workers.remove(worker)
+                    lesson = self.busy.pop(worker)
+                    ended = Outcome("failed", f"its worker process ended with code {worker.process.wait()}")
+                    return lesson, [ended] * len(lesson)
                 else:
-                    worker = idle.pop() if idle else self._hire()
-                    busy[worker] = following
-                    worker.ask(following)
-            if not busy:
-                return
-            worker, answer = self._hear(busy)
-            job = busy.pop(worker)
-            if answer is None:
-                self.workers.remove(worker)
-                code = worker.process.wait()
-                yield job, Outcome("failed", f"its worker process ended with code {code}")
-            else:
-                idle.append(worker)
-                yield job, Outcome(**json.loads(answer))
+                    self.told(self.busy[worker], float(news))
 
     def _hire(self) -> _Worker:
         worker = _Worker(self.place, self.inbox)
         self.workers.append(worker)
         return worker
-
-    def _hear(self, busy: dict[_Worker, Job]) -> tuple[_Worker, str | None]:
-        while True:
-            with suppress(Empty):  # a wait without end would not hear the keyboard on every system
-                worker, answer = self.inbox.get(timeout=1.0)
-                if worker in busy:
-                    return worker, answer
-                if answer is None and worker in self.workers:  # died between two jobs
-                    self.workers.remove(worker)
 
     def __enter__(self) -> Self:
         return self
@@ -114,12 +116,9 @@ class _Worker:
         assert self.process.stdout is not None
         self.requests, self.answers = self.process.stdin, self.process.stdout
         Thread(target=self._listen, args=(inbox,), daemon=True).start()
-        self._send(json.dumps(asdict(place)))
+        self.send(json.dumps(asdict(place)))
 
-    def ask(self, job: Job) -> None:
-        self._send(json.dumps(job.cell.given))
-
-    def _send(self, line: str) -> None:
+    def send(self, line: str) -> None:
         with suppress(BrokenPipeError):  # it has died: its listener says so
             self.requests.write(line + "\n")
             self.requests.flush()

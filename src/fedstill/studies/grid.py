@@ -43,6 +43,7 @@ class Cell:
     labels: dict[str, str]
     given: dict[str, Any]
     experiment: Experiment
+    teacher: Cell | None = None  # whose run is to teach, in the second stage of a study
 
     def __str__(self) -> str:
         return called(self.labels) or self.experiment.method.name
@@ -87,7 +88,7 @@ def expand(
     for combination in product(*axes.values()):
         labels = {axis: value.label for axis, value in zip(axes, combination, strict=True)}
         try:
-            _check_conflicts(axes, combination)
+            check_conflicts(axes, combination)
             given = lay(experiment, chain.from_iterable(value.sets for value in combination))
             given = lay(given, settings.items())
             nowhere = {key for key in nowhere if not _has(given, key.removesuffix("?"))}
@@ -171,7 +172,7 @@ def label_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _check_conflicts(axes: Mapping[str, Sequence[Value]], combination: Sequence[Value]) -> None:
+def check_conflicts(axes: Mapping[str, Sequence[Value]], combination: Sequence[Value]) -> None:
     """Two axes that set the same thing would make one of them say what is not so."""
     setters: dict[str, str] = {}
     for axis, value in zip(axes, combination, strict=True):

@@ -10,56 +10,88 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.errors import InputError
+from fedstill.core.errors import BusyError, InputError
+from fedstill.core.kinds import state_of
+from fedstill.core.message import digest
 from fedstill.federation.folder import RunFolder, read_json, write_json
 from fedstill.federation.result import Run
 from fedstill.studies.agenda import Job
+from fedstill.studies.worker import Outcome
 
 FAILURES = "failures"
 
 
 class Ledger:
-    """The folder of runs, seen by identity."""
+    """The folder of runs, seen job by job."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
+        self._digests: dict[tuple[Path, str], str] = {}
 
-    def run(self, identity: str) -> Run | None:
-        """The finished run of that identity."""
-        path = self._folder(identity)
+    def identity(self, job: Job) -> str | None:
+        """What the run's folder is called by; None while its teacher is not there."""
+        if job.teacher is None:
+            return job.key
+        teacher = self.run(job.teacher)
+        return None if teacher is None else job.identity(self._digest(teacher, job.which))
+
+    def run(self, job: Job) -> Run | None:
+        """The finished run of that job."""
+        path = self._folder(self.identity(job))
         if path is None or RunFolder(path).result() is None:
             return None
         return Run(path)
 
-    def busy(self, identity: str) -> bool:
+    def busy(self, job: Job) -> bool:
         """Whether some process is working on it; asking takes its lock for an instant."""
-        path = self._folder(identity)
+        path = self._folder(self.identity(job))
         if path is None:
             return False
         try:
             RunFolder(path).lock().release()
-        except InputError:
+        except BusyError:
             return True
         return False
 
-    def failure(self, identity: str) -> str | None:
-        """The sentence of an earlier failure."""
+    def failure(self, job: Job) -> Outcome | None:
+        """How it failed, or was refused, before; also where that happened to its teacher."""
+        identity = self.identity(job)
+        if identity is None:
+            assert job.teacher is not None
+            before = self.failure(job.teacher)
+            return None if before is None else Outcome("failed", f"its teacher failed: {before.error}")
         record = read_json(self.out / FAILURES / f"{identity}.json")
-        return None if record is None else str(record.get("error"))
+        if record is None:
+            return None
+        return Outcome("refused" if record.get("refused") else "failed", str(record.get("error")))
 
-    def record_failure(self, job: Job, error: str, details: str = "") -> None:
+    def record_failure(self, job: Job, outcome: Outcome) -> None:
+        identity = self.identity(job)
+        if identity is None or self.failure(job) == Outcome(outcome.state, outcome.error):
+            return  # its teacher's failure is written down, or another process has recorded this one already
         folder = self.out / FAILURES
         folder.mkdir(parents=True, exist_ok=True)
         content: dict[str, Any] = {
-            "error": error,
+            "error": outcome.error,
+            "refused": outcome.state == "refused",
             "cell": job.cell.labels,
-            "experiment": job.cell.experiment.model_dump(mode="json"),
-            "details": details.splitlines(),
+            "experiment": job.experiment.model_dump(mode="json"),
+            "details": outcome.details.splitlines(),
         }
-        write_json(folder / f"{job.identity}.json", content)
+        write_json(folder / f"{identity}.json", content)
 
-    def forget_failure(self, identity: str) -> None:
-        (self.out / FAILURES / f"{identity}.json").unlink(missing_ok=True)
+    def forget_failure(self, job: Job) -> None:
+        (self.out / FAILURES / f"{self.identity(job)}.json").unlink(missing_ok=True)
 
-    def _folder(self, identity: str) -> Path | None:
+    def _folder(self, identity: str | None) -> Path | None:
         return next((path.parent for path in self.out.glob(f"*-{identity}/config.json")), None)
+
+    def _digest(self, teacher: Run, which: str) -> str:
+        """Of the teacher's weights; where it has no such model, a word that is no digest."""
+        if (teacher.path, which) not in self._digests:
+            try:
+                found = digest(state_of(teacher.model(which)))
+            except InputError:
+                found = "none"
+            self._digests[teacher.path, which] = found
+        return self._digests[teacher.path, which]

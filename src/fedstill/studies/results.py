@@ -18,6 +18,7 @@ from fedstill.core.files import write_atomically
 from fedstill.federation.result import Run
 
 FORMAT = 1
+_CORRECT = "correct."
 Figures = dict[str, float | None]
 Labels = tuple[str, ...]  # of a cell, in the order of the axes
 
@@ -28,6 +29,7 @@ class Row:
 
     identity: str
     figures: Figures
+    correct: dict[str, str] = field(default_factory=dict)  # by model, which test samples it got right (see `packed`)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Results:
     rows: tuple[str, ...]
     runs: dict[Labels, Row] = field(default_factory=dict)
     failures: dict[Labels, str] = field(default_factory=dict)
+    refused: dict[Labels, str] = field(default_factory=dict)  # cells that can have no result, and why
+    test_counts: dict[str, list[int]] = field(default_factory=dict)  # by data set, test samples of each class
+    students: Results | None = None  # the second stage, whose first axes are these
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +56,7 @@ class Results:
         """JSON with one line a run, so that differences between two versions of a file can be read."""
         names = [*dict.fromkeys(name for row in self.runs.values() for name in row.figures)]
         used = [name for name in names if any(row.figures.get(name) is not None for row in self.runs.values())]
+        models = [*dict.fromkeys(which for row in self.runs.values() for which in row.correct)]
         head = {
             "format": FORMAT,
             "study": self.study,
@@ -59,15 +65,27 @@ class Results:
             "axes": self.axes,
             "columns": self.columns,
             "rows": list(self.rows),
-            "figures": [*self.axes, "identity", *used],
+            "test_counts": self.test_counts,
+            "figures": [*self.axes, "identity", *used, *(f"correct.{which}" for which in models)],
         }
         parts = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
-        lines = [[*cell, row.identity, *(row.figures.get(name) for name in used)] for cell, row in self.runs.items()]
+        lines = [
+            [
+                *cell,
+                row.identity,
+                *(row.figures.get(name) for name in used),
+                *(row.correct.get(which) for which in models),
+            ]
+            for cell, row in self.runs.items()
+        ]
         parts.append(_lines("runs", lines))
         parts.append(_lines("failures", [[*cell, error] for cell, error in self.failures.items()]))
+        parts.append(_lines("refused", [[*cell, error] for cell, error in self.refused.items()]))
+        if self.students is not None:
+            parts.append(f'"students": {self.students.encode().rstrip()}')
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
-    def extended(self, older: Results, identities: Mapping[Labels, str]) -> Results:
+    def extended(self, older: Results, identities: Mapping[Labels, str | None]) -> Results:
         """These results together with those of a file, where ours win.
 
         `identities` are those of this study's cells: an old row of such a cell whose identity is another one (its data
@@ -75,9 +93,14 @@ class Results:
         """
         self._check_same(older)
         axes = {axis: {**older.axes[axis], **values} for axis, values in self.axes.items()}
-        kept = {cell: row for cell, row in older.runs.items() if identities.get(cell, row.identity) == row.identity}
+        kept = {
+            cell: row
+            for cell, row in older.runs.items()
+            if (identities.get(cell) or row.identity) == row.identity  # None: not known yet
+        }
         runs = kept | self.runs
         failures = {cell: error for cell, error in (older.failures | self.failures).items() if cell not in runs}
+        refused = {cell: error for cell, error in (older.refused | self.refused).items() if cell not in runs}
         order = {axis: {label: number for number, label in enumerate(values)} for axis, values in axes.items()}
 
         def place(cell: Labels) -> list[int]:
@@ -88,6 +111,10 @@ class Results:
             axes=axes,
             runs={cell: runs[cell] for cell in sorted(runs, key=place)},
             failures={cell: failures[cell] for cell in sorted(failures, key=place)},
+            refused={cell: refused[cell] for cell in sorted(refused, key=place)},
+            students=self.students.extended(older.students, identities)
+            if self.students and older.students
+            else self.students or older.students,
         )
 
     def _check_same(self, older: Results) -> None:
@@ -116,25 +143,74 @@ def load_results(path: Path) -> Results:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise InputError(f"{path} has format {content['format']}, and this version of fedstill reads {FORMAT}")
-        width = len(content["axes"])
-        names = content["figures"][width + 1 :]
-        return Results(
-            content["study"],
-            content["about"],
-            content["source"],
-            content["axes"],
-            content["columns"],
-            tuple(content["rows"]),
-            {
-                tuple(line[:width]): Row(line[width], dict(zip(names, line[width + 1 :], strict=True)))
-                for line in content["runs"]
-            },
-            {tuple(line[:width]): str(line[width]) for line in content["failures"]},
-        )
+        return _decoded(content)
     except FileNotFoundError:
         raise InputError(f"there is no results file {path}") from None
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise InputError(f"{path} cannot be read as a study's results: {type(error).__name__}: {error}") from None
+
+
+def _decoded(content: Mapping[str, Any]) -> Results:
+    width = len(content["axes"])
+    names = content["figures"][width + 1 :]
+
+    def row(line: Sequence[Any]) -> Row:
+        values = dict(zip(names, line[width + 1 :], strict=True))
+        correct = {name.removeprefix(_CORRECT): value for name, value in values.items() if name.startswith(_CORRECT)}
+        figures = {name: value for name, value in values.items() if not name.startswith(_CORRECT)}
+        return Row(line[width], figures, {which: bits for which, bits in correct.items() if bits is not None})
+
+    def sentences(key: str) -> dict[Labels, str]:
+        return {tuple(line[:width]): str(line[width]) for line in content.get(key, [])}
+
+    return Results(
+        content["study"],
+        content["about"],
+        content["source"],
+        content["axes"],
+        content["columns"],
+        tuple(content["rows"]),
+        {tuple(line[:width]): row(line) for line in content["runs"]},
+        sentences("failures"),
+        sentences("refused"),
+        content.get("test_counts", {}),
+        _decoded(content["students"]) if "students" in content else None,
+    )
+
+
+def correct_by(run: Run) -> dict[str, str]:
+    """By model, which test samples it got right."""
+    labels = run.test_labels
+    found = {which: run.predictions(which) for which in ("last", "best", "selected")}
+    if labels is None:
+        return {}
+    return {
+        which: packed([one == label for one, label in zip(said, labels, strict=True)])
+        for which, said in found.items()
+        if said is not None
+    }
+
+
+def class_counts(labels: Sequence[int], classes: int) -> list[int]:
+    """How many test samples there are of each class."""
+    return [labels.count(number) for number in range(classes)]
+
+
+def packed(bits: Sequence[bool]) -> str:
+    """Yes and no as text: their number, and hexadecimal digits of four each.
+
+    >>> packed([True, False, True, True, False]), unpacked("5:b0")
+    ('5:b0', (True, False, True, True, False))
+    """
+    text = "".join("1" if bit else "0" for bit in bits)
+    filled = text.ljust(-(-len(text) // 4) * 4, "0")
+    return f"{len(text)}:" + "".join(f"{int(filled[at : at + 4], 2):x}" for at in range(0, len(filled), 4))
+
+
+def unpacked(text: str) -> tuple[bool, ...]:
+    number, _, digits = text.partition(":")
+    bits = "".join(f"{int(digit, 16):04b}" for digit in digits)
+    return tuple(bit == "1" for bit in bits[: int(number)])
 
 
 def figures_of(run: Run) -> Figures:
@@ -160,6 +236,7 @@ def figures_of(run: Run) -> Figures:
         **{f"also.{name}": value for name, value in result.get("also", {}).items()},
         **{f"facts.{name}": value for name, value in result.get("facts", {}).items()},
         **_mean_losses(journal),
+        "ceiling": result.get("ceiling"),
         **{f"teacher.{number}": teacher["accuracy"] for number, teacher in enumerate(result.get("teachers", []))},
     }
     return {name: _number(value) for name, value in figures.items()}

@@ -13,15 +13,18 @@ from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.core.plugins import loaded_plugins
 from fedstill.federation.launch import use_plugins
-from fedstill.studies.agenda import Agenda, Job, make_agenda
-from fedstill.studies.crew import Crew, crew_size
+from fedstill.studies.agenda import Agenda, make_agenda
+from fedstill.studies.board import Board
+from fedstill.studies.crew import Crew, Lesson, crew_size
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
-from fedstill.studies.results import Results, Row, figures_of
+from fedstill.studies.results import Labels, Results, Row, class_counts, correct_by, figures_of
+from fedstill.studies.students import expand_students
 from fedstill.studies.table import Table, make_table
 from fedstill.studies.tally import Tally, Watcher
-from fedstill.studies.worker import Outcome, Place
+from fedstill.studies.worker import Place
 
+STUDENTS = "students."  # what a setting of the second stage begins with
 _PATIENCE = 0.5  # seconds between looks at runs that another process is working on
 
 
@@ -52,29 +55,33 @@ class Study:
         self.data_root = None if data_root is None else Path(data_root)
         self.device = device
         self.recipe: Recipe = recipe_by(recipe, preset, variant)
-        grid: dict[str, Any] = dict(self.recipe.grid)
-        settings = dict(settings or {})
-        for axis in grid:
-            if (key := axis.removesuffix("?")) not in settings:
-                continue
-            chosen = settings.pop(key)
-            grid[axis] = chosen if isinstance(chosen, list) else [chosen]
-            if not grid[axis]:
-                raise InputError(f"the setting {axis!r} is an empty list, so nothing would be run")
-        self.grid = {axis.removesuffix("?"): values for axis, values in grid.items()}
-        self.settings = settings
+        given = dict(settings or {})
         self.layers = {"preset": preset, "variant": variant}
-        self.axes: dict[str, tuple[Value, ...]] = read_axes(grid)
-        self._cells = tuple(expand(self.recipe.experiment, self.axes, settings))
+        students = self.recipe.students
+        own = {key: value for key, value in given.items() if not key.startswith(STUDENTS)}
+        theirs = {key.removeprefix(STUDENTS): value for key, value in given.items() if key.startswith(STUDENTS)}
+        if students is not None:
+            theirs |= {key: own.pop(key) for key in _names(students.grid) & own.keys()}
+        elif theirs:
+            raise InputError(f"the recipe {self.recipe.name} has no students: leave {min(theirs)!r} out")
+        self.grid, self.axes, own = _chosen(self.recipe.grid, own)
+        self.teachers = tuple(expand(self.recipe.experiment, self.axes, own))
+        self.student_grid, self.student_axes = dict[str, list[Any]](), dict[str, tuple[Value, ...]]()
+        self.students: tuple[Cell, ...] = ()
+        if students is not None:
+            self.student_grid, self.student_axes, theirs = _chosen(students.grid, theirs)
+            self.students = tuple(expand_students(students, self.student_axes, self.teachers, theirs))
+        self.settings = {**own, **{f"{STUDENTS}{key}": value for key, value in theirs.items()}}
 
     def expand(self) -> tuple[Cell, ...]:
-        """Every combination as an experiment, in the order written."""
-        return self._cells
+        """Every combination as an experiment, in the order written: first those who teach, then their students."""
+        return (*self.teachers, *self.students)
 
     @cached_property
     def agenda(self) -> Agenda:
         """The cells resolved against the data on this machine."""
-        return make_agenda(self._cells, self.data_root, self.device)
+        which = self.recipe.students.which if self.recipe.students else "last"
+        return make_agenda(self.expand(), self.data_root, self.device, which)
 
     def run(
         self,
@@ -97,58 +104,130 @@ class Study:
             watcher.start(tally)
         root = None if self.data_root is None else str(self.data_root)
         place = Place(str(folder), root, self.device, tuple(loaded_plugins()))
+        # Fewer teachers than workers: their students are shared out, and a teacher speaks in several places.
+        taught = len({job.lesson for job in tally.waiting if job.teacher is not None or job.experiment.teachers})
+        board = Board(tally, watcher, parts=max(1, size // taught) if taught else 1)
 
-        def skip(job: Job) -> Outcome | None:
-            if ledger.run(job.identity) is not None:
-                return Outcome("done")
-            if not retry_failed and (error := ledger.failure(job.identity)) is not None:
-                return Outcome("failed", error)
-            return Outcome("busy") if ledger.busy(job.identity) else None
+        def told(lesson: Lesson, share: float) -> None:
+            tally.halfway.update(dict.fromkeys(lesson, share))
+            if watcher is not None:
+                watcher.heard(tally)
 
-        left = list(tally.waiting)
-        with Crew(size, place) as crew:
-            while left:
-                elsewhere = []
-                for job, outcome in crew.work(left, skip):
-                    # Two that begin a run in the same instant can be in each other's way before one has the lock.
-                    if outcome.state == "busy" or (outcome.state == "failed" and ledger.busy(job.identity)):
-                        elsewhere.append(job)
-                        continue
-                    tally.settle(job, outcome)
+        with Crew(size, place, told) as crew:
+            while True:
+                while crew.idle and (lesson := board.next()) is not None:
+                    crew.start(lesson, board.givens(lesson))
+                if crew.working:
+                    board.returned(*crew.hear())
+                elif board.elsewhere:
                     if watcher is not None:
-                        watcher.settled(tally, job, outcome)
-                left = elsewhere
-                if left:
-                    if watcher is not None:
-                        watcher.waiting(tally, len(left))
+                        watcher.waiting(tally, len(board.elsewhere))
                     sleep(_PATIENCE)
+                    board.revisit()
+                else:
+                    break
         return self.results(folder)
 
     def results(self, out: str | Path = "runs") -> Results:
         """What the folder of runs holds of this study so far."""
-        ledger = Ledger(Path(out))
-        runs, failures = {}, {}
-        for cell, identity in self.agenda.cells:
-            labels = tuple(cell.labels.values())
-            if (run := ledger.run(identity)) is not None:
-                runs[labels] = Row(identity, figures_of(run))
-            elif (error := ledger.failure(identity)) is not None:
-                failures[labels] = error
-        source = {"experiment": self.recipe.experiment, "settings": self.settings, "behaviour": BEHAVIOUR}
-        axes = {
-            axis: {value.label: raw for value, raw in zip(values, self.grid[axis], strict=True)}
-            for axis, values in self.axes.items()
-        }
-        recipe = self.recipe
-        return Results(recipe.name, recipe.about, source, axes, recipe.columns, recipe.rows, runs, failures)
+        ledger, recipe = Ledger(Path(out)), self.recipe
+        teachers = self._stage(ledger, self.teachers, recipe.experiment, self.axes, self.grid)
+        students = recipe.students
+        if students is None:
+            return Results(recipe.name, recipe.about, **teachers, columns=recipe.columns, rows=recipe.rows)
+        taught = self._stage(
+            ledger,
+            self.students,
+            students.experiment,
+            {**self.axes, **self.student_axes},
+            {**self.grid, **self.student_grid},
+        )
+        taught["source"]["which"] = students.which
+        return Results(
+            recipe.name,
+            recipe.about,
+            **teachers,
+            columns=recipe.columns,
+            rows=recipe.rows,
+            students=Results(
+                f"{recipe.name}, students",
+                recipe.about,
+                **taught,
+                columns=students.columns,
+                rows=students.rows,
+            ),
+        )
 
-    def identities(self) -> dict[tuple[str, ...], str]:
-        """The identity of every cell's run, by the cell's labels."""
-        return {tuple(cell.labels.values()): identity for cell, identity in self.agenda.cells}
+    def _stage(
+        self,
+        ledger: Ledger,
+        cells: Sequence[Cell],
+        experiment: Mapping[str, Any],
+        axes: Mapping[str, Sequence[Value]],
+        grid: Mapping[str, Sequence[Any]],
+    ) -> dict[str, Any]:
+        """One stage's part of the results."""
+        runs: dict[Labels, Row] = {}
+        failures: dict[Labels, str] = {}
+        refused: dict[Labels, str] = {}
+        counts: dict[str, list[int]] = {}
+        wanted = set(map(id, cells))
+        for number, (cell, job) in enumerate(self.agenda.cells):
+            if id(cell) not in wanted:
+                continue
+            labels = tuple(cell.labels.values())
+            if job is None:
+                refused[labels] = self.agenda.refused[number]
+            elif (run := ledger.run(job)) is not None:
+                runs[labels] = Row(str(ledger.identity(job)), figures_of(run), correct_by(run))
+                if job.experiment.data not in counts and (truth := run.test_labels) is not None:
+                    counts[job.experiment.data] = class_counts(truth, len(run.config["classes"]))
+            elif (before := ledger.failure(job)) is not None:
+                (refused if before.state == "refused" else failures)[labels] = before.error
+        meanings = {
+            axis: {value.label: raw for value, raw in zip(values, grid[axis], strict=True)}
+            for axis, values in axes.items()
+        }
+        source = {"experiment": dict(experiment), "settings": self.settings, "behaviour": BEHAVIOUR}
+        return {
+            "source": source,
+            "axes": meanings,
+            "runs": runs,
+            "failures": failures,
+            "refused": refused,
+            "test_counts": counts,
+        }
+
+    def identities(self, out: str | Path = "runs") -> dict[Labels, str | None]:
+        """The identity of every cell's run, by the cell's labels; a student's only once its teacher is there."""
+        ledger = Ledger(Path(out))
+        return {
+            tuple(cell.labels.values()): None if job is None else ledger.identity(job)
+            for cell, job in self.agenda.cells
+        }
 
     def table(self, out: str | Path = "runs", metric: str = "accuracy") -> Table:
         """The results so far as a table of one metric."""
         return make_table(self.results(out), metric)
+
+
+def _chosen(
+    grid: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
+) -> tuple[dict[str, list[Any]], dict[str, tuple[Value, ...]], dict[str, Any]]:
+    """The grid, its axes, and the settings that are left: one that the grid varies takes the place of its axis."""
+    values, left = {axis: list(listed) for axis, listed in grid.items()}, dict(settings)
+    for axis in values:
+        if (key := axis.removesuffix("?")) not in left:
+            continue
+        chosen = left.pop(key)
+        values[axis] = chosen if isinstance(chosen, list) else [chosen]
+        if not values[axis]:
+            raise InputError(f"the setting {axis!r} is an empty list, so nothing would be run")
+    return {axis.removesuffix("?"): listed for axis, listed in values.items()}, read_axes(values), left
+
+
+def _names(grid: Mapping[str, Any]) -> set[str]:
+    return {axis.removesuffix("?") for axis in grid}
 
 
 def study(

@@ -13,21 +13,22 @@ from fedstill.studies.worker import Outcome
 
 
 class Tally:
-    """Runs that are done, that failed and that wait, and the times of those that are done, by method."""
+    """Runs that are done, that failed, that cannot be and that wait; and the times of those that are done."""
 
     def __init__(self, ledger: Ledger, jobs: Sequence[Job], workers: int, retry_failed: bool = False) -> None:
-        self.ledger, self.workers = ledger, workers
+        self.ledger, self.workers, self.retry_failed = ledger, workers, retry_failed
         self.total = len(jobs)
         self.failures: dict[Job, str] = {}
+        self.refused: dict[Job, str] = {}
         self.waiting: dict[Job, None] = {}
         self.accuracy: dict[Job, float | None] = {}
+        self.halfway: dict[Job, float] = {}  # of those being worked on, how much is over
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         for job in jobs:
-            error = None if retry_failed else ledger.failure(job.identity)
             if self._look_up(job):
                 continue
-            if error is not None:
-                self.failures[job] = error
+            if (before := self.settled(job)) is not None:
+                self._lists(before)[job] = before.error
             else:
                 self.waiting[job] = None
 
@@ -35,15 +36,29 @@ class Tally:
     def done(self) -> int:
         return len(self.accuracy)
 
+    @property
+    def over(self) -> float:
+        """Runs of which nothing is left to do, and parts of those being worked on."""
+        return self.done + len(self.failures) + len(self.refused) + sum(self.halfway.values())
+
+    def settled(self, job: Job) -> Outcome | None:
+        """What is known of a job that nobody should start: it is done, or there is no use."""
+        if self.ledger.run(job) is not None:
+            return Outcome("done")
+        before = self.ledger.failure(job)
+        if before is None or (self.retry_failed and before.state == "failed"):
+            return None
+        return before
+
     def settle(self, job: Job, outcome: Outcome) -> None:
         """A run has ended: remember how, here and in the folder."""
         self.waiting.pop(job, None)
-        if outcome.state == "failed":
-            self.failures[job] = outcome.error
-            if self.ledger.failure(job.identity) != outcome.error:  # else another process has recorded it already
-                self.ledger.record_failure(job, outcome.error, outcome.details)
+        self.halfway.pop(job, None)
+        if outcome.state in ("failed", "refused"):
+            self._lists(outcome)[job] = outcome.error
+            self.ledger.record_failure(job, outcome)
         elif self._look_up(job):
-            self.ledger.forget_failure(job.identity)
+            self.ledger.forget_failure(job)
 
     def seconds_left(self) -> float | None:
         """From the times of finished runs, of the same method where there are any; None while nothing is known."""
@@ -51,11 +66,18 @@ class Tally:
         if not known:
             return None
         overall = fmean(known)
-        each = [fmean(self._seconds[job.method]) if job.method in self._seconds else overall for job in self.waiting]
+        each = [
+            (1 - self.halfway.get(job, 0.0))
+            * (fmean(self._seconds[job.method]) if job.method in self._seconds else overall)
+            for job in self.waiting
+        ]
         return sum(each) / max(1, min(self.workers, len(each)))
 
+    def _lists(self, outcome: Outcome) -> dict[Job, str]:
+        return self.refused if outcome.state == "refused" else self.failures
+
     def _look_up(self, job: Job) -> bool:
-        run = self.ledger.run(job.identity)
+        run = self.ledger.run(job)
         if run is None:
             return False
         self.accuracy[job] = run.result["accuracy"].get("last")
@@ -71,6 +93,9 @@ class Watcher(Protocol):
 
     def settled(self, tally: Tally, job: Job, outcome: Outcome) -> None:
         """A run has ended, well or not."""
+
+    def heard(self, tally: Tally) -> None:
+        """Some of the runs being worked on have come further."""
 
     def waiting(self, tally: Tally, number: int) -> None:
         """Only runs are left that another process is working on."""

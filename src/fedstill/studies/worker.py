@@ -1,7 +1,8 @@
-"""Doing one run of a study, here or in a worker process: a fresh interpreter with one thread.
+"""Doing runs of a study, here or in a worker process: a fresh interpreter with one thread.
 
-A worker reads one JSON object a line: first where things are, then one configuration after another; it answers each
-with one line. When its input ends it dies at once, in whatever it is doing: the process that wanted the results is
+A worker reads one line of JSON at a time: first where things are, then one list of configurations after another, each
+a lesson to be done together. It answers with a list of outcomes and, on the way there, with numbers: how much of the
+lesson is over. When its input ends it dies at once, in whatever it is doing: the process that wanted the results is
 gone, and a run that was killed goes on from its last round.
 """
 
@@ -11,16 +12,18 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import IO, Any, Literal
 
-from fedstill.config import make_experiment
-from fedstill.core.errors import FedstillError, InputError
+from fedstill.config import Experiment, make_experiment
+from fedstill.core.errors import BusyError, FedstillError, UnusableError
 from fedstill.federation.launch import launch, use_plugins
+from fedstill.federation.lesson import Told, learn_together
+from fedstill.federation.observers import Observer
 
 
 @dataclass(frozen=True)
@@ -35,26 +38,64 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `busy` means that another process is working on it."""
+    """How a run ended; `busy` means that another process is working on it, `refused` that it can have no result."""
 
-    state: Literal["done", "failed", "busy"]
+    state: Literal["done", "failed", "busy", "refused"]
     error: str = ""
     details: str = ""
 
 
-def perform(given: Mapping[str, Any], place: Place) -> Outcome:
-    """Do one run; whatever goes wrong is its outcome, so that the next one can go on."""
+def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: Told | None = None) -> list[Outcome]:
+    """Do these runs, together if there are several; whatever goes wrong is an outcome, so that the next can go on."""
+    root = None if place.data_root is None else Path(place.data_root)
+    out = Path(place.out)
     try:
-        data_root = None if place.data_root is None else Path(place.data_root)
-        launch(make_experiment(given), out=Path(place.out), data_root=data_root, device=place.device)
-    except FedstillError as error:
-        if isinstance(error, InputError) and str(error).startswith("another process is working on"):
-            return Outcome("busy")
-        return Outcome("failed", " ".join(str(error).split()))
+        experiments = [make_experiment(given) for given in lesson]
+        if len(experiments) > 1:
+            ended = learn_together(experiments, out, root, place.device, told)
+            return [_outcome(one if isinstance(one, Exception) else None) for one in ended]
+        launch(experiments[0], out=out, data_root=root, device=place.device, observers=_observers(told))
+        return [Outcome("done")]
     except Exception as error:
-        sentence = " ".join(f"{type(error).__name__}: {error}".split())
-        return Outcome("failed", sentence, traceback.format_exc())
-    return Outcome("done")
+        return [_outcome(error)] * len(lesson)
+
+
+def _outcome(error: Exception | None) -> Outcome:
+    match error:
+        case None:
+            return Outcome("done")
+        case BusyError():
+            return Outcome("busy")
+        case UnusableError():
+            return Outcome("refused", " ".join(str(error).split()))
+        case FedstillError():
+            return Outcome("failed", " ".join(str(error).split()))
+    sentence = " ".join(f"{type(error).__name__}: {error}".split())
+    return Outcome("failed", sentence, "".join(traceback.format_exception(error)))
+
+
+def _observers(told: Told | None) -> list[Observer]:
+    return [] if told is None else [_Teller(told)]
+
+
+class _Teller(Observer):
+    """Passes on how much of a run is over."""
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        self.rounds = 1
+
+    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+        self.rounds = experiment.rounds
+
+    def round(self, record: dict[str, Any]) -> None:
+        self.told((record["round"] + 1) / self.rounds)
+
+    def note(self, text: str) -> None:
+        """Nobody is there to read it."""
+
+    def finish(self) -> None:
+        """The outcome says so."""
 
 
 def serve(requests: IO[str], answers: IO[str]) -> None:
@@ -62,9 +103,14 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
     use_plugins(place.plugins)
     errands: SimpleQueue[str] = SimpleQueue()
     Thread(target=_listen, args=(requests, errands), daemon=True).start()
-    while True:
-        answers.write(json.dumps(asdict(perform(json.loads(errands.get()), place))) + "\n")
+
+    def say(what: Any) -> None:
+        answers.write(json.dumps(what) + "\n")
         answers.flush()
+
+    while True:
+        lesson = json.loads(errands.get())
+        say([asdict(outcome) for outcome in perform(lesson, place, told=say)])
 
 
 def _listen(requests: IO[str], errands: SimpleQueue[str]) -> None:
