@@ -26,7 +26,8 @@ FLOORS = [
     {"config"},
     {"federation"},
     {"studies"},
-    {"audit", "report", "export"},
+    {"audit", "export"},
+    {"report"},
     {"deploy", "cli"},
 ]
 # These know the core and nothing else.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedstill._version import __version__
 
 if TYPE_CHECKING:
+    from fedstill.audit import Audit, audit
     from fedstill.config import Experiment
     from fedstill.core.errors import FedstillError, InputError, RunError
     from fedstill.federation.launch import distill, run
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # Loaded when first used, so that `import fedstill` and `fedstill --help` do not wait for torch.
 _HOMES = {
+    "fedstill.audit": ("Audit", "audit"),
     "fedstill.config": ("Experiment",),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
     "fedstill.federation.launch": ("distill", "run"),
@@ -30,6 +32,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Audit",
     "Experiment",
     "FedstillError",
     "InputError",
@@ -37,6 +40,7 @@ __all__ = [
     "RunError",
     "Study",
     "__version__",
+    "audit",
     "distill",
     "run",
     "study",

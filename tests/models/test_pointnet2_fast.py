@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -269,3 +270,18 @@ def test_training_may_follow_evaluation_on_larger_batches() -> None:
         model.eval()(clouds)
     model.train()(clouds[:8])[0].sum().backward()
     assert model.extractor.level1.linear1.weight.grad.isfinite().all()
+
+
+def test_models_that_sample_alike_share_the_geometry_of_a_batch() -> None:
+    """Worked out once for the same tensor; anew for another one, for another sampling, and after a change in place."""
+    points = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 64, 3))).float()
+    one, other = (build_model("pointnet2-lite", (64, 3), 4) for _ in range(2))
+    small = build_model("small-pointnet2-lite", (64, 3), 4)
+    assert one.extractor.geometry(points) is other.extractor.geometry(points)
+    assert one.extractor.geometry(points) is not small.extractor.geometry(points)
+    before = one.extractor.geometry(points)
+    assert one.extractor.geometry(points.clone()) is not before
+    points.mul_(0.5)
+    changed = one.extractor.geometry(points)
+    assert changed is not before
+    assert not np.array_equal(changed.level1.offset, before.level1.offset)

@@ -112,7 +112,7 @@ def test_a_setting_that_only_some_methods_have(recipe: Make) -> None:
     assert len(study.agenda.jobs) == 5
     assert list(study.axes) == ["buffers", "method", "preset"]
     assert len(Study(recipe(grid), {"buffers": "average"}).expand()) == 3
-    assert complaint(recipe(grid | {"bufers?": [1]})) == "no experiment of the study has the setting 'bufers'"
+    assert complaint(recipe(grid | {"bufers?": [1]})) == "no part has the setting 'bufers'"
     assert "'buffers' twice" in complaint(recipe(grid | {"buffers": BUFFERS}))
 
 

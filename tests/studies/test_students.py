@@ -107,6 +107,7 @@ def test_students_of_a_study_have_the_bits_they_have_alone(
 
     monkeypatch.setattr(lesson, "together", counted)
     study = Study(staged(grid={"objective": ["vanilla", "self", "dkd"], "labels": ["use", "no-ce"]}))
+    assert len(study.agenda.jobs) == 14
     results = study.run(tmp_path / "study")
     assert results.students is not None
     assert len(results.students.runs) == 12
@@ -119,6 +120,28 @@ def test_students_of_a_study_have_the_bits_they_have_alone(
     alone, together = files(tmp_path / "alone"), files(tmp_path / "study")
     assert alone.keys() == together.keys()
     assert [name for name in alone if alone[name] != together[name]] == []
+
+
+def test_an_objective_that_reads_no_labels_is_its_own_control(staged: Make, tmp_path: Path) -> None:
+    """`feature` has no cross-entropy at its usual weights: one run for both modes, with the bits of either."""
+    study = Study(staged(only={"method": "fedavg"}, grid={"objective": ["feature"], "labels": ["use", "no-ce"]}))
+    assert len(study.agenda.jobs) == 3  # two teachers
+    results = study.run(tmp_path)
+    assert results.students is not None
+    used, control = results.students.runs.values()
+    assert used == control
+    student = dict(study.students[0].given)
+    teacher = Ledger(tmp_path).run(study.agenda.jobs[0])
+    assert teacher is not None
+    bits = {
+        launching.run(
+            {**student, "method": {"name": "distill", "labels": mode}},
+            teachers=[{"run": str(teacher.path)}],
+            out=tmp_path,
+        ).sha256
+        for mode in ("use", "no-ce", "withhold")
+    }
+    assert len(bits) == 1
 
 
 def test_a_lesson_may_be_shared_out(staged: Make) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedstill._version import __version__
+from fedstill.cli.auditing import audit_command
 from fedstill.core.errors import FedstillError
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ data_app = typer.Typer(
     help="Data sets: list, check, add, look at them and at how they are partitioned.", no_args_is_help=True
 )
 app.add_typer(data_app, name="data")
+app.command(name="audit")(audit_command)
 
 # Options that mean the same in every command.
 Out = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
@@ -251,12 +253,26 @@ def clean(
 
 
 @app.command()
+def report(
+    sources: Annotated[
+        list[Path], typer.Argument(help="A study's results (.json), its folder, or folders of runs.", metavar="SOURCE")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The page (.html); else beside the results.")] = None,
+    data_root: Root = None,
+) -> None:
+    """Write one HTML page about a study and its audit, or about some runs, with all figures also as files."""
+    from fedstill.cli import reporting
+
+    reporting.report(sources, out, data_root)
+
+
+@app.command()
 def demo(
     out: Out = Path("demo"),
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
 ) -> None:
-    """Train on the built-in digits in four ways and compare them in an HTML report."""
+    """Are students as good as they seem? Six teachers, four objectives, built-in heads, an audit and a report."""
     from fedstill.cli import demonstration
 
     demonstration.demo(out, workers, quiet)

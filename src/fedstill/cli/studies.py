@@ -101,10 +101,14 @@ def show_plan(study: Study, out: Path, workers: int, retry_failed: bool, wanted:
             {"study": study.recipe.name, **counts, "seconds_left": left, "missing": agenda.missing, "cells": cells}
         )
     else:
-        rows = [(axis, str(len(values)), ", ".join(v.label for v in values)) for axis, values in study.axes.items()]
+        axes = {**study.axes, **study.student_axes}
+        rows = [(axis, str(len(values)), ", ".join(v.label for v in values)) for axis, values in axes.items()]
         table("", ("varied", "values", ""), rows, right=(1,))
         same = counts["experiments"] - counts["runs"]
         told = [f"{counts['experiments']} experiments"] if same else []
+        if study.students:
+            taught = sum(job.teacher is not None for job in agenda.jobs)
+            told.append(f"{counts['runs'] - taught} runs without a teacher and {taught} students")
         told += [f"{counts['runs']} runs", f"{counts['done']} done", f"{counts['failed']} failed"]
         console.print(f"\n{study.recipe.name}: {', '.join(told)}", highlight=False)
         if left is not None and tally.waiting:
@@ -132,6 +136,8 @@ def _folder_above(path: Path) -> Path:
 
 
 def _leave(study: Study, results: Results, older: Results | None, out: Path, wanted: Wanted, say: bool = True) -> None:
+    if say and results.students is not None:
+        results.save(out / f"{study.title}.json")  # what an audit and a report are made from
     if wanted.results is not None:
         if older is not None:
             results = results.extended(older, study.identities(out))
@@ -215,19 +221,19 @@ class StudyDisplay:
     def settled(self, tally: Tally, job: Job, outcome: Outcome) -> None:
         if self.quiet:
             return
-        how = f"accuracy {share(tally.accuracy.get(job))}" if outcome.state == "done" else f"failed: {outcome.error}"
-        over = round(tally.over)
+        done = outcome.state == "done"
+        how = f"accuracy {share(tally.accuracy.get(job))}" if done else f"{outcome.state}: {outcome.error}"
         if self.bar is not None:
             self.heard(tally)
             if outcome.state == "failed":
                 self.bar.console.print(f"{job.cell}: {how}", highlight=False, markup=False)
         else:
-            line = f"{over}/{tally.total} {job.cell}: {how}{self._left(tally)}"
+            line = f"{tally.over}/{tally.total} {job.cell}: {how}{self._left(tally)}"
             errors.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def heard(self, tally: Tally) -> None:
         if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=tally.over, told=self._left(tally).lstrip(", "))
+            self.bar.update(self.bar.task_ids[0], completed=tally.progress, told=self._left(tally).lstrip(", "))
 
     def waiting(self, tally: Tally, number: int) -> None:
         if not self.quiet and not self.waited:

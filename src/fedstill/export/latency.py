@@ -38,6 +38,7 @@ class Protocol:
     fewest: int = 5
     batches: tuple[int, ...] = (1, 32)
     threads: tuple[int, ...] = (1, 2)
+    onnx: bool = True  # False: PyTorch only, which saves the conversion
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Measured:
 def measure(subjects: Sequence[Subject], protocol: Protocol | None = None) -> list[Measured]:
     """Figures of every subject; all subjects and runtimes take turns within a batch size and a number of threads."""
     protocol = protocol or Protocol()
-    files = [_onnx(subject) for subject in subjects]
+    files = [_onnx(subject) if protocol.onnx else None for subject in subjects]
     largest = max(*protocol.batches, SEED_BATCH)
     inputs = [subject.inputs(largest) for subject in subjects]
     found: list[list[Latency]] = [[] for _ in subjects]

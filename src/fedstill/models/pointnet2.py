@@ -7,7 +7,9 @@ sampling starts at the first point, so that evaluation is deterministic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +19,30 @@ from fedstill.models.classifier import Classifier
 from fedstill.models.kernels import farthest_points, group
 from fedstill.models.kernels.compact import Geometry, compact_geometry
 from fedstill.models.pointnet import cloud_shape, mlp_head, wants_points
-from fedstill.models.pointnet2_levels import SetAbstraction
+from fedstill.models.pointnet2_levels import Ball, SetAbstraction
 from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, Sizes, sized
 from fedstill.models.registry import models
+
+
+class _Latest:
+    """The geometry of the batch seen last, by how it is sampled: students that learn together see it one by one."""
+
+    def __init__(self) -> None:
+        self.points: Callable[[], Tensor | None] = lambda: None
+        self.version = 0
+        self.known: dict[Any, Geometry] = {}
+
+    def of(self, points: Tensor, balls: tuple[Ball, Ball]) -> Geometry:
+        if points.is_inference():  # has no version to tell whether it was changed
+            return compact_geometry(points, *balls)
+        if self.points() is not points or self.version != points._version:
+            self.points, self.version, self.known = ref(points), points._version, {}
+        if balls not in self.known:
+            self.known[balls] = compact_geometry(points, *balls)
+        return self.known[balls]
+
+
+_latest = _Latest()
 
 
 class PointNet2(nn.Module):
@@ -49,8 +72,8 @@ class PointNet2(nn.Module):
         return features
 
     def geometry(self, points: Tensor) -> Geometry:
-        """What `forward` would work out first; models that sample alike may share it, and clouds may keep it."""
-        return compact_geometry(points, *self.balls)
+        """What `forward` would work out first; models that sample alike and see the same batch share it."""
+        return _latest.of(points, self.balls)
 
     def _plain(self, points: Tensor) -> Tensor:
         first, second = self.balls

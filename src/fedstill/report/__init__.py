@@ -1,7 +1,21 @@
-"""What a person reads: one self-contained page about some runs."""
+"""What a person reads: one self-contained page about some runs, or about a study and its audit."""
 
 from fedstill.report.command import command
-from fedstill.report.page import write_report
+from fedstill.report.runs import write_report
 from fedstill.report.shards import Table, partition_tables
+from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
+from fedstill.report.study.page import figures_of, report_on, write_audit_report
 
-__all__ = ["Table", "command", "partition_tables", "write_report"]
+__all__ = [
+    "Cloud",
+    "Cost",
+    "Extras",
+    "Table",
+    "command",
+    "figures_of",
+    "make_cloud",
+    "partition_tables",
+    "report_on",
+    "write_audit_report",
+    "write_report",
+]

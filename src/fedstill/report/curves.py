@@ -25,7 +25,7 @@ class _Lines:
 
     def add(self, index: int, label: str, points: Sequence[tuple[float, float]], hover: str) -> None:
         """One run's curve; by its index a run keeps its colour in every figure."""
-        self.keys.append(Key(label, colour(index), len(self.data), DASHES[dash(index)]))
+        self.keys.append(Key(label, colour(index), (len(self.data),), DASHES[dash(index)]))
         self.data.append(
             {
                 "type": "scatter",
@@ -42,7 +42,7 @@ class _Lines:
 
     def cross(self, broken: Sequence[tuple[Facts, int]]) -> None:
         """Mark rounds after which a model was not finite."""
-        self.keys.append(Key("model not finite", ALARM, len(self.data), shape="cross"))
+        self.keys.append(Key("model not finite", ALARM, (len(self.data),), shape="cross"))
         self.data.append(
             {
                 "type": "scatter",

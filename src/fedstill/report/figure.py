@@ -1,28 +1,59 @@
 """A figure as data: what Plotly draws, what a key says, and the sentence for those who cannot see it.
 
 Colours are names of the page's own (`var(--series-1)`), which the page fills in, so that a figure follows light, dark
-and print without being made twice.
+and print without being made twice. `static.py` draws the same data to files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from typing import Any, Literal
 
 SERIES = 7  # colours the page has; after them they come again with another dash
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 ALARM = "var(--alarm)"
+QUIET = "var(--quiet)"
+# Plotly's names of markers, each with its outline for a key, in a square of 12.
+SYMBOLS = {
+    "circle": "M11 6A5 5 0 1 1 1 6A5 5 0 1 1 11 6Z",
+    "square": "M1.5 1.5H10.5V10.5H1.5Z",
+    "diamond": "M6 .5L11.5 6L6 11.5L.5 6Z",
+    "triangle-up": "M6 1L11.5 11H.5Z",
+    "triangle-down": "M6 11L11.5 1H.5Z",
+    "cross": "M4 1H8V4H11V8H8V11H4V8H1V4H4Z",
+    "pentagon": "M6 .5L11.5 4.6L9.4 11H2.6L.5 4.6Z",
+    "x": "M1 3L3 1L6 4L9 1L11 3L8 6L11 9L9 11L6 8L3 11L1 9L4 6Z",
+    "star": "M6 .5L7.5 4.4H11.6L8.3 7L9.5 11.2L6 8.7L2.5 11.2L3.7 7L.4 4.4H4.5Z",
+    "hexagon": "M6 .5L11 3.2V8.8L6 11.5L1 8.8V3.2Z",
+}
+
+# Plotly's patterns of bars, in a box of 15 by 10 for a key.
+HATCHES = {
+    "/": "M2 10L8 0M7 10L13 0",
+    "\\": "M2 0L8 10M7 0L13 10",
+    "x": "M2 10L8 0M7 10L13 0M2 0L8 10M7 0L13 10",
+    "-": "M1 3.3H14M1 6.7H14",
+    ".": "M3 5h.01M7.5 5h.01M12 5h.01M5 2.5h.01M10 2.5h.01M5 7.5h.01M10 7.5h.01",
+}
+
+Shape = Literal["line", "box", "cross", "hatched", "symbol", "open", "text"]
 
 
 @dataclass(frozen=True)
 class Key:
-    """A line of a figure's key. With a trace, it is a switch for it."""
+    """A line of a figure's key. With traces, it is a switch for them."""
 
     label: str
     colour: str
-    trace: int | None = None
+    traces: tuple[int, ...] = ()
     dash: str = ""  # of a line, as SVG writes it
-    shape: str = "line"  # line, box or cross
+    shape: Shape = "line"
+    symbol: str = "circle"  # of a marker, filled (`symbol`) or not (`open`); the pattern (`hatched`); the sign (`text`)
+
+    @property
+    def outline(self) -> str:
+        return (HATCHES if self.shape == "hatched" else SYMBOLS)[self.symbol]
 
 
 @dataclass(frozen=True)
@@ -34,10 +65,16 @@ class Figure:
     data: list[dict[str, Any]]
     layout: dict[str, Any]
     keys: list[Key] = field(default_factory=list)
+    width: int = 0  # pixels below which it is moved sideways in its frame, rather than squeezed
 
     def spec(self) -> dict[str, Any]:
         """What the page's script is given."""
         return {"data": self.data, "layout": self.layout}
+
+    @property
+    def turns(self) -> bool:
+        """Whether it is something to turn: drawn by the page itself, since a browser keeps few 3D contexts."""
+        return any(trace["type"] == "cloud" for trace in self.data)
 
 
 def colour(number: int) -> str:
@@ -49,8 +86,22 @@ def dash(number: int) -> str:
     return list(DASHES)[number % len(DASHES)]
 
 
+def symbol(number: int) -> str:
+    return list(SYMBOLS)[number % len(SYMBOLS)]
+
+
+def label(name: str) -> str:
+    """A name where Plotly would read markup."""
+    return escape(name, quote=False)
+
+
 def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
+
+
+def names_axis(**more: Any) -> dict[str, Any]:
+    """An axis of names, in the order given, whatever they look like."""
+    return {"type": "category", "showgrid": False, **more}
 
 
 def whole_axis(title: str, most: int, **more: Any) -> dict[str, Any]:
@@ -61,3 +112,17 @@ def whole_axis(title: str, most: int, **more: Any) -> dict[str, Any]:
     """
     steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
     return axis(title, tick0=0, dtick=next(step for step in steps if step * 10 >= most), tickformat=",d", **more)
+
+
+def level(at: float, colour: str, dash: str = "dash", *, upright: bool = False) -> dict[str, Any]:
+    """A line right across a figure, at a value of its vertical axis, or upright at one of its horizontal axis."""
+    along, across = ("y", "x") if upright else ("x", "y")
+    return {
+        "type": "line",
+        f"{along}0": 0,
+        f"{along}1": 1,
+        f"{along}ref": "paper",
+        f"{across}0": at,
+        f"{across}1": at,
+        "line": {"color": colour, "dash": dash, "width": 1.5},
+    }

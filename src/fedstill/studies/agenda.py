@@ -46,6 +46,11 @@ class Job:
         return f"{self.experiment.method.name} {self.experiment.model} {self.experiment.data}"
 
     @property
+    def epochs(self) -> int:
+        """How long it is, beside others: passes over the data, if everybody takes part in every round."""
+        return self.experiment.rounds * self.experiment.training.epochs
+
+    @property
     def lesson(self) -> str:
         """Jobs with the same words here can learn together."""
         if self.teacher is None and not self.experiment.teachers:

@@ -84,20 +84,19 @@ def expand(
     `settings` are the user's own: they come last, over whatever the grid says.
     """
     perhaps = {key for values in axes.values() for value in values for key, _ in value.sets} | set(settings)
-    nowhere = {key for key in perhaps if key.endswith("?")}
+    for key in sorted(perhaps):
+        if key.endswith("?") and not _anywhere(key.removesuffix("?")):
+            raise InputError(f"no part has the setting {key.removesuffix('?')!r}")
     for combination in product(*axes.values()):
         labels = {axis: value.label for axis, value in zip(axes, combination, strict=True)}
         try:
             check_conflicts(axes, combination)
             given = lay(experiment, chain.from_iterable(value.sets for value in combination))
             given = lay(given, settings.items())
-            nowhere = {key for key in nowhere if not _has(given, key.removesuffix("?"))}
             yield Cell(labels, given, make_experiment(given))
         except InputError as error:
             where = f"the experiment {called(labels)}: " if labels else ""
             raise InputError(f"{where}{error}") from None
-    if nowhere:
-        raise InputError(f"no experiment of the study has the setting {min(nowhere).removesuffix('?')!r}")
 
 
 def lay(given: Mapping[str, Any], assignments: Iterable[Assignment]) -> dict[str, Any]:
@@ -136,6 +135,19 @@ def _has(given: Mapping[str, Any], key: str) -> bool:
         if isinstance(chosen, Mapping) and chosen.get("name") in registry:
             kinds[part] = settings_of(registry[chosen["name"]])
     return any(name in kind.model_fields for part, kind in kinds.items() if section in ("", part))
+
+
+def _anywhere(key: str) -> bool:
+    """Whether there is a part with such a setting at all: else its name is misspelt."""
+    section, _, name = key.rpartition(".")
+    if section in ("", "training") and name in Training.model_fields:
+        return True
+    return any(
+        name in settings_of(registry[part]).model_fields
+        for where, registry in PARTS.items()
+        if section in ("", where)
+        for part in registry
+    )
 
 
 def _read_value(axis: str, value: Any) -> Value:

@@ -46,6 +46,7 @@ class Results:
     failures: dict[Labels, str] = field(default_factory=dict)
     refused: dict[Labels, str] = field(default_factory=dict)  # cells that can have no result, and why
     test_counts: dict[str, list[int]] = field(default_factory=dict)  # by data set, test samples of each class
+    command: str = ""  # that makes them
     students: Results | None = None  # the second stage, whose first axes are these
 
     def save(self, path: Path) -> None:
@@ -61,6 +62,7 @@ class Results:
             "format": FORMAT,
             "study": self.study,
             "about": self.about,
+            "command": self.command,
             "source": self.source,
             "axes": self.axes,
             "columns": self.columns,
@@ -174,6 +176,7 @@ def _decoded(content: Mapping[str, Any]) -> Results:
         sentences("failures"),
         sentences("refused"),
         content.get("test_counts", {}),
+        content.get("command", ""),
         _decoded(content["students"]) if "students" in content else None,
     )
 
@@ -226,6 +229,8 @@ def figures_of(run: Run) -> Figures:
         "best_class_accuracy": class_accuracy.get("best"),
         "selected": accuracy.get("selected"),
         "constant": last["metrics"].get("constant"),
+        "best_constant": _constant_at(evaluated, result["round_of"].get("best")),
+        "finite": int(last["finite"]),
         "non_finite": sum(not record["finite"] for record in evaluated) / len(evaluated),
         "negative_variances": max(record.get("negative_variances", 0.0) for record in evaluated),
         "personal": personal.get("mean"),
@@ -238,8 +243,17 @@ def figures_of(run: Run) -> Figures:
         **_mean_losses(journal),
         "ceiling": result.get("ceiling"),
         **{f"teacher.{number}": teacher["accuracy"] for number, teacher in enumerate(result.get("teachers", []))},
+        **{
+            f"teacher.{number}.recalibrated": teacher.get("recalibrated")
+            for number, teacher in enumerate(result.get("teachers", []))
+        },
     }
     return {name: _number(value) for name, value in figures.items()}
+
+
+def _constant_at(evaluated: Sequence[Mapping[str, Any]], round: int | None) -> float | None:
+    found = next((record for record in evaluated if record["round"] == round), None)
+    return None if found is None else found["metrics"].get("constant")
 
 
 def _mean_losses(journal: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 A student inherits its teacher's data, points, augmentation and seed. Two values are special. The objective
 `labels-only` is no distillation at all: the student learns from the labels, for comparison. And both label-free
-controls are one computation (see `distillation.labels`), so that a study runs `no-ce` as `withhold`, where the training
-loop has no labels to read, and only once.
+controls are one computation (see `distillation.labels`), as is an objective that reads no labels anyway: a study runs
+them once, as `withhold`, where the training loop has no labels to read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 from fedstill.config import Experiment, make_experiment, overlay
 from fedstill.config.recipes import Students
 from fedstill.core.errors import InputError
+from fedstill.distillation import objectives
+from fedstill.methods.distill import DistillationSettings
 from fedstill.studies.grid import Assignment, Cell, Value, called, check_conflicts, lay
 
 OBJECTIVE, LABELS = "objective", "labels"
 LABELS_ONLY = "labels-only"
 INHERITED = ("data", "points", "augmentation", "seed", "validation")
-_CONTROLS = ("no-ce", "withhold")
 
 
 def expand_students(
@@ -45,8 +46,10 @@ def expand_students(
                 check_conflicts(axes, combination)
                 given = overlay({"method": "centralised" if alone else "distill"}, inherited, students.experiment)
                 sets = [*chain.from_iterable(value.sets for value in combination)]
-                given = lay(given, _without_teacher(sets) if alone else _in_one_word(sets))
+                given = lay(given, _without_teacher(sets) if alone else sets)
                 given = lay(given, _without_teacher(settings.items()) if alone else settings.items())
+                if not alone and _reads_no_labels(make_experiment(given)):
+                    given = overlay(given, {"method": {"labels": "withhold"}})
                 yield Cell(whole, given, make_experiment(given), None if alone else teacher)
             except InputError as error:
                 raise InputError(f"the student {called(whole)}: {error}") from None
@@ -56,9 +59,13 @@ def _chosen(cell: Cell, only: Mapping[str, Sequence[str]]) -> bool:
     return all(cell.labels[axis] in labels for axis, labels in only.items())
 
 
-def _in_one_word(sets: Iterable[Assignment]) -> list[Assignment]:
-    """As written, but both controls called the same."""
-    return [(key, "withhold" if key == LABELS and value in _CONTROLS else value) for key, value in sets]
+def _reads_no_labels(experiment: Experiment) -> bool:
+    """Whether labels or none make no difference to what is computed."""
+    assert experiment.objective is not None
+    assert isinstance(experiment.method.settings, DistillationSettings)
+    objective = objectives[experiment.objective.name](experiment.objective.settings)
+    mode = experiment.method.settings.labels
+    return mode != "use" or "labels" not in objective.reads
 
 
 def _without_teacher(sets: Iterable[Assignment]) -> list[Assignment]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +57,7 @@ class Study:
         self.data_root = None if data_root is None else Path(data_root)
         self.device = device
         self.recipe: Recipe = recipe_by(recipe, preset, variant)
-        given = dict(settings or {})
+        self.given = given = dict(settings or {})
         self.layers = {"preset": preset, "variant": variant}
         students = self.recipe.students
         own = {key: value for key, value in given.items() if not key.startswith(STUDENTS)}
@@ -72,6 +74,18 @@ class Study:
             self.student_grid, self.student_axes, theirs = _chosen(students.grid, theirs)
             self.students = tuple(expand_students(students, self.student_axes, self.teachers, theirs))
         self.settings = {**own, **{f"{STUDENTS}{key}": value for key, value in theirs.items()}}
+
+    @property
+    def title(self) -> str:
+        """The recipe's name with its layers, for file names."""
+        return "-".join([self.recipe.name, *(layer for layer in self.layers.values() if layer)])
+
+    @property
+    def command(self) -> str:
+        """What to type to run it."""
+        layers = [f" --{what} {layer}" for what, layer in self.layers.items() if layer]
+        settings = [f" --set {shlex.quote(f'{key}={_spelt(value)}')}" for key, value in self.given.items()]
+        return f"fedstill study {self.recipe.name}{''.join(layers)}{''.join(settings)}"
 
     def expand(self) -> tuple[Cell, ...]:
         """Every combination as an experiment, in the order written: first those who teach, then their students."""
@@ -134,7 +148,14 @@ class Study:
         teachers = self._stage(ledger, self.teachers, recipe.experiment, self.axes, self.grid)
         students = recipe.students
         if students is None:
-            return Results(recipe.name, recipe.about, **teachers, columns=recipe.columns, rows=recipe.rows)
+            return Results(
+                recipe.name,
+                recipe.about,
+                **teachers,
+                columns=recipe.columns,
+                rows=recipe.rows,
+                command=self.command,
+            )
         taught = self._stage(
             ledger,
             self.students,
@@ -149,6 +170,7 @@ class Study:
             **teachers,
             columns=recipe.columns,
             rows=recipe.rows,
+            command=self.command,
             students=Results(
                 f"{recipe.name}, students",
                 recipe.about,
@@ -224,6 +246,10 @@ def _chosen(
         if not values[axis]:
             raise InputError(f"the setting {axis!r} is an empty list, so nothing would be run")
     return {axis.removesuffix("?"): listed for axis, listed in values.items()}, read_axes(values), left
+
+
+def _spelt(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _names(grid: Mapping[str, Any]) -> set[str]:

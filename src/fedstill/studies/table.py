@@ -95,8 +95,9 @@ def _matches(results: Results, cell: Labels, held: dict[str, str]) -> bool:
 def _entry(results: Results, metric: str, held: dict[str, str], bracketed: bool) -> str:
     values = _values(results, metric, held)
     if not values:
-        failed = any(_matches(results, cell, held) for cell in results.failures)
-        return "failed" if failed else MISSING
+        if any(_matches(results, cell, held) for cell in results.failures):
+            return "failed"
+        return "n/a" if any(_matches(results, cell, held) for cell in results.refused) else MISSING
     text = spread([value * _scale(metric)[1] for value in values])
     return f"{text} ({len(values)})" if bracketed else text
 

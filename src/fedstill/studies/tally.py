@@ -23,7 +23,7 @@ class Tally:
         self.waiting: dict[Job, None] = {}
         self.accuracy: dict[Job, float | None] = {}
         self.halfway: dict[Job, float] = {}  # of those being worked on, how much is over
-        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # for one epoch
         for job in jobs:
             if self._look_up(job):
                 continue
@@ -37,9 +37,14 @@ class Tally:
         return len(self.accuracy)
 
     @property
-    def over(self) -> float:
-        """Runs of which nothing is left to do, and parts of those being worked on."""
-        return self.done + len(self.failures) + len(self.refused) + sum(self.halfway.values())
+    def over(self) -> int:
+        """Runs of which nothing is left to do."""
+        return self.done + len(self.failures) + len(self.refused)
+
+    @property
+    def progress(self) -> float:
+        """The same, with parts of those being worked on."""
+        return self.over + sum(self.halfway.values())
 
     def settled(self, job: Job) -> Outcome | None:
         """What is known of a job that nobody should start: it is done, or there is no use."""
@@ -68,6 +73,7 @@ class Tally:
         overall = fmean(known)
         each = [
             (1 - self.halfway.get(job, 0.0))
+            * job.epochs
             * (fmean(self._seconds[job.method]) if job.method in self._seconds else overall)
             for job in self.waiting
         ]
@@ -81,7 +87,7 @@ class Tally:
         if run is None:
             return False
         self.accuracy[job] = run.result["accuracy"].get("last")
-        self._seconds[job.method].append(run.seconds)
+        self._seconds[job.method].append(run.seconds / job.epochs)
         return True
 
 

@@ -44,7 +44,8 @@
 
   const draw = (plot) => {
     const id = plot.dataset.figure;
-    const layout = merged(merged(style, { xaxis: axis, yaxis: axis }), specs[id].layout);
+    const axes = Object.keys(specs[id].layout).filter((name) => /^[xy]axis/.test(name));
+    const layout = merged(merged(style, Object.fromEntries(axes.map((name) => [name, axis]))), specs[id].layout);
     layout.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom"; // a finger scrolls the page
     if (root.dataset.paper) {
       layout.width = PAPER.width;
@@ -62,9 +63,11 @@
   document.querySelectorAll(".key button").forEach((button) => {
     button.addEventListener("click", () => {
       const shown = button.getAttribute("aria-pressed") !== "true";
-      const name = `${button.dataset.figure} ${button.dataset.trace}`;
       button.setAttribute("aria-pressed", String(shown));
-      if (shown) hidden.delete(name); else hidden.add(name);
+      for (const trace of button.dataset.traces.split(" ")) {
+        const name = `${button.dataset.figure} ${trace}`;
+        if (shown) hidden.delete(name); else hidden.add(name);
+      }
       draw(document.getElementById(`figure-${button.dataset.figure}`));
     });
   });
@@ -72,6 +75,7 @@
   document.querySelectorAll("[data-format]").forEach((button) => {
     button.addEventListener("click", () => {
       const plot = document.getElementById(`figure-${button.dataset.figure}`);
+      if (!plot.classList.contains("plot")) return; // a cloud saves itself
       const { width, height } = plot._fullLayout;
       const format = button.dataset.format;
       Plotly.downloadImage(plot, { format, width, height, scale: format === "png" ? 3 : 1, filename: button.dataset.figure });

@@ -34,14 +34,17 @@
 
   const LATEX = {
     "\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "%": "\\%", "&": "\\&", "$": "\\$", "#": "\\#", "_": "\\_",
-    "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "\u00a0": "~", "±": "$\\pm$", "–": "--",
+    "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "\u00a0": "~", "±": "$\\pm$", "–": "--", "−": "$-$",
+    "▲": "$\\blacktriangle$", "▼": "$\\blacktriangledown$", "■": "$\\blacksquare$", "◆": "$\\blacklozenge$",
+    "●": "$\\bullet$", "○": "$\\circ$", "×": "$\\times$",
   };
+  const SPECIAL = new RegExp(`[${Object.keys(LATEX).map((letter) => `\\u{${letter.codePointAt(0).toString(16)}}`).join("")}]`, "gu");
   const latex = (table) => {
-    const escaped = (cell) => cell.textContent.trim().replace(/[\\{}%&$#_^~\u00a0±–]/g, (letter) => LATEX[letter]);
+    const escaped = (cell) => cell.textContent.trim().replace(SPECIAL, (letter) => LATEX[letter]);
     const line = (row) => `  ${cells(row).map(escaped).join(" & ")} \\\\`;
     const columns = heads(table).map((head) => (head.classList.contains("right") ? "r" : "l")).join("");
     return [
-      "% needs \\usepackage{booktabs}", `\\begin{tabular}{${columns}}`, "  \\toprule", line(table.tHead.rows[0]), "  \\midrule",
+      "% needs \\usepackage{booktabs,amssymb}", `\\begin{tabular}{${columns}}`, "  \\toprule", line(table.tHead.rows[0]), "  \\midrule",
       ...rows(table).map(line), "  \\bottomrule", "\\end{tabular}", "",
     ].join("\n");
   };
@@ -65,8 +68,10 @@
     tools.hidden = false;
   });
   // A shade at the edge says that there is more to the right.
-  document.querySelectorAll(".wide").forEach((box) => {
-    const hint = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  document.querySelectorAll(".scroll.wide, .frame").forEach((box) => {
+    // Of a figure, what counts is the width that it asked for: while it is being drawn it may be wider than that.
+    const width = () => Number.parseFloat(box.firstElementChild.style.minWidth) || box.scrollWidth;
+    const hint = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < width() - 1);
     box.addEventListener("scroll", hint, { passive: true });
     addEventListener("resize", hint);
     hint();

@@ -1,0 +1,67 @@
+"""What each objective does over all teachers: do its students vary, and do they vary with their teachers?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from fedstill.audit.book import Book
+from fedstill.audit.pairs import ROUNDING
+from fedstill.audit.statistics import correlation
+from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, PatternWord
+
+TRACKS = 0.9  # r from which on students are said to follow their teachers
+WIDE = 3  # teachers must range over more than so many times the threshold before a pattern is read
+
+Means = Mapping[str, float]  # by teacher
+
+
+def objective_verdict(book: Book, objective: str, pairs: Sequence[PairVerdict], delta: float) -> ObjectiveVerdict:
+    """Over seed means; a teacher without a student (or without a finite model) is left out."""
+    ours = [pair for pair in pairs if pair.objective == objective]
+    labelled = {pair.teacher: pair.labelled for pair in ours if pair.labelled is not None}
+    free = {pair.teacher: pair.free for pair in ours if pair.free is not None}
+    taught = {name: mean for name in book.teachers if (mean := book.teacher_mean(name)) is not None}
+    return ObjectiveVerdict(
+        objective=objective,
+        hard_label_weight=book.weight(objective),
+        mean=fmean(labelled.values()) if labelled else None,
+        correlation=_together(taught, labelled),
+        range=_range(labelled),
+        free_correlation=_together(taught, free),
+        free_range=_range(free),
+        pattern=pattern(taught, labelled, delta),
+    )
+
+
+def pattern(taught: Means, reached: Means, delta: float) -> PatternWord:
+    """What accuracies alone suggest, without any control.
+
+    Masked by pattern: students that all end within `delta` of each other, and on average that far above their
+    teachers, although these range over more than three times as much. Tracking: r of 0.9 or more, and a range of at
+    least half the teachers'; a line that is almost flat follows nobody, however straight it is.
+    """
+    teachers = [name for name in reached if name in taught]
+    if len(teachers) < 2:
+        return "unclear"
+    theirs, ours = [taught[name] for name in teachers], [reached[name] for name in teachers]
+    spread, wide = max(ours) - min(ours), max(theirs) - min(theirs)
+    if (
+        spread <= delta + ROUNDING
+        and wide > WIDE * delta + ROUNDING
+        and fmean(ours) - fmean(theirs) >= delta - ROUNDING
+    ):
+        return "masked by pattern"
+    together = correlation(theirs, ours)
+    follows = together is not None and together >= TRACKS and spread > delta and spread >= wide / 2
+    return "tracks its teacher" if follows else "unclear"
+
+
+def _together(taught: Means, reached: Means) -> float | None:
+    teachers = [name for name in reached if name in taught]
+    return correlation([taught[name] for name in teachers], [reached[name] for name in teachers])
+
+
+def _range(means: Means) -> float | None:
+    """None for a single teacher, where there is nothing to range over."""
+    return max(means.values()) - min(means.values()) if len(means) > 1 else None

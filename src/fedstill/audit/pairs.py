@@ -1,0 +1,95 @@
+"""A word for every teacher with every objective: did the student learn from its teacher, or from the labels?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
+
+from fedstill.audit.book import Book, Pair, mean
+from fedstill.audit.evidence import Score, Seed
+from fedstill.audit.statistics import paired_bootstrap, t_interval, unpaired_interval
+from fedstill.audit.teachers import ENOUGH_SEEDS
+from fedstill.audit.verdicts import Interval, PairVerdict, StudentWord
+
+NOT_ASSESSABLE = "not assessable"
+ROUNDING = 1e-9  # a difference of exactly the threshold stays one
+
+
+def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
+    """Accuracies are means over the seeds that each side has; the masking is over those that both have."""
+    labelled, free = book.labelled_scores(pair), book.free_scores(pair)
+    both = [seed for seed in labelled if seed in free]
+    masking = fmean(labelled[seed].accuracy - free[seed].accuracy for seed in both) if both else None
+    interval = masking_interval(book, pair, both)
+    reached, taught, alone = mean(labelled.values()), book.teacher_mean(pair[0]), book.alone()
+    return PairVerdict(
+        *pair,
+        word=_word(book, pair, interval, delta),
+        labelled=reached,
+        free=mean(free.values()),
+        masking=masking,
+        interval=interval,
+        ceiling=_ceiling(book, pair),
+        synergy=None if reached is None or taught is None or alone is None else reached - max(taught, alone),
+        recovery=None if reached is None or taught is None else reached - taught,
+        seeds=len(both or labelled or free),
+    )
+
+
+def masking_interval(book: Book, pair: Pair, seeds: Sequence[Seed]) -> Interval | None:
+    """Over seeds if there are three, else over test samples; None where no seed has both students."""
+    if not seeds:
+        return None
+    if book.own_control(pair):
+        return Interval(0.0, 0.0, "none", "the objective gives the labels no weight: the student is its own control")
+    labelled, free = book.labelled_scores(pair), book.free_scores(pair)
+    sides = [[scores[seed] for seed in seeds] for scores in (labelled, free)]
+    if len(seeds) >= ENOUGH_SEEDS:
+        low, high = t_interval([a.accuracy - b.accuracy for a, b in zip(*sides, strict=True)])
+        return Interval(max(low, -1.0), min(high, 1.0), "seeds")
+    differences = _by_sample(*sides)
+    if differences is not None:
+        from fedstill.core.streams import Streams  # brings torch, which a table of accuracies does not need
+
+        drawn = Streams(0).draw("audit", "masking", *pair)
+        return Interval(*paired_bootstrap(differences, drawn), "samples")
+    first, second = (fmean(score.accuracy for score in side) for side in sides)
+    if book.samples:
+        note = "which samples each student got right is not known: the widest interval that the accuracies allow"
+        return Interval(*unpaired_interval(first, second, book.samples), "samples", note)
+    unknown = "one or two seeds, and the number of test samples is not known"
+    return Interval(first - second, first - second, "none", unknown)
+
+
+def _by_sample(labelled: Sequence[Score], free: Sequence[Score]) -> npt.NDArray[np.float64] | None:
+    """For each test sample, by how much the labelled students did better, mean over seeds."""
+    lengths = {len(score.correct) for score in (*labelled, *free)}
+    if len(lengths) != 1 or lengths == {0}:
+        return None
+    ours, theirs = (np.array([score.correct for score in side], dtype=float) for side in (labelled, free))
+    return np.asarray((ours - theirs).mean(axis=0))
+
+
+def _word(book: Book, pair: Pair, interval: Interval | None, delta: float) -> StudentWord:
+    """Nothing is called masked without an interval that lies above the threshold."""
+    if not book.labelled_scores(pair):
+        return "no student"
+    if any(student.missing == NOT_ASSESSABLE for student in book.free.get(pair, {}).values()):
+        return "not assessable"
+    if not book.free_scores(pair):
+        return "no control"
+    if interval is None or (interval.how == "none" and not book.own_control(pair)):
+        return "inconclusive"
+    if interval.low > delta + ROUNDING:
+        return "masked"
+    return "faithful" if interval.high <= delta + ROUNDING else "inconclusive"
+
+
+def _ceiling(book: Book, pair: Pair) -> float | None:
+    """The mean over seeds of what the teachers' outputs predict, where the objective has a ceiling."""
+    teacher, objective = pair
+    found = [one.ceilings[objective] for one in book.teachers.get(teacher, {}).values() if objective in one.ceilings]
+    return fmean(found) if found else None

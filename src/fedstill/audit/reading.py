@@ -1,0 +1,141 @@
+"""What is to be audited: a study's results, a folder that holds one, or one distilled student."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedstill.audit.evidence import Evidence, Score, Student, Teacher
+from fedstill.audit.from_results import NOT_ASSESSABLE, curve_of, evidence_from, terms_of
+from fedstill.config import Experiment, make_experiment
+from fedstill.core.errors import InputError, UnusableError
+from fedstill.distillation import objectives
+from fedstill.federation.launch import launch
+from fedstill.federation.observers import Observer
+from fedstill.federation.result import Run
+from fedstill.studies.results import class_counts, load_results
+
+Observed = Callable[[], Sequence[Observer]]
+
+
+def evidence_of(
+    source: Path, data_root: Path | None = None, device: str = "cpu", observers: Observed | None = None
+) -> Evidence:
+    """Read a study's results (.json), the folder they lie in, or a student's run.
+
+    A student needs others to be compared with: without labels, and without a teacher. Where they are not in the same
+    folder of runs they are trained, by the student's own settings.
+    """
+    if source.suffix == ".json":
+        return evidence_from(load_results(source), source.parent)
+    if (source / "config.json").is_file():
+        return _of_run(Run(source), data_root, device, observers or (lambda: ()))
+    found = sorted(source.glob("*.json")) if source.is_dir() else []
+    if len(found) == 1:
+        return evidence_from(load_results(found[0]), source)
+    if not found:
+        raise InputError(f"{source} is neither a study's results (.json) nor a run, nor a folder with results in it")
+    raise InputError(f"{source} holds the results of several studies: name one of {', '.join(map(str, found))}")
+
+
+def _of_run(run: Run, data_root: Path | None, device: str, observers: Observed) -> Evidence:
+    """The student as it is, its label-free control, and a student without a teacher."""
+    experiment = run.experiment
+    if experiment.objective is None or not experiment.teachers:
+        raise InputError(f"{run.path} had no teacher: an audit is of a distilled student, or of a study with students")
+    name, seed = experiment.objective.name, str(experiment.seed)
+
+    def launched(other: Experiment) -> Run:
+        return launch(other, out=run.path.parent, data_root=data_root, device=device, observers=observers())
+
+    labelled = launched(_with_labels(experiment, "use"))
+    students = [_student(labelled, name, seed, free=False)]
+    try:
+        students.append(_student(launched(_with_labels(experiment, "withhold")), name, seed, free=True))
+    except UnusableError:
+        students.append(Student(_names(labelled), name, seed, True, None, NOT_ASSESSABLE))
+    alone = launched(_alone(experiment))
+    truth = labelled.test_labels
+    return Evidence(
+        name=f"{name} from {_names(labelled)}",
+        about="One student, its label-free control, and a student without a teacher.",
+        teachers=_teachers(labelled, seed),
+        students=tuple(students),
+        alone={seed: _score(alone)},
+        class_counts=() if truth is None else tuple(class_counts(truth, len(run.config["classes"]))),
+        commands=(f"fedstill audit {run.path}",),
+        settings={"data": experiment.data, "student": str(experiment.model), "epochs": str(experiment.rounds)},
+    )
+
+
+def _with_labels(experiment: Experiment, mode: str) -> Experiment:
+    given = _given(experiment)
+    return make_experiment({**given, "method": {**given["method"], "labels": mode}})
+
+
+def _alone(experiment: Experiment) -> Experiment:
+    given = {key: value for key, value in _given(experiment).items() if key not in ("objective", "teachers")}
+    return make_experiment({**given, "method": "centralised"})
+
+
+def _given(experiment: Experiment) -> dict[str, Any]:
+    """As a configuration; the digest of a teacher is found out again when it is loaded."""
+    given = experiment.model_dump(mode="json")
+    given["teachers"] = [{**source, "sha256": None} for source in given["teachers"]]
+    return given
+
+
+def _names(run: Run) -> str:
+    return " and ".join(teacher["name"] for teacher in run.result["teachers"])
+
+
+def _teachers(run: Run, seed: str) -> tuple[Teacher, ...]:
+    """Of several teachers none can be set against the student."""
+    reports = run.result["teachers"]
+    if len(reports) > 1:
+        return ()
+    (report,), (source,) = reports, run.experiment.teachers
+    correct: tuple[bool, ...] = ()
+    if source.run is not None and (Path(source.run) / "config.json").is_file():
+        correct = _correct(Run(source.run), source.which)
+    ceiling = run.result.get("ceiling")
+    assert run.experiment.objective is not None
+    return (
+        Teacher(
+            name=report["name"],
+            seed=seed,
+            score=Score(report["accuracy"], correct),
+            which=source.which,
+            constant=report["constant"],
+            recalibrated=report.get("recalibrated"),
+            ceilings={} if ceiling is None else {run.experiment.objective.name: ceiling},
+        ),
+    )
+
+
+def _student(run: Run, objective: str, seed: str, free: bool) -> Student:
+    chosen = run.experiment.objective
+    assert chosen is not None
+    return Student(
+        teacher=_names(run),
+        objective=objective,
+        seed=seed,
+        free=free,
+        score=_score(run),
+        hard_label_weight=objectives[chosen.name](chosen.settings).hard_label_weight,
+        terms=terms_of(run),
+        curve=curve_of(run),
+        accuracies={which: value for which, value in run.result["accuracy"].items() if value is not None},
+    )
+
+
+def _score(run: Run) -> Score:
+    return Score(run.accuracy, _correct(run, "last"))
+
+
+def _correct(run: Run, which: str) -> tuple[bool, ...]:
+    said, truth = run.predictions(which), run.test_labels
+    if said is None or truth is None:
+        return ()
+    return tuple(one == label for one, label in zip(said, truth, strict=True))

@@ -1,0 +1,136 @@
+"""What was found, in a few sentences that change when the results do; the first is the most important."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fedstill.audit.case import LEADERS, Case, called, leaders, named
+from fedstill.audit.objectives import TRACKS
+from fedstill.audit.verdicts import Finding, PairVerdict
+from fedstill.core.numbers import count, points, share
+
+
+def summary(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
+    told = [_headline(case), *_teachers(case), *_following(case), *_ranking(case), *_synergy(case), *_others(findings)]
+    return tuple(told)
+
+
+def _headline(case: Case) -> str:
+    if not case.pairs:
+        return "There are no students here: only teachers were looked at."
+    judged = [
+        pair
+        for pair in case.pairs
+        if pair.word in ("masked", "faithful", "inconclusive")
+        and not case.book.own_control((pair.teacher, pair.objective))
+    ]
+    return _with_controls(case, judged) if judged else _without_controls(case)
+
+
+def _with_controls(case: Case, judged: Sequence[PairVerdict]) -> str:
+    masked = [pair for pair in judged if pair.word == "masked"]
+    unsure = sum(pair.word == "inconclusive" for pair in judged)
+    rest = f" In {count(unsure, 'pair')} the seeds or test samples do not suffice to tell." if unsure else ""
+    if masked:
+        worst = max(masked, key=lambda pair: pair.masking or 0.0)
+        return (
+            f"Labels hide the teacher: in {len(masked)} of {count(len(judged), 'pair')} of teacher and objective the"
+            f" student owes them more than {points(case.delta)}; {called(worst)} reaches {share(worst.labelled)}"
+            f" with labels and {share(worst.free)} without.{rest}"
+        )
+    if unsure:
+        faithful = len(judged) - unsure
+        return (
+            f"No masking was shown, and {faithful} of {count(len(judged), 'pair')} are faithful to the teacher.{rest}"
+        )
+    return (
+        f"Students are what their teachers made them: in all {count(len(judged), 'pair')} of teacher and objective the"
+        f" labels added no more than {points(case.delta)}."
+    )
+
+
+def _without_controls(case: Case) -> str:
+    flat = [one for one in case.objectives if one.pattern == "masked by pattern"]
+    if flat:
+        widest = max(one.range or 0.0 for one in flat)
+        return (
+            f"Labels hide the teacher, by the pattern: with {named([one.objective for one in flat], 10)} students end"
+            f" within {points(widest)} of each other whoever taught them. There is no label-free control to prove it."
+        )
+    found = list(case.recovered())
+    if found:
+        best = found[0]
+        return (
+            f"Teachers do not explain their students: {called(best)} reaches {share(best.labelled)}, although the"
+            f" teacher is at {share(case.collapsed[best.teacher].accuracy)}. There is no label-free control that"
+            " would tell how much of the others is their labels'."
+        )
+    if all(pair.word == "no student" for pair in case.pairs):
+        return "No student was trained to the end: nothing can be said of them."
+    if all(not case.reads_labels(pair) for pair in case.pairs):
+        return "None of these objectives gives labels any weight: what students know, they have from their teachers."
+    return "Without a label-free control nothing can be said of single students, and no objective shows the pattern."
+
+
+def _teachers(case: Case) -> Iterator[str]:
+    if not case.teachers:
+        yield "Nothing is known of the teachers themselves."
+        return
+    bad = [one for one in case.teachers if one.word in ("non-finite", "constant", "chance")]
+    total = count(len(case.teachers), "teacher")
+    if bad:
+        listed = [f"{one.teacher} ({one.word})" for one in bad]
+        yield f"Of {total}, {len(bad)} {'is' if len(bad) == 1 else 'are'} no better than chance: {named(listed, 6)}."
+    elif case.book.chance is not None:
+        yield f"No teacher is at the chance level of {share(case.book.chance)} ({total})."
+    stale = [one.teacher for one in case.teachers if one.word == "stale"]
+    if stale:
+        yield f"BatchNorm's statistics are stale in {named(stale, 6)}: measured anew, the same weights do better."
+
+
+def _following(case: Case) -> Iterator[str]:
+    """Whether students without labels follow their teachers, beside those with labels."""
+    free = [one.free_correlation for one in case.objectives if one.free_correlation is not None]
+    with_labels = [
+        one.correlation for one in case.objectives if one.correlation is not None and one.hard_label_weight != 0
+    ]
+    if free:
+        how = "follow their teachers" if min(free) >= TRACKS else "do not all follow their teachers"
+        yield f"Students without labels {how}: r {_span(free)}" + (
+            f"; with labels r {_span(with_labels)}." if with_labels else "."
+        )
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return f"= {low}" if low == high else f"from {low} to {high}"
+
+
+def _ranking(case: Case) -> Iterator[str]:
+    top = leaders([pair for pair in case.pairs if pair.recovery is not None])
+    fallen = [pair for pair in top if pair.teacher in case.collapsed]
+    if fallen and len(case.pairs) > LEADERS:
+        told = named([called(pair) for pair in fallen])
+        yield f"{len(fallen)} of the best {len(top)} students had a teacher no better than chance: {told}."
+
+
+def _synergy(case: Case) -> Iterator[str]:
+    """Against the better of the two parts that a pipeline is made of."""
+    known = [pair for pair in case.pairs if pair.synergy is not None]
+    if not known:
+        return
+    best = max(known, key=lambda pair: pair.synergy or 0.0)
+    if (best.synergy or 0.0) > 0:
+        yield (
+            f"The most that teacher and labels gained together is {points(best.synergy or 0.0)} over the better of the"
+            f" two ({called(best)})."
+        )
+    else:
+        yield "No student is better than the better of its teacher and a student that saw labels alone."
+
+
+def _others(findings: Sequence[Finding]) -> Iterator[str]:
+    told_already = {"masked", "recovery", "leaderboard", "constant-teacher", "chance-teacher", "non-finite-teacher"}
+    others = [one for one in findings if one.severity == "serious" and one.topic not in told_already]
+    if others:
+        yield f"Also serious: {'; '.join(one.title[:1].lower() + one.title[1:] for one in others)}."

@@ -1,0 +1,116 @@
+"""`fedstill audit`: what an audit found, in a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedstill.audit.evidence import Evidence
+    from fedstill.audit.verdicts import Audit
+
+CONDITION_MET = 3  # exit code: the audit was done, and found what --fail-on names
+
+
+def audit_command(
+    source: Annotated[
+        Path | None, typer.Argument(help="A study's results (.json) or folder, or a run's folder.", metavar="SOURCE")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Or a table made elsewhere: teacher, objective, seed, ...")] = None,
+    delta: Annotated[float, typer.Option(help="Points of accuracy that are of no account.")] = 5.0,
+    class_counts: Annotated[
+        str | None, typer.Option(help="Of a table's test set: 100,50,20 or a CSV file with a column count.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(help="Or how many classes, all of one size.")] = None,
+    unit: Annotated[str, typer.Option(help="Of a table's accuracies: percent or share; else told by the values.")] = (
+        "auto"
+    ),
+    fail_on: Annotated[
+        list[str] | None, typer.Option(help="Exit code 3 on this: masked, serious, warning, or a topic; repeatable.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the report, with everything drawn.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets are, if a control has to be trained.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every pair, not only those that stand out.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Is a student's accuracy really its teacher's? Verdicts, figures and findings."""
+    from fedstill.audit.conditions import checked_conditions, met
+    from fedstill.audit.judge import judge
+    from fedstill.core.errors import InputError
+
+    conditions = checked_conditions(fail_on or [])
+    if csv is not None or source is None:
+        evidence = _from_table(source, csv, class_counts, classes, unit)
+    else:
+        if class_counts is not None or classes is not None or unit != "auto":
+            raise InputError("--class-counts, --classes and --unit are for tables: runs know their test data")
+        evidence = _from_runs(source, data_root, quiet or json)
+    audit = judge(evidence, delta / 100)
+    if html is not None:
+        from fedstill.report.study.page import write_audit_report
+
+        write_audit_report(audit, html)
+    if json:
+        from fedstill.cli.screen import print_json
+
+        print_json(audit.to_dict())
+    else:
+        show(audit, every)
+    found = met(audit, conditions)
+    if found:
+        from fedstill.cli.screen import errors
+
+        errors.print(f"found: {', '.join(found)}", highlight=False, markup=False)
+        raise typer.Exit(CONDITION_MET)
+
+
+def _from_table(
+    source: Path | None, csv: Path | None, class_counts: str | None, classes: int | None, unit: str
+) -> Evidence:
+    from fedstill.audit.counts import class_counts as counted
+    from fedstill.audit.table import checked_unit, read_table
+    from fedstill.core.errors import InputError
+
+    if csv is None or source is not None:
+        raise InputError("name a study's results, a folder or a run, or a table with --csv, and only one of them")
+    return read_table(csv, counted(class_counts, classes), checked_unit(unit))
+
+
+def _from_runs(source: Path, data_root: Path | None, quiet: bool) -> Evidence:
+    from fedstill.audit.reading import evidence_of
+    from fedstill.cli.progress import Display
+
+    displays: list[Display] = []
+
+    def observed() -> list[Display]:
+        displays.append(Display(quiet))
+        return displays[-1:]
+
+    try:
+        return evidence_of(source, data_root, observers=observed)
+    finally:
+        for display in displays:
+            display.close()
+
+
+def show(audit: Audit, every: bool) -> None:
+    from fedstill.audit.verdicts import SEVERITIES
+    from fedstill.cli import audit_tables
+    from fedstill.cli.screen import console
+
+    console.print(f"{audit.evidence.name}\n", style="bold", highlight=False, markup=False)
+    for sentence in audit.summary:
+        console.print(sentence, highlight=False, markup=False)
+    for draw in (audit_tables.teachers, audit_tables.objectives):
+        draw(audit)
+    audit_tables.pairs(audit, every)
+    audit_tables.ceilings(audit)
+    for severity in SEVERITIES:
+        for finding in (one for one in audit.findings if one.severity == severity):
+            console.print(
+                f"\n{severity}: {finding.title} ({finding.topic})", style="bold", highlight=False, markup=False
+            )
+            console.print(f"{finding.evidence}\n{finding.advice}", highlight=False, markup=False)

@@ -1,0 +1,89 @@
+"""The page about some runs: what came out, how they went on, and how to have them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from fedstill.core.errors import InputError
+from fedstill.core.files import writable_folder, write_atomically
+from fedstill.federation.result import Run
+from fedstill.report import words
+from fedstill.report.command import command
+from fedstill.report.curves import curves
+from fedstill.report.facts import Facts
+from fedstill.report.grids import attendance, partitions
+from fedstill.report.page import Section, render
+from fedstill.report.results import results_table
+from fedstill.report.shards import Table, partition_tables
+from fedstill.report.static import draw_files
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to have a run again."""
+
+    title: str
+    command: str
+    settings: str
+    facts: dict[str, str]
+
+
+def write_report(
+    runs: Mapping[str, Run],
+    path: Path,
+    *,
+    heading: str | None = None,
+    tables: Mapping[str, Table] | None = None,
+    data_root: Path | None = None,
+    figures: Path | None = None,
+) -> Path:
+    """Compare finished runs, by title, in one HTML file that opens from disk without a network.
+
+    Into the folder `figures`, if there is one, go the figures as SVG and PNG files.
+
+    `tables` say by title who has what; left out, they are cut again from the data where that is here
+    (`data_root`), and an empty mapping leaves them out of the report.
+    """
+    if not runs:
+        raise InputError("a report needs at least one run")
+    if tables is None:
+        tables = partition_tables(runs, data_root)
+    read = [Facts.of(title, run) for title, run in runs.items()]
+    sections = [
+        Section("results", "Results", tables=[results_table(read)]),
+        Section("curves", "How they went on", curves(read)),
+        Section("attendance", "Who took part when", attendance(read)),
+        Section("partitions", "Who has what", partitions(read, tables)),
+    ]
+    writable_folder(path.parent)
+    if figures is not None:
+        draw_files([figure for section in sections for figure in section.figures], figures)
+    write_atomically(path, _page(read, sections, heading or words.heading(read)).encode())
+    return path
+
+
+def _page(runs: Sequence[Facts], sections: Sequence[Section], heading: str) -> str:
+    return render(
+        "runs.html.jinja",
+        sections,
+        heading=heading,
+        summary=words.summary(runs),
+        caution=words.caution(runs),
+        recipes=[_recipe(run) for run in runs],
+    )
+
+
+def _recipe(run: Facts) -> Recipe:
+    settings = yaml.safe_dump({"experiment": run.config["experiment"]}, sort_keys=False, allow_unicode=True)
+    facts = {
+        "sha256": run.result["sha256"],
+        "data fingerprint": run.config["fingerprint"],
+        "run": run.config["identity"],
+        "made with": f"fedstill {run.config['fedstill']} (behaviour {run.config['behaviour']}),"
+        f" torch {run.config['torch']}",
+    }
+    return Recipe(run.title, command(run.experiment), settings, facts)

@@ -1,0 +1,183 @@
+"""Figures as files: the same data that the page draws, drawn by matplotlib in the page's light colours.
+
+It knows what this package's figures use of Plotly (lines, markers, bars, heatmaps, straight lines, stacked or
+neighbouring axes, clouds) and no more; a figure that uses more is an error here, and never a picture with holes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import unescape
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from fedstill.core.files import writable_folder, write_atomically
+from fedstill.report.figure import DASHES, Figure, Key
+from fedstill.report.page import style_sheet
+from fedstill.report.traces import DRAW, HATCHES, LINES, MARKERS, Painter, draw_cloud
+
+_INCH = 96.0  # pixels of a browser
+_WIDTH = 760.0
+_FORMATS = ("svg", "png")
+
+
+def draw_files(figures: Sequence[Figure], folder: Path) -> list[Path]:
+    """Each figure as `<id>.svg` and `<id>.png`; the same figure gives the same bytes."""
+    writable_folder(folder)
+    written = []
+    for figure in figures:
+        canvas = draw(figure)
+        canvas.draw_without_rendering()  # lays it out, once for both files
+        canvas.set_layout_engine(None)
+        for kind in _FORMATS:
+            path = folder / f"{figure.id}.{kind}"
+            buffer = BytesIO()
+            # A fixed salt and no date.
+            with matplotlib.rc_context({"svg.hashsalt": "fedstill", "hatch.linewidth": 1.2}):
+                metadata = {"Date": None} if kind == "svg" else {}
+                canvas.savefig(buffer, format=kind, dpi=150, facecolor="white", metadata=metadata)
+            write_atomically(path, buffer.getvalue())
+            written.append(path)
+    return written
+
+
+def draw(figure: Figure) -> Canvas:
+    """A figure on white paper, with its title above and its key below."""
+    rows = -(-len(figure.keys) // 4)
+    height = figure.layout.get("height", 320) + 45 + 20 * rows
+    canvas = Canvas(figsize=(max(_WIDTH, figure.width) / _INCH, height / _INCH), layout="constrained")
+    canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, color=paint("var(--ink)"), weight="bold")
+    if figure.turns:
+        draw_cloud(canvas.add_subplot(projection="3d"), figure.data[0], paint)
+    else:
+        painters = {pair: Painter(axes, paint, figure.layout) for pair, axes in _axes(canvas, figure.layout).items()}
+        for trace in figure.data:
+            DRAW[trace["type"]](painters[trace.get("xaxis", "x"), trace.get("yaxis", "y")], trace)
+        for (x, y), painter in painters.items():
+            _dress(painter.axes, figure.layout[_long(x)], figure.layout[_long(y)])
+        for shape in figure.layout.get("shapes", []):
+            _line(painters["x", "y"].axes, shape)
+    if figure.keys:
+        canvas.legend(
+            handles=[_handle(key) for key in figure.keys],
+            loc="outside lower left",
+            ncols=min(4, len(figure.keys)),
+            fontsize=8.5,
+            frameon=False,
+            labelcolor=paint("var(--ink)"),
+            handlelength=2.6,
+        )
+    return canvas
+
+
+def paint(name: str) -> str:
+    """What a colour of the page is in daylight.
+
+    >>> paint("var(--card)"), paint("#123456")
+    ('#ffffff', '#123456')
+    """
+    found = re.fullmatch(r"var\((--[\w-]+)\)", name)
+    return _palette()[found[1]] if found else name
+
+
+@cache
+def _palette() -> Mapping[str, str]:
+    light = style_sheet().split("}", 1)[0]
+    return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6});", light))
+
+
+def _long(name: str) -> str:
+    """`x2` as layouts call it: `xaxis2`."""
+    return f"{name[0]}axis{name[1:]}"
+
+
+def _axes(canvas: Canvas, layout: Mapping[str, Any]) -> dict[tuple[str, str], Axes]:
+    """A pair of axes above another (sharing x), or beside it, in the proportions the layout gives."""
+    if "xaxis2" in layout:
+        left, right = canvas.subplots(1, 2)
+        return {("x", "y"): left, ("x2", "y2"): right}
+    if "yaxis2" in layout:
+        shares = [_length(layout["yaxis2"]), _length(layout["yaxis"])]
+        above, below = canvas.subplots(2, 1, sharex=True, height_ratios=shares)
+        return {("x", "y"): below, ("x", "y2"): above}
+    return {("x", "y"): canvas.subplots()}
+
+
+def _length(axis: Mapping[str, Any]) -> float:
+    low, high = axis["domain"]
+    return float(high - low)
+
+
+def _dress(axes: Axes, across: Mapping[str, Any], up: Mapping[str, Any]) -> None:
+    """Titles, ranges, numbers and grid, as the layout wants them."""
+    for axis, wanted, name in ((axes.xaxis, across, "x"), (axes.yaxis, up, "y")):
+        title = wanted.get("title", {}).get("text", "")
+        axis.set_label_text(title, fontsize=9.5, color=paint("var(--quiet)"))
+        if wanted.get("type") == "log":
+            getattr(axes, f"set_{name}scale")("log")
+        if "range" in wanted:
+            ends = [10**end for end in wanted["range"]] if wanted.get("type") == "log" else wanted["range"]
+            getattr(axes, f"set_{name}lim")(*ends)
+        elif wanted.get("autorange") == "reversed":
+            axis.set_inverted(True)
+        elif wanted.get("rangemode") == "tozero":
+            getattr(axes, f"set_{name}lim")(0, None)
+        if wanted.get("tickformat") == ".0%":
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+        if "tickvals" in wanted:
+            axis.set_ticks(wanted["tickvals"])
+        elif isinstance(wanted.get("dtick"), int) and wanted.get("type") not in ("log", "category"):
+            axis.set_major_locator(MultipleLocator(wanted["dtick"]))
+        if wanted.get("showticklabels") is False:
+            axis.set_ticks([])
+        elif name == "x" and wanted.get("tickangle"):
+            axes.tick_params(axis="x", rotation=-wanted["tickangle"])
+            for text in axes.get_xticklabels():
+                text.set_horizontalalignment("right")
+        if wanted.get("showgrid", True):
+            axis.grid(True, color=paint("var(--grid)"), linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8.5, colors=paint("var(--quiet)"), length=0, which="both")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _line(axes: Axes, shape: Mapping[str, Any]) -> None:
+    style = {
+        "color": paint(shape["line"]["color"]),
+        "linestyle": LINES[shape["line"].get("dash", "solid")],
+        "linewidth": shape["line"]["width"],
+    }
+    if shape.get("xref") == "paper":
+        axes.axhline(shape["y0"], **style)
+    elif shape.get("yref") == "paper":
+        axes.axvline(shape["x0"], **style)
+    else:
+        axes.plot([shape["x0"], shape["x1"]], [shape["y0"], shape["y1"]], **style)
+
+
+def _handle(key: Key) -> Line2D | Patch:
+    """A line of the key, as matplotlib has it."""
+    colour, name = paint(key.colour), unescape(key.label)
+    if key.shape == "line":
+        names = {svg: dash for dash, svg in DASHES.items()}
+        return Line2D([], [], color=colour, linestyle=LINES[names[key.dash]], linewidth=2, label=name)
+    if key.shape in ("box", "hatched"):
+        hatch = HATCHES[key.symbol] if key.shape == "hatched" else ""
+        return Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=name)
+    if key.shape == "text":
+        sign = f"${key.symbol}$" if key.symbol == "?" else {"▲": "^", "┃": "|"}.get(key.symbol, "o")
+        return Line2D([], [], color=colour, linestyle="", marker=sign, markersize=9, markeredgewidth=1, label=name)
+    marker = "X" if key.shape == "cross" else MARKERS[key.symbol]
+    face = "none" if key.shape == "open" else colour
+    return Line2D([], [], color=colour, linestyle="", marker=marker, markersize=7, markerfacecolor=face, label=name)

@@ -1,0 +1,205 @@
+"""Accuracy against something: the teacher's own, what was sent, how large and how slow a model is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedstill.core.numbers import share, unit_of
+from fedstill.report.figure import QUIET, Figure, Key, axis, colour, label, level, symbol
+from fedstill.report.study.extras import Extras
+from fedstill.report.study.view import View, mean
+
+_ACCURACY = {"tickformat": ".0%"}
+_MIB = 2**20
+
+
+def against_teacher(view: View) -> list[Figure]:
+    """Students that learn from their teacher lie along a slope; those that learn from labels lie on a level."""
+    data: list[dict[str, Any]] = []
+    keys: list[Key] = []
+    for index, objective in enumerate(view.objective):
+        own = []
+        for free in (False, True):
+            points = _points(view, objective, free)
+            if points:
+                own.append(len(data))
+                data.append(_marks(objective, points, index, free))
+        if own:
+            keys.append(Key(objective, colour(index), tuple(own), shape="symbol", symbol=symbol(index)))
+    if not data:
+        return []
+    shapes = [_identity()]
+    keys += [
+        Key("filled: with labels", QUIET, shape="symbol"),
+        Key("open: without labels", QUIET, shape="open"),
+        Key("as good as its teacher", QUIET, dash="2 3"),
+    ]
+    if view.alone is not None:
+        shapes.append(level(view.alone, "var(--alarm)"))
+        keys.append(Key(f"labels only, no teacher ({share(view.alone, 1)})", "var(--alarm)", dash="7 4"))
+    told = [
+        f"{name}: r {_r(verdict.correlation)} with labels, {_r(verdict.free_correlation)} without."
+        for name, verdict in view.objective.items()
+    ]
+    return [
+        Figure(
+            "against-teacher",
+            "Does the student follow its teacher?",
+            f"Accuracy of the student against that of its teacher, by objective. {' '.join(told)}",
+            "Each mark is a pair of teacher and objective, mean over seeds. Objectives that pass on what the teacher"
+            " knows rise with it; those that stay on the level of the labels-only line owe their accuracy to labels.",
+            data,
+            {
+                "height": 440,
+                "xaxis": axis("accuracy of the teacher", range=[-0.02, 1.02], **_ACCURACY),
+                "yaxis": axis("accuracy of the student", range=[-0.02, 1.04], **_ACCURACY),
+                "shapes": shapes,
+            },
+            keys,
+        )
+    ]
+
+
+def _points(view: View, objective: str, free: bool) -> list[tuple[float, float, str]]:
+    points = []
+    for teacher, verdict in view.teacher.items():
+        pair = view.pairs.get((teacher, objective))
+        if pair is None:
+            continue
+        reached = pair.free if free else pair.labelled
+        if reached is not None and verdict.accuracy is not None:
+            points.append((verdict.accuracy, reached, teacher))
+    return points
+
+
+def _marks(objective: str, points: Sequence[tuple[float, float, str]], index: int, free: bool) -> dict[str, Any]:
+    how = "without labels" if free else "with labels"
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": label(f"{objective}, {how}"),
+        "x": [x for x, _, _ in points],
+        "y": [y for _, y, _ in points],
+        "text": [label(teacher) for _, _, teacher in points],
+        "marker": {
+            "color": colour(index),
+            "symbol": symbol(index) + ("-open" if free else ""),
+            "size": 9,
+            "line": {"width": 1.75 if free else 0, "color": colour(index)},
+        },
+        "hovertemplate": f"%{{text}} → {label(objective)} ({how}): %{{x:.1%}} → %{{y:.1%}}<extra></extra>",
+    }
+
+
+def _identity() -> dict[str, Any]:
+    line = {"color": QUIET, "dash": "dot", "width": 1.5}
+    return {"type": "line", "x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x", "yref": "y", "line": line}
+
+
+def against_traffic(view: View) -> list[Figure]:
+    """What teachers reached for what their clients sent."""
+    known = []
+    for index, (name, verdict) in enumerate(view.teacher.items()):
+        sent = mean(teacher.traffic for teacher in view.trained[name])
+        if sent and verdict.accuracy is not None:
+            known.append((index, name, sent * _MIB, verdict.accuracy))
+    if not known:
+        return []
+    unit, scale = unit_of(max(sent for _, _, sent, _ in known))
+    wide = max(sent for _, _, sent, _ in known) > 20 * min(sent for _, _, sent, _ in known)
+    data = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": label(name),
+            "x": [sent / scale],
+            "y": [accuracy],
+            "marker": {"color": colour(index), "symbol": symbol(index), "size": 11},
+            "hovertemplate": f"{label(name)}: %{{x:.3~f}} {unit}, %{{y:.1%}}<extra></extra>",
+        }
+        for index, name, sent, accuracy in known
+    ]
+    keys = [
+        Key(name, colour(index), (number,), shape="symbol", symbol=symbol(index))
+        for number, (index, name, _, _) in enumerate(known)
+    ]
+    told = [f"{name} {share(accuracy, 1)} with {sent / scale:.3g} {unit}" for _, name, sent, accuracy in known]
+    span = {"type": "log", "dtick": "D2"} if wide else {"rangemode": "tozero"}
+    return [
+        Figure(
+            "traffic",
+            "What teachers cost in traffic",
+            f"Accuracy of teachers against what their clients sent: {', '.join(told)}.",
+            "Measured bytes of the messages from the clients, all rounds, mean over seeds.",
+            data,
+            {
+                "xaxis": axis(f"sent by clients ({unit})", **span),
+                "yaxis": axis("accuracy of the teacher", rangemode="tozero", **_ACCURACY),
+            },
+            keys,
+        )
+    ]
+
+
+def against_cost(view: View, extras: Extras) -> list[Figure]:
+    """Teachers and students by size and by latency, where both are known."""
+    if extras.teacher is None or extras.student is None:
+        return []
+    unit, scale = unit_of(extras.teacher.bytes)
+    sizes = (extras.teacher.bytes / scale, extras.student.bytes / scale)
+    figures = [_cost(view, "size", "Accuracy against size", f"size of the model ({unit})", sizes)]
+    if extras.teacher.milliseconds is not None and extras.student.milliseconds is not None:
+        times = (extras.teacher.milliseconds, extras.student.milliseconds)
+        where = f", {extras.student.device}" if extras.student.device else ""
+        figures.append(_cost(view, "latency", "Accuracy against latency", f"milliseconds for a batch{where}", times))
+    return figures
+
+
+def _cost(view: View, id: str, title: str, across: str, costs: tuple[float, float]) -> Figure:
+    groups = {
+        "teachers": ([verdict.accuracy for verdict in view.teacher.values()], costs[0], "circle"),
+        "students with labels": ([pair.labelled for pair in view.audit.pairs], costs[1], "diamond"),
+        "students without labels": ([pair.free for pair in view.audit.pairs], costs[1], "diamond-open"),
+    }
+    data: list[dict[str, Any]] = []
+    keys: list[Key] = []
+    told = []
+    # A little to the side, or students with and without labels would hide each other.
+    aside = 0.02 * max(costs)
+    for number, (name, (accuracies, cost, mark)) in enumerate(groups.items()):
+        known = [accuracy for accuracy in accuracies if accuracy is not None]
+        if not known:
+            continue
+        shape = "open" if mark.endswith("-open") else "symbol"
+        keys.append(
+            Key(name, colour(number), (len(data),), shape=shape, symbol=mark.removesuffix("-open"))  # type: ignore[arg-type]
+        )
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": [cost + (aside if shape == "open" else 0.0)] * len(known),
+                "y": known,
+                "marker": {"color": colour(number), "symbol": mark, "size": 9, "opacity": 0.75},
+                "hovertemplate": f"{name}: {cost:.3g}, %{{y:.1%}}<extra></extra>",
+            }
+        )
+        told.append(f"{name} at {cost:.3g}, from {share(min(known), 1)} to {share(max(known), 1)}")
+    return Figure(
+        id,
+        title,
+        f"{title}: {'; '.join(told)}.",
+        "Every teacher and every student, mean over seeds. All teachers have one model, and all students another.",
+        data,
+        {
+            "xaxis": axis(across, range=[0, 1.12 * max(costs)]),
+            "yaxis": axis("test accuracy", range=[-0.02, 1.04], **_ACCURACY),
+        },
+        keys,
+    )
+
+
+def _r(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}"

@@ -1,0 +1,115 @@
+"""An audit arranged for drawing: who comes first, and what each seed said."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+
+from fedstill.audit.evidence import Seed, Student, Teacher
+from fedstill.audit.verdicts import Audit, ObjectiveVerdict, PairVerdict, TeacherVerdict
+from fedstill.report.facts import number
+
+Scores = dict[Seed, float]
+
+
+class View:
+    """Teachers from the best to the worst, objectives with labels before those without, and quick ways to scores."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+        self.teacher = {verdict.teacher: verdict for verdict in sorted(audit.teachers, key=_by_accuracy)}
+        self.objective = {verdict.objective: verdict for verdict in sorted(audit.objectives, key=_labels_first)}
+        self.pairs: dict[tuple[str, str], PairVerdict] = {(pair.teacher, pair.objective): pair for pair in audit.pairs}
+        # A table may name students of teachers that it says nothing else of.
+        self.teachers = list(dict.fromkeys([*self.teacher, *(pair.teacher for pair in audit.pairs)]))
+        evidence = audit.evidence
+        self.trained: dict[str, list[Teacher]] = defaultdict(list)
+        for teacher in evidence.teachers:
+            self.trained[teacher.name].append(teacher)
+        self.taught: dict[tuple[str, str, bool], list[Student]] = defaultdict(list)
+        for student in evidence.students:
+            self.taught[student.teacher, student.objective, student.free].append(student)
+        seeds = {one.seed for one in evidence.teachers} | {one.seed for one in evidence.students}
+        self.seeds: list[Seed] = sorted(seeds | set(evidence.alone), key=_by_size)
+        self.alone = mean(number(score.accuracy) for score in evidence.alone.values())
+
+    @property
+    def ranked(self) -> list[PairVerdict]:
+        """Pairs by the accuracy of the labelled student; those without one are left out."""
+        scored = [pair for pair in self.audit.pairs if pair.labelled is not None]
+        return sorted(scored, key=lambda pair: (-(pair.labelled or 0.0), pair.teacher, pair.objective))
+
+    @property
+    def worst(self) -> TeacherVerdict | None:
+        """The teacher least worth learning from, of those that somebody learned from and that have an accuracy."""
+        taught = {pair.teacher for pair in self.ranked}
+        known = [verdict for verdict in self.teacher.values() if verdict.accuracy is not None]
+        return next((verdict for verdict in reversed(known) if verdict.teacher in taught), None)
+
+    def accuracy(self, teacher: str) -> float | None:
+        verdict = self.teacher.get(teacher)
+        return verdict.accuracy if verdict else None
+
+    def teacher_scores(self, teacher: str) -> Scores:
+        return _scores(self.trained[teacher])
+
+    def student_scores(self, teacher: str, objective: str, free: bool) -> Scores:
+        return _scores(self.taught[teacher, objective, free])
+
+    def missing(self, teacher: str, objective: str, free: bool) -> str:
+        """Why there is no student, as far as it is known."""
+        said = [student.missing for student in self.taught[teacher, objective, free] if student.missing]
+        return said[0] if said else "not run"
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Of the values that are there."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def spread(values: Iterable[float]) -> float | None:
+    """The standard deviation of a sample; of one value nothing can be said.
+
+    >>> spread([0.5]), spread([0.25, 0.75])
+    (None, 0.3535533905932738)
+    """
+    known = list(values)
+    return stdev(known) if len(known) > 1 else None
+
+
+def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of several curves, as far as all of them go.
+
+    >>> mean_curve([[0.0, 0.5, 1.0], [1.0, 0.5]])
+    [0.5, 0.5]
+    """
+    return [fmean(values) for values in zip(*(curve for curve in curves if curve), strict=False)]
+
+
+def _scores(ones: Sequence[Teacher] | Sequence[Student]) -> Scores:
+    """Of several for one seed, the first counts, as it does for the audit."""
+    found: Scores = {}
+    for one in ones:
+        accuracy = None if one.score is None else number(one.score.accuracy)
+        if accuracy is not None:
+            found.setdefault(one.seed, accuracy)
+    return found
+
+
+def _by_accuracy(verdict: TeacherVerdict) -> tuple[bool, float, str]:
+    return verdict.accuracy is None, -(verdict.accuracy or 0.0), verdict.teacher
+
+
+def _labels_first(verdict: ObjectiveVerdict) -> bool:
+    """Objectives keep their order otherwise."""
+    return not verdict.hard_label_weight
+
+
+def _by_size(seed: Seed) -> tuple[bool, float, str]:
+    """Seeds are names, but most of them are numbers."""
+    try:
+        return False, float(seed), seed
+    except ValueError:
+        return True, 0.0, seed

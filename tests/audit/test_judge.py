@@ -1,0 +1,248 @@
+"""Every word that an audit has, given for the reason that it should be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import fedstill.audit
+from fedstill.audit import Evidence, Score, Student, Teacher, audit, judge
+from fedstill.audit.objectives import pattern
+from fedstill.audit.verdicts import PairVerdict
+from fedstill.core.errors import InputError
+
+from .grids import evidence
+
+PAIR = ("t", "vanilla")
+
+
+def only(made: Evidence, delta: float = 0.05) -> PairVerdict:
+    (pair,) = judge(made, delta).pairs
+    return pair
+
+
+def test_masked_faithful_and_inconclusive_over_seeds() -> None:
+    """Differences 50, 52, 54: 52 -+ 4.30265 * 2 / sqrt(3) = 47.03 to 56.97."""
+    pair = only(evidence({"t": [30, 30, 30]}, {PAIR: [90, 92, 94]}, {PAIR: [40, 40, 40]}))
+    assert (pair.word, pair.seeds) == ("masked", 3)
+    assert (pair.labelled, pair.free, pair.masking) == pytest.approx((0.92, 0.40, 0.52))
+    assert pair.interval is not None
+    assert (pair.interval.how, pair.interval.note) == ("seeds", "")
+    assert (pair.interval.low, pair.interval.high) == pytest.approx((0.4703, 0.5697), abs=1e-4)
+    assert only(evidence({"t": [30] * 3}, {PAIR: [90, 92, 94]}, {PAIR: [90, 91, 94]})).word == "faithful"
+    assert only(evidence({"t": [30] * 3}, {PAIR: [90, 92, 94]}, {PAIR: [50, 91, 94]})).word == "inconclusive"
+
+
+def test_the_threshold_decides() -> None:
+    """Differences 7, 8, 9: 8 -+ 2.48, so above 5 and not above 6; at or below 10.5, and not 10."""
+    made = evidence({"t": [30] * 3}, {PAIR: [57, 58, 59]}, {PAIR: [50, 50, 50]})
+    assert [only(made, delta).word for delta in (0.05, 0.06, 0.10, 0.105)] == [
+        "masked",
+        "inconclusive",
+        "inconclusive",
+        "faithful",
+    ]
+
+
+def test_a_student_below_its_control_is_faithful() -> None:
+    assert only(evidence({"t": [90] * 3}, {PAIR: [50, 51, 52]}, {PAIR: [90, 90, 90]})).word == "faithful"
+
+
+def answers(right: int, of: int = 100, first: int = 0) -> Score:
+    correct = tuple(first <= number < first + right for number in range(of))
+    return Score(sum(correct) / of, correct)
+
+
+def one_seed(labelled: Score, free: Score, counts: tuple[int, ...] = ()) -> Evidence:
+    students = (Student(*PAIR, "0", False, labelled), Student(*PAIR, "0", True, free))
+    return Evidence("one", "", (Teacher("t", "0", Score(0.4)),), students, class_counts=counts)
+
+
+def test_one_seed_is_judged_over_test_samples() -> None:
+    """Of 100 samples 60 are gained and none lost: the share's interval is about 0.6 -+ 1.96 * 0.049."""
+    pair = only(one_seed(answers(90), answers(30)))
+    assert pair.interval is not None
+    assert (pair.word, pair.interval.how) == ("masked", "samples")
+    assert (pair.interval.low, pair.interval.high) == pytest.approx((0.504, 0.696), abs=0.011)
+    assert only(one_seed(answers(90), answers(90))).word == "faithful"
+    # As many right as above, but other samples: the pairing matters.
+    gained = one_seed(answers(60), answers(52))
+    exchanged = one_seed(answers(60), answers(52, first=48))
+    assert only(gained, 0.02).word == "masked"
+    assert only(exchanged, 0.02).word == "inconclusive"
+
+
+def test_two_seeds_are_judged_over_test_samples_too() -> None:
+    made = one_seed(answers(90), answers(30))
+    more = replace(
+        made,
+        students=(*made.students, *(replace(one, seed="1") for one in made.students)),
+        teachers=(*made.teachers, replace(made.teachers[0], seed="1")),
+    )
+    first, second = only(made).interval, only(more).interval
+    assert first is not None
+    assert second is not None
+    assert second.how == "samples"
+    # The same answers twice are no more evidence than once.
+    assert (second.low, second.high) == pytest.approx((first.low, first.high), abs=0.011)
+
+
+def test_without_answers_the_widest_interval_is_taken() -> None:
+    made = one_seed(Score(0.9), Score(0.3), counts=(60, 60))
+    pair = only(made)
+    assert pair.interval is not None
+    assert (pair.word, pair.interval.how) == ("masked", "samples")
+    assert "not known" in pair.interval.note
+    assert only(one_seed(Score(0.9), Score(0.82), counts=(60, 60))).word == "inconclusive"
+
+
+@pytest.mark.parametrize("counts", [(), (1, 1)], ids=["no-counts", "equal-classes"])
+def test_nothing_is_masked_without_an_interval(counts: tuple[int, ...]) -> None:
+    pair = only(one_seed(Score(0.99), Score(0.01), counts))
+    assert pair.interval is not None
+    assert (pair.word, pair.interval.how, pair.masking) == ("inconclusive", "none", pytest.approx(0.98))
+
+
+def test_pairs_that_cannot_be_judged() -> None:
+    made = evidence({"t": [30] * 3}, {("t", "a"): [90] * 3, ("t", "crd"): [90] * 3}, {("t", "b"): [90] * 3})
+    lost = Student("t", "crd", "0", True, None, missing="not assessable")
+    broken = Student("t", "d", "0", False, None, missing="it was refused")
+    found = {pair.objective: pair for pair in judge(replace(made, students=(*made.students, lost, broken))).pairs}
+    assert {name: pair.word for name, pair in found.items()} == {
+        "a": "no control",
+        "b": "no student",
+        "crd": "not assessable",
+        "d": "no student",
+    }
+    assert [pair.masking for pair in found.values()] == [None] * 4
+
+
+def test_controls_of_other_seeds_are_no_controls() -> None:
+    made = one_seed(answers(90), answers(30))
+    moved = replace(made, students=(made.students[0], replace(made.students[1], seed="9")))
+    assert (only(moved).word, only(moved).interval) == ("inconclusive", None)
+
+
+def test_an_objective_without_weight_on_labels_is_its_own_control() -> None:
+    made = evidence({"t": [30] * 3}, {("t", "feature"): [31, 32, 60]}, weights={"feature": 0.0})
+    pair = only(made)
+    assert (pair.word, pair.masking, pair.free) == ("faithful", 0.0, pair.labelled)
+    assert only(evidence({"t": [30] * 3}, {("t", "feature"): [31, 32, 60]})).word == "no control"
+
+
+def test_synergy_and_recovery() -> None:
+    """Student 80, teacher 60, labels alone 75: synergy 5, recovery 20; a better teacher turns the sign."""
+    made = evidence({"t": [60] * 3}, {PAIR: [80] * 3}, alone={"0": Score(0.74), "1": Score(0.76)})
+    pair = only(made)
+    assert (pair.synergy, pair.recovery) == pytest.approx((0.05, 0.20))
+    pair = only(evidence({"t": [90] * 3}, {PAIR: [80] * 3}, alone={"0": Score(0.75)}))
+    assert (pair.synergy, pair.recovery) == pytest.approx((-0.10, -0.10))
+    assert only(evidence({"t": [60] * 3}, {PAIR: [80] * 3})).synergy is None
+
+
+def test_ceilings_are_means_over_seeds() -> None:
+    made = evidence({"t": [60] * 2}, {PAIR: [80] * 2}, facts={"ceilings": {"vanilla": 0.7}})
+    made = replace(made, teachers=(made.teachers[0], replace(made.teachers[1], ceilings={"vanilla": 0.5})))
+    assert only(made).ceiling == pytest.approx(0.6)
+    assert only(evidence({"t": [60]}, {PAIR: [80]})).ceiling is None
+
+
+def teacher_word(made: Evidence) -> str:
+    (one,) = judge(made).teachers
+    return one.word
+
+
+def test_words_for_teachers() -> None:
+    """With 50 samples in each of four classes, chance is 25 %."""
+    assert teacher_word(evidence({"t": [60, 61, 62]})) == "sound"
+    assert teacher_word(evidence({"t": [25, 25, 31]})) == "chance"
+    assert teacher_word(evidence({"t": [25, 25, 25]})) == "constant"
+    assert teacher_word(evidence({"t": [25, 25, 25]}, facts={"constant": 0.5})) == "chance"
+    assert teacher_word(evidence({"t": [26, 26, 26]}, facts={"constant": 1.0})) == "constant"
+    assert teacher_word(evidence({"t": [60, 61, 62]}, facts={"recalibrated": 0.70})) == "stale"
+    assert teacher_word(evidence({"t": [60, 61, 62]}, facts={"recalibrated": 0.65})) == "sound"
+    made = evidence({"t": [60, 61, 62]})
+    broken = (*made.teachers[:2], replace(made.teachers[2], score=None))
+    assert teacher_word(replace(made, teachers=broken)) == "non-finite"
+
+
+def test_one_teacher_of_one_seed_against_chance() -> None:
+    """31 % of 200 samples: Wilson's interval reaches down to 25 %, that of 33 % does not."""
+    assert teacher_word(evidence({"t": [31]})) == "chance"
+    assert teacher_word(evidence({"t": [33]})) == "sound"
+
+
+def test_chance_is_the_largest_class() -> None:
+    assert judge(evidence({"t": [60]}, counts=(10, 60, 30))).chance == pytest.approx(0.6)
+    made = judge(evidence({"t": [60]}, counts=()))
+    assert made.chance is None
+    assert "unknown" in made.teachers[0].why
+
+
+def test_a_class_share_is_met_to_the_digits_given() -> None:
+    """86 of 2468 is 3.4846 %; a table that says 3.48 is to be believed, one that says 3.4800 is not."""
+    made = evidence({"t": [3.48] * 3}, counts=(86, 2382))
+    assert teacher_word(replace(made, precision=5e-5)) == "constant"
+    assert teacher_word(replace(made, precision=5e-7)) != "constant"
+
+
+LADDER = {"a": 0.2, "b": 0.4, "c": 0.6, "d": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("reached", "word"),
+    [
+        ((0.90, 0.91, 0.93, 0.95), "masked by pattern"),
+        ((0.90, 0.91, 0.93, 0.96), "unclear"),
+        ((0.20, 0.45, 0.60, 0.82), "tracks its teacher"),
+        ((0.50, 0.51, 0.52, 0.53), "unclear"),  # as bad as their teachers are on average
+        ((0.80, 0.20, 0.60, 0.10), "unclear"),
+    ],
+    ids=["flat", "not-quite-flat", "rising", "flat-and-low", "wild"],
+)
+def test_patterns(reached: tuple[float, ...], word: str) -> None:
+    assert pattern(LADDER, dict(zip(LADDER, reached, strict=True)), 0.05) == word
+
+
+def test_a_pattern_needs_teachers_that_differ() -> None:
+    """Teachers within 15 points say nothing of masking, whatever their students."""
+    near = {"a": 0.20, "b": 0.25, "c": 0.35}
+    assert pattern(near, dict.fromkeys(near, 0.9), 0.05) == "unclear"
+    assert pattern({**near, "c": 0.36}, dict.fromkeys(near, 0.9), 0.05) == "masked by pattern"
+    assert pattern({"a": 0.2}, {"a": 0.9}, 0.05) == "unclear"
+
+
+def test_figures_of_an_objective() -> None:
+    """Means of teachers 10, 20, 30 and students 1 apart from a line: r by hand, over seed means, not over seeds."""
+    teachers = {"a": [5, 15], "b": [20, 20], "c": [30, 30]}
+    labelled = {("a", "o"): [50, 52], ("b", "o"): [56, 56], ("c", "o"): [55, 55]}
+    free = {("a", "o"): [10, 10], ("b", "o"): [20, 20], ("c", "o"): [30, 30]}
+    (one,) = judge(evidence(teachers, labelled, free, weights={"o": 0.5})).objectives
+    # Teachers -10, 0, 10; students -3, 2, 1 about 54: 40 / sqrt(200 * 14).
+    assert one.correlation == pytest.approx(40 / (200 * 14) ** 0.5)
+    assert (one.mean, one.range, one.hard_label_weight) == (pytest.approx(0.54), pytest.approx(0.05), 0.5)
+    assert (one.free_correlation, one.free_range) == (pytest.approx(1.0), pytest.approx(0.2))
+
+
+def test_the_room_can_be_called() -> None:
+    made = evidence({"t": [30] * 3}, {PAIR: [90, 92, 94]}, {PAIR: [40, 40, 40]})
+    assert fedstill.audit(made).pairs == audit(made).pairs  # type: ignore[operator]
+
+
+def test_an_audit_as_json() -> None:
+    made = one_seed(answers(90), answers(30), counts=(50, 50))
+    made = replace(made, teachers=(replace(made.teachers[0], egress=frozenset({"labels", "features"})),))
+    content = json.loads(json.dumps(judge(made).to_dict(), allow_nan=False))
+    assert content["pairs"][0]["word"] == "masked"
+    assert content["evidence"]["teachers"][0]["egress"] == ["features", "labels"]
+    assert content["evidence"]["students"][0]["score"] == {"accuracy": 0.9}
+    assert content["delta"] == 0.05
+
+
+def test_what_cannot_be_audited() -> None:
+    with pytest.raises(InputError, match="nothing to audit"):
+        judge(Evidence("empty", "", (), ()))
+    with pytest.raises(InputError, match="between 0 and 100 points"):
+        judge(evidence({"t": [60]}), 0.0)

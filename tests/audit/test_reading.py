@@ -1,0 +1,124 @@
+"""Evidence from a study's results, with its runs beside them and without, and from one student."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedstill
+from fedstill.audit import Evidence, judge
+from fedstill.audit.reading import evidence_of
+from fedstill.core.errors import InputError
+from fedstill.studies import Results, Study
+
+RECIPE: dict[str, Any] = {
+    "about": "Two teachers, two objectives.",
+    "experiment": {
+        "data": "digits",
+        "model": "cnn-bn",
+        "clients": 2,
+        "rounds": 2,
+        "training": {"epochs": 1, "batch": 64},
+    },
+    "grid": {
+        "method": ["fedavg", {"label": "wrong", "method": "fedavg", "attack": {"name": "label-flip", "share": 1.0}}],
+        "seed": [7],
+    },
+    "students": {
+        "experiment": {"model": "mlp", "rounds": 2, "training": {"batch": 64}},
+        "grid": {"objective": ["labels-only", "vanilla", "crd"], "labels": ["use", "no-ce"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    folder = tmp_path_factory.mktemp("audited")
+    results = Study(RECIPE).run(folder)
+    results.save(folder / "study.json")
+    return folder, results
+
+
+def test_every_figure_finds_its_place(done: tuple[Path, Results]) -> None:
+    folder, results = done
+    evidence = evidence_of(folder / "study.json")
+    students = results.students
+    assert students is not None
+    assert [teacher.name for teacher in evidence.teachers] == ["fedavg", "wrong"]
+    teacher, wrong = evidence.teachers
+    assert teacher.score is not None
+    row = results.runs["fedavg", "7"]
+    assert teacher.score.accuracy == row.figures["accuracy"]
+    assert sum(teacher.score.correct) / len(teacher.score.correct) == pytest.approx(teacher.score.accuracy, abs=1e-6)
+    assert [facts.round for facts in teacher.rounds] == [1, 2]
+    assert teacher.rounds[-1].accuracy == pytest.approx(teacher.score.accuracy, abs=1e-6)
+    assert teacher.egress >= {"parameters", "metrics"}
+    assert not teacher.egress & {"labels", "inputs", "features"}
+    assert teacher.buffers == "average"
+    assert teacher.traffic == pytest.approx((row.figures["bytes_up"] or 0) / 2**20)
+    assert teacher.recalibrated is not None
+    assert set(teacher.ceilings) == {"vanilla"}
+    assert wrong.ceilings["vanilla"] < teacher.ceilings["vanilla"]
+
+    found = {(one.teacher, one.objective, one.free): one for one in evidence.students}
+    assert len(found) == 8
+    student = found["fedavg", "vanilla", False]
+    assert student.score is not None
+    assert student.score.accuracy == students.runs["fedavg", "7", "vanilla", "use"].figures["accuracy"]
+    assert student.hard_label_weight == 0.5
+    assert set(student.terms) == {"cross-entropy", "soft-targets"}
+    assert len(student.curve) == 2
+    assert found["wrong", "crd", True].missing == "not assessable"
+    assert found["wrong", "crd", True].score is None
+    assert list(evidence.alone) == ["7"]
+    assert sum(evidence.class_counts) == len(teacher.score.correct)
+
+
+def test_without_the_runs_only_their_course_is_lost(done: tuple[Path, Results], tmp_path: Path) -> None:
+    """The results file alone says the same, down to the intervals: it holds what each model got right."""
+    folder, results = done
+    results.save(tmp_path / "study.json")
+    whole, alone = evidence_of(folder / "study.json"), evidence_of(tmp_path)
+    assert not alone.teachers[0].rounds
+    assert judge(alone).pairs == judge(whole).pairs
+    assert judge(alone).teachers == judge(whole).teachers
+
+
+def test_one_student_gets_the_controls_it_needs(done: tuple[Path, Results], tmp_path: Path) -> None:
+    folder, results = done
+    teacher = next(folder.glob(f"*-{results.runs['wrong', '7'].identity}"))
+    student = fedstill.distill(teacher, "mlp", rounds=2, training={"batch": 64}, seed=7, out=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    evidence = evidence_of(student.path)
+    assert len(list(tmp_path.iterdir())) == 3
+    verdict = fedstill.audit(student.path)
+    (pair,) = verdict.pairs
+    assert (pair.teacher, pair.objective, pair.labelled) == (teacher.name, "vanilla", student.accuracy)
+    assert pair.masking is not None
+    assert pair.interval is not None
+    assert pair.interval.how == "samples"
+    by_study = {(one.teacher, one.objective): one for one in _judged(folder).pairs}
+    assert pair.masking == pytest.approx(by_study["wrong", "vanilla"].masking, abs=1e-5)
+    assert evidence.teachers[0].ceilings == pytest.approx(evidence_of(folder / "study.json").teachers[1].ceilings)
+
+
+def _judged(folder: Path) -> Any:
+    return judge(evidence_of(folder / "study.json"))
+
+
+def test_what_cannot_be_audited(done: tuple[Path, Results], tmp_path: Path) -> None:
+    folder, results = done
+    teacher = next(folder.glob(f"*-{results.runs['wrong', '7'].identity}"))
+    with pytest.raises(InputError, match="had no teacher"):
+        evidence_of(teacher)
+    with pytest.raises(InputError, match="nor a folder with results in it"):
+        evidence_of(tmp_path)
+    Study({**RECIPE, "students": None}).results(tmp_path).save(tmp_path / "first.json")
+    with pytest.raises(InputError, match="has no students"):
+        evidence_of(tmp_path)
+    (tmp_path / "second.json").write_text("{}")
+    with pytest.raises(InputError, match="name one of"):
+        evidence_of(tmp_path)
+    assert isinstance(evidence_of(folder), Evidence)

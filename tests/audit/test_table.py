@@ -1,0 +1,165 @@
+"""Tables made elsewhere: what is read from them, and one sentence for everything that is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedstill.audit import Evidence, audit, judge, read_table
+from fedstill.audit.counts import class_counts
+from fedstill.audit.table import UNASSESSABLE
+from fedstill.core.errors import InputError
+from fedstill.distillation import objectives
+
+HEAD = "teacher,objective,seed,accuracy"
+Read = Callable[..., Evidence]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def make(text: str | bytes, **options: object) -> Evidence:
+        path = tmp_path / "table.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_table(path, **options)  # type: ignore[arg-type]
+
+    return make
+
+
+def test_the_least_that_is_needed(read: Read) -> None:
+    made = read(f"{HEAD}\nfedavg,vanilla,7,91.25\nfedavg,vanilla,42,90\n")
+    assert made.teachers == ()
+    assert [(one.teacher, one.objective, one.seed, one.free) for one in made.students] == [
+        ("fedavg", "vanilla", "7", False),
+        ("fedavg", "vanilla", "42", False),
+    ]
+    assert [one.score.accuracy for one in made.students if one.score] == pytest.approx([0.9125, 0.90])
+    assert made.precision == pytest.approx(0.00005)
+    assert (made.name, made.settings["accuracies"]) == ("table", "percent")
+
+
+def test_everything_that_can_be_given(read: Read) -> None:
+    made = read(
+        "seed, Accuracy, teacher, objective, teacher_accuracy, free_accuracy, labels_only_accuracy,"
+        " hard_label_weight, epochs\n"
+        "7, 0.91, a, vanilla, 0.33, 0.35, 0.95, 0.5, 200\n"
+        "7, 0.92, a, crd, 0.33, , 0.95, 0.5, 200\n"
+        "7, , b, vanilla, non-finite, , 0.95, , 200\n",
+        class_counts=(10, 10),
+    )
+    by_name = {one.name: one for one in made.teachers}
+    assert by_name["b"].score is None
+    assert by_name["a"].score is not None
+    assert by_name["a"].score.accuracy == 0.33
+    assert {seed: score.accuracy for seed, score in made.alone.items()} == {"7": 0.95}
+    assert [one.hard_label_weight for one in made.students if not one.free] == [0.5, 0.5, 0.5]
+    assert made.settings == {"table": "table.csv", "accuracies": "share", "columns left alone": "epochs"}
+    words = {(pair.teacher, pair.objective): pair.word for pair in judge(made).pairs}
+    assert words == {("a", "vanilla"): "masked", ("a", "crd"): "not assessable", ("b", "vanilla"): "no student"}
+
+
+def test_teachers_alone(read: Read) -> None:
+    made = read("teacher,seed,teacher_accuracy\na,1,60\na,2,61\nb,1,25\n", class_counts=(1, 1, 1, 1))
+    assert [(one.name, one.seed) for one in made.teachers] == [("a", "1"), ("a", "2"), ("b", "1")]
+    assert [one.word for one in judge(made).teachers] == ["sound", "constant"]
+
+
+def test_percent_or_share(read: Read) -> None:
+    def accuracies(text: str, **unit: str) -> list[float]:
+        return [one.score.accuracy for one in read(text, **unit).students if one.score]
+
+    assert accuracies(f"{HEAD}\na,o,1,0.5\na,o,2,1\n") == [0.5, 1.0]
+    assert accuracies(f"{HEAD}\na,o,1,0.5\na,o,2,1.5\n") == [0.005, 0.015]
+    assert accuracies(f"{HEAD}\na,o,1,0.5\n", unit="percent") == [0.005]
+    assert accuracies(f"{HEAD}\na,o,1,50%\n") == [0.5]
+
+
+def test_other_separators_and_marks(read: Read) -> None:
+    expected = read(f"{HEAD}\na,o,1,50\n").students
+    assert read(f"\ufeff{HEAD}\r\na,o,1,50\r\n\r\n").students == expected
+    assert read(f"{HEAD}\na,o,1,50\n".replace(",", ";")).students == expected
+    assert read(f"{HEAD}\na,o,1,50\n".replace(",", "\t")).students == expected
+    assert read(f'{HEAD}\n"a","o",1,50\n').students == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        (f"{HEAD}\n", "no rows below its header"),
+        ("teacher,objective,accuracy\na,o,50\n", "lacks the column 'seed'"),
+        ("teacher,objective,seed,accuracy,accuracy\na,o,1,50,50\n", "column 'accuracy' twice"),
+        (f"{HEAD},teacher_acuracy\na,o,1,50,40\n", "did you mean 'teacher_accuracy'?"),
+        (f"{HEAD}\na,o,1,fifty\n", "line 2: accuracy is 'fifty', which is not a number"),
+        (f"{HEAD}\na,o,1,50\na,o,2,nan\n", "line 3: accuracy is 'nan'; leave the field empty"),
+        (f"{HEAD}\na,o,1,inf\n", "line 2: accuracy is 'inf'"),
+        (f"{HEAD}\na,o,1,-1\n", "cannot be below 0"),
+        (f"{HEAD}\na,o,1,50\na,o,2,101\n", "line 3: accuracy is 101, and cannot be above 100"),
+        (f"{HEAD}\na,o,1,50\nb,o,1,50\na,o,1,51\n", "line 4: a, o, seed 1 stands in line 2 already"),
+        (f"{HEAD}\na,o,1\n", "line 2: 3 fields, but the header has 4"),
+        (f"{HEAD}\n,o,1,50\n", "line 2: the teacher is not named"),
+        (f"{HEAD},teacher_accuracy\na,o,1,50,40\na,p,1,50,41\n", "line 3: teacher_accuracy is 41, but line 2 says 40"),
+        (f"{HEAD},teacher_accuracy\na,o,1,50,40\na,p,1,50,non-finite\n", "non-finite here, and has an accuracy"),
+        (f"{HEAD},labels_only_accuracy\na,o,1,50,90\nb,o,1,50,91\n", "for the same seed"),
+        (f"{HEAD},hard_label_weight\na,o,1,50,0\nb,o,1,50,0.5\n", "for the same objective"),
+        (b"teacher,\xff\xfe\n", "not text in UTF-8"),
+    ],
+    ids=lambda value: None if isinstance(value, bytes) or "\n" in value or not value else value[:40],
+)
+def test_what_is_wrong_with_a_table(read: Read, text: str | bytes, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_share_above_one_is_refused_where_shares_were_promised(read: Read) -> None:
+    with pytest.raises(InputError, match="cannot be above 1"):
+        read(f"{HEAD}\na,o,1,50\n", unit="share")
+
+
+def test_tables_that_are_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.csv", tmp_path):
+        with pytest.raises(InputError, match="cannot read the table"):
+            read_table(path)
+
+
+def test_a_table_can_be_audited_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{HEAD},free_accuracy\na,o,1,90,30\na,o,2,91,31\na,o,3,92,32\n")
+    assert audit(path).pairs[0].word == audit(str(path), delta=0.3).pairs[0].word == "masked"
+    assert audit(path, delta=0.6).pairs[0].word == "faithful"
+    assert audit(path, class_counts=(5, 5)).chance == 0.5
+
+
+def test_objectives_without_a_control_are_those_that_say_so() -> None:
+    assert {name for name in objectives if not objectives[name].assessable} == set(UNASSESSABLE)
+
+
+def test_class_counts(tmp_path: Path) -> None:
+    assert class_counts("100, 50,20") == (100, 50, 20)
+    assert class_counts(classes=3) == (1, 1, 1)
+    assert class_counts() == ()
+    path = tmp_path / "counts.csv"
+    path.write_text("class,count\ncar,7\ntable,9\n")
+    assert class_counts(str(path)) == (7, 9)
+    path.write_text("7\n9\n\n")
+    assert class_counts(str(path)) == (7, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "classes", "says"),
+    [
+        ("100,x", None, "'x' is not a whole number"),
+        ("100,-1", None, "cannot have -1"),
+        ("100", None, "at least two classes"),
+        ("nowhere.csv", None, "cannot read the class counts"),
+        ("1,2", 3, "not both"),
+        (None, 1, "at least two"),
+    ],
+    ids=["word", "negative", "one", "no-file", "both", "one-class"],
+)
+def test_class_counts_that_are_none(text: str | None, classes: int | None, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        class_counts(text, classes)

@@ -1,0 +1,141 @@
+"""`fedstill audit` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fedstill.audit import Evidence, Score, Student, Teacher
+from fedstill.cli import main, screen
+from fedstill.config.recipes import recipe_folder
+
+DATA = recipe_folder() / "data"
+HEAD = "teacher,objective,seed,teacher_accuracy,accuracy,free_accuracy\n"
+MASKED = HEAD + "".join(f"a,vanilla,{seed},30,{90 + seed},{30 + seed}\n" for seed in range(3))
+FAITHFUL = HEAD + "".join(f"a,vanilla,{seed},80,{80 + seed},{80 + seed}\n" for seed in range(3))
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    """Run a command beside two tables, in a terminal of 80 columns; gives exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(screen.console, "_width", 80)
+    Path("masked.csv").write_text(MASKED)
+    Path("faithful.csv").write_text(FAITHFUL)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedstill", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out.replace("\u00a0", " "), captured.err
+
+    return run
+
+
+def test_a_table_in_words_and_figures(call: Call) -> None:
+    code, out, err = call("audit", "--csv", "masked.csv", "--classes", "4")
+    assert (code, err) == (0, "")
+    assert "Labels hide the teacher" in out
+    assert "vanilla" in out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "a vanilla 91.0 31.0 +60.0 60.0 to 60.0 masked" in lines
+    assert "serious: Labels hide what the teacher is worth (masked)" in lines
+
+
+def test_the_same_as_one_json_object(call: Call) -> None:
+    code, out, err = call("audit", "--csv", "masked.csv", "--json")
+    assert (code, err) == (0, "")
+    content = json.loads(out)
+    assert content["pairs"][0]["word"] == "masked"
+    assert content["pairs"][0]["masking"] == pytest.approx(0.6)
+    assert content["chance"] is None
+    assert content["summary"][0].startswith("Labels hide the teacher")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["masked.csv", "--fail-on", "masked"], "masked"),
+        (["masked.csv", "--fail-on", "serious"], "serious"),
+        (["masked.csv", "--fail-on", "stale-teacher"], ""),
+        (["masked.csv", "--fail-on", "stale-teacher", "--fail-on", "masked", "--json"], "masked"),
+        (["masked.csv", "--fail-on", "serious", "--fail-on", "masked"], "serious, masked"),
+        (["masked.csv", "--fail-on", "masked", "--delta", "70"], ""),
+        (["faithful.csv", "--fail-on", "masked", "--fail-on", "serious"], ""),
+        (["faithful.csv", "--fail-on", "note"], "note"),  # the class counts are not known
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_exit_code_for_somebodys_own_checks(call: Call, words: list[str], found: str) -> None:
+    code, out, err = call("audit", "--csv", *words)
+    assert (code, err) == ((3, f"found: {found}\n") if found else (0, ""))
+    assert out
+
+
+@pytest.mark.parametrize(
+    ("table", "counts"),
+    [("clinical-combined", "20,20,20,20"), ("modelnet40-combined", str(DATA / "modelnet40-classes.csv"))],
+    ids=["clinical", "modelnet40"],
+)
+@pytest.mark.parametrize("more", [(), ("--all",)], ids=["short", "all"])
+def test_published_tables_fit_a_terminal(call: Call, table: str, counts: str, more: tuple[str, ...]) -> None:
+    code, out, _ = call("audit", "--csv", str(DATA / f"{table}.csv"), "--class-counts", counts, *more)
+    assert code == 0
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert "fedyogi" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith("fedyogi ") and line.split()[1] == "vanilla"]
+    assert len(rows) == (1 if more else 0)
+
+
+def fake_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reads studies and runs, replaced by one that knows a single run."""
+    module = ModuleType("fedstill.audit.reading")
+
+    def evidence_of(source: Path, *_: object, **__: object) -> Evidence:
+        students = (
+            Student("t", "vanilla", "0", False, Score(0.9, (True,) * 90 + (False,) * 10)),
+            Student("t", "vanilla", "0", True, Score(0.3, (True,) * 30 + (False,) * 70)),
+        )
+        teacher = Teacher("t", "0", Score(0.4), ceilings={"vanilla": 0.85})
+        return Evidence(source.name, "", (teacher,), students, class_counts=(50, 50))
+
+    module.evidence_of = evidence_of  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fedstill.audit.reading", module)
+
+
+def test_a_study_or_a_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_reading(monkeypatch)
+    code, out, _ = call("audit", "results.json", "--fail-on", "masked")
+    assert code == 3
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0] == "results.json"
+    assert "t vanilla 85.00 90.00" in lines  # the ceiling beside what was reached
+    assert "* over test samples, not seeds" in lines
+
+
+MISTAKES = [
+    (["audit"], "name a study's results"),
+    (["audit", "runs", "--csv", "masked.csv"], "only one of them"),
+    (["audit", "runs", "--classes", "4"], "are for tables"),
+    (["audit", "--csv", "nowhere.csv"], "cannot read the table nowhere.csv"),
+    (["audit", "--csv", "masked.csv", "--unit", "per-cent"], "did you mean 'percent'"),
+    (["audit", "--csv", "masked.csv", "--fail-on", "maskd"], "did you mean 'masked'"),
+    (["audit", "--csv", "masked.csv", "--delta", "0"], "between 0 and 100 points"),
+    (["audit", "--csv", "masked.csv", "--class-counts", "3,x"], "not a whole number"),
+    (["audit", "--csv", "masked.csv", "--unit", "share"], "cannot be above 1"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_a_mistake_gets_one_sentence(call: Call, words: list[str], says: str) -> None:
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.strip().splitlines()) == 1

@@ -1,0 +1,65 @@
+"""From a recipe to a verdict and a page, as a user would go."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedstill.cli import main
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedstill", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.xdist_group("audit-report")
+def test_a_study_its_audit_and_its_page(call: Call) -> None:
+    """Two teachers and four objectives on built-in heads; the page says what the audit says."""
+    code, out, err = call("study", "clinical-grid", "--preset", "tiny", "--dry-run")
+    assert (code, err) == (0, "")
+    assert "3 runs without a teacher and 8 students, 11 runs, 0 done" in " ".join(out.split())
+    code, out, err = call("study", "clinical-grid", "--preset", "tiny", "--quiet")
+    assert code == 0, err
+    assert "n/a" in out  # crd without labels
+    results = Path("runs/clinical-grid-tiny.json")
+    code, out, err = call("audit", str(results), "--json", "--quiet")
+    assert code == 0, err
+    verdict = json.loads(out)
+    assert len(verdict["pairs"]) == 6
+    assert {pair["word"] for pair in verdict["pairs"] if pair["objective"] == "crd"} == {"not assessable"}
+    assert call("audit", str(results), "--fail-on", "not-assessable")[0] == 3
+    code, out, err = call("report", "runs")
+    assert code == 0, err
+    page = Path("runs/clinical-grid-tiny.html").read_text()
+    assert verdict["summary"][0].split(".")[0] in page
+    assert "small-pointnet-tiny" in page  # what models cost
+    assert "fedstill study clinical-grid --preset tiny" in page
+    assert list(Path("runs/clinical-grid-tiny-figures").glob("*.svg"))
+
+
+def test_runs_without_a_study_have_a_page_too(call: Call) -> None:
+    for method in ("fedavg", "centralised"):
+        assert call("run", method, "--rounds", "1", "--clients", "2", "--set", "epochs=1", "--quiet")[0] == 0
+    code, out, err = call("report", "runs", "--out", "page.html")
+    assert code == 0, err
+    assert "page.html" in out.replace("\n", "")
+    assert "centralised" in Path("page.html").read_text()
+    code, _, err = call("report", "nowhere")
+    assert code == 2
+    assert "there is no finished run in nowhere" in err
