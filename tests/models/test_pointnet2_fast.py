@@ -272,6 +272,32 @@ def test_training_may_follow_evaluation_on_larger_batches() -> None:
     assert model.extractor.level1.linear1.weight.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dropped", [0, 40], ids=["distinct", "dropped"])
+def test_pointnet_on_distinct_points_is_pointnet(dropped: int) -> None:
+    """Outputs, gradients and running statistics of plain torch, also where many points are copies of the first."""
+    points = torch.from_numpy(np.random.default_rng(1).normal(size=(3, 64, 3))).float()
+    points[:, 64 - dropped :] = points[:, :1]
+    fast = build_model("pointnet-tiny", (64, 3), 4)
+    plain = copy.deepcopy(fast)
+    plain.extractor.fast = False
+    labels = torch.tensor([0, 1, 2])
+    for model in (fast, plain):
+        F.nll_loss(model.train()(points)[0], labels).backward()
+    for (name, one), other in zip(fast.named_parameters(), plain.parameters(), strict=True):
+        if one.grad is None:
+            assert name.startswith("extractor.linear")  # a bias before BatchNorm, whose gradient is zero
+            assert name.endswith("bias")
+            assert other.grad is not None
+            assert other.grad.abs().max() < 1e-5
+        else:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=5e-5)
+    for one, other in zip(fast.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        for one, other in zip(fast.eval()(points), plain.eval()(points), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_models_that_sample_alike_share_the_geometry_of_a_batch() -> None:
     """Worked out once for the same tensor; anew for another one, for another sampling, and after a change in place."""
     points = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 64, 3))).float()

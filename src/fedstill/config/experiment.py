@@ -23,7 +23,7 @@ from fedstill.participation import policies
 
 # Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
 # for a new one.
-BEHAVIOUR = 2
+BEHAVIOUR = 3
 
 # The sections of a configuration in which a part is chosen by name and brings settings of its own.
 PARTS: dict[str, Registry[Any]] = {

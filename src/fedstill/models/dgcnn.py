@@ -15,7 +15,8 @@ from fedstill.core.errors import InputError
 from fedstill.models.classifier import Classifier
 from fedstill.models.kernels import check_clouds, group
 from fedstill.models.neighbours import nearest, summarise
-from fedstill.models.pointnet import cloud_shape, mlp_head, normalise, wants_points
+from fedstill.models.pointnet import cloud_shape, mlp_head, wants_points
+from fedstill.models.pointnet2_levels import normalise
 from fedstill.models.registry import models
 
 SLOPE = 0.2  # of LeakyReLU below zero

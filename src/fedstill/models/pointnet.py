@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from fedstill.models.classifier import Classifier
 from fedstill.models.kernels import check_clouds
+from fedstill.models.kernels.compact import whole_clouds
+from fedstill.models.kernels.latest import latest
+from fedstill.models.pointnet2_levels import SetAbstraction, normalise, way_of
 from fedstill.models.registry import UnreadableShapeError, models
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
@@ -52,32 +55,32 @@ def mlp_head(features: int, first: int, second: int, classes: int, dropout: floa
     )
 
 
-def normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """BatchNorm of rows of channels, seen as one sample with many positions.
+class PointNet(SetAbstraction):
+    """Three layers for every point, then the maximum of each channel: one level that sees the cloud as a whole.
 
-    On a CPU torch adds up a matrix of rows one after the other in single precision, and the mean of 400,000 rows is
-    then off in the third digit. In this shape it does not, and other devices do not care.
+    In single precision on a CPU it runs on distinct points, with the same parameters and the same results; set `fast`
+    to False for plain torch (see `way_of`).
     """
-    normalised: Tensor = norm(rows.t().unsqueeze(0))
-    return normalised.squeeze(0).t()
 
-
-class PointNet(nn.Module):
-    """Three layers for every point, then the maximum of each channel."""
+    fast = True
 
     def __init__(self, first: int, second: int, third: int, momentum: float) -> None:
-        super().__init__()
-        self.linear1, self.norm1 = nn.Linear(3, first), nn.BatchNorm1d(first, momentum=momentum)
-        self.linear2, self.norm2 = nn.Linear(first, second), nn.BatchNorm1d(second, momentum=momentum)
-        self.linear3, self.norm3 = nn.Linear(second, third), nn.BatchNorm1d(third, momentum=momentum)
+        super().__init__(None, 0, (first, second, third))
+        for _, norm in self.layers():
+            norm.momentum = momentum
 
-    def forward(self, points: Tensor) -> Tensor:
+    def forward(self, points: Tensor) -> Tensor:  # type: ignore[override]
         check_clouds(points)
-        rows = normalise(self.norm1, self.linear1(points.flatten(0, 1))).relu()
-        rows = normalise(self.norm2, self.linear2(rows)).relu()
-        rows = normalise(self.norm3, self.linear3(rows))
+        way = way_of(points, self, [self]) if self.fast else "plain"
+        if way != "plain":
+            rows = latest.of(points, "whole clouds", lambda: whole_clouds(points))
+            return (self.train_rows if way == "train" else self.infer_rows)(rows, None)
+        out = points.flatten(0, 1)
+        out = normalise(self.norm1, self.linear1(out)).relu()
+        out = normalise(self.norm2, self.linear2(out)).relu()
+        out = normalise(self.norm3, self.linear3(out))
         # The maximum first: ReLU keeps the order, so it is the same function at a fraction of the work.
-        return rows.reshape(*points.shape[:2], rows.shape[1]).amax(dim=1).relu()
+        return out.reshape(*points.shape[:2], out.shape[1]).amax(dim=1).relu()
 
 
 def _classifier(

@@ -7,42 +7,19 @@ sampling starts at the first point, so that evaluation is deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
-from weakref import ref
+from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.models.classifier import Classifier
 from fedstill.models.kernels import farthest_points, group
 from fedstill.models.kernels.compact import Geometry, compact_geometry
+from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet import cloud_shape, mlp_head, wants_points
-from fedstill.models.pointnet2_levels import Ball, SetAbstraction
+from fedstill.models.pointnet2_levels import SetAbstraction, way_of
 from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, Sizes, sized
 from fedstill.models.registry import models
-
-
-class _Latest:
-    """The geometry of the batch seen last, by how it is sampled: students that learn together see it one by one."""
-
-    def __init__(self) -> None:
-        self.points: Callable[[], Tensor | None] = lambda: None
-        self.version = 0
-        self.known: dict[Any, Geometry] = {}
-
-    def of(self, points: Tensor, balls: tuple[Ball, Ball]) -> Geometry:
-        if points.is_inference():  # has no version to tell whether it was changed
-            return compact_geometry(points, *balls)
-        if self.points() is not points or self.version != points._version:
-            self.points, self.version, self.known = ref(points), points._version, {}
-        if balls not in self.known:
-            self.known[balls] = compact_geometry(points, *balls)
-        return self.known[balls]
-
-
-_latest = _Latest()
 
 
 class PointNet2(nn.Module):
@@ -61,7 +38,7 @@ class PointNet2(nn.Module):
         self.balls = sizes.balls
 
     def forward(self, points: Tensor, geometry: Geometry | None = None) -> Tensor:
-        way = self._way(points)
+        way = way_of(points, self, self._levels()) if self.fast else "plain"
         if way == "plain":
             return self._plain(points)
         geometry = geometry or self.geometry(points)
@@ -73,7 +50,7 @@ class PointNet2(nn.Module):
 
     def geometry(self, points: Tensor) -> Geometry:
         """What `forward` would work out first; models that sample alike and see the same batch share it."""
-        return _latest.of(points, self.balls)
+        return latest.of(points, self.balls, lambda: compact_geometry(points, *self.balls))
 
     def _plain(self, points: Tensor) -> Tensor:
         first, second = self.balls
@@ -88,25 +65,6 @@ class PointNet2(nn.Module):
 
     def _levels(self) -> list[SetAbstraction]:
         return [self.level1, self.level2, self.level3]
-
-    def _way(self, points: Tensor) -> Literal["plain", "train", "infer"]:
-        parameters = list(self.parameters())
-        learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
-        usual = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in (points, *parameters))
-        if (
-            not (self.fast and usual)
-            or (points.requires_grad and torch.is_grad_enabled())
-            or torch.is_autocast_enabled("cpu")
-            or torch.compiler.is_compiling()
-        ):
-            return "plain"
-        layers = [layer for level in self._levels() for layer in level.layers()]
-        if any(part._forward_hooks or part._forward_pre_hooks for layer in layers for part in layer):
-            return "plain"
-        modes = {norm.training for _, norm in layers}
-        if modes == {True}:
-            return "train"
-        return "infer" if modes == {False} and not learns else "plain"
 
 
 class PointNet2Classifier(Classifier):

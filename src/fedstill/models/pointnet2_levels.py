@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from fedstill.models.kernels import ball_query, group
 from fedstill.models.kernels.compact import Rows
-from fedstill.models.pointnet import normalise
 from fedstill.models.pointnet2_fast import TrainLevel
 from fedstill.models.pointnet2_folded import infer_level
 
@@ -85,6 +84,40 @@ class SetAbstraction(nn.Module):
         """What `forward` computes in evaluation, on distinct rows and without gradients."""
         with torch.no_grad():
             return infer_level(rows, features, self.layers())
+
+
+def normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
+    """BatchNorm of rows of channels, seen as one sample with many positions.
+
+    On a CPU torch adds up a matrix of rows one after the other in single precision, and the mean of 400,000 rows is
+    then off in the third digit. In this shape it does not, and other devices do not care.
+    """
+    normalised: Tensor = norm(rows.t().unsqueeze(0))
+    return normalised.squeeze(0).t()
+
+
+def way_of(points: Tensor, model: nn.Module, levels: Sequence[SetAbstraction]) -> Literal["plain", "train", "infer"]:
+    """How levels can be computed: on distinct rows, in training or in evaluation, or in plain torch.
+
+    Plain torch serves other devices and precisions, gradients of coordinates or in evaluation, hooks and tracing.
+    """
+    parameters = list(model.parameters())
+    learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
+    usual = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in (points, *parameters))
+    if (
+        not usual
+        or (points.requires_grad and torch.is_grad_enabled())
+        or torch.is_autocast_enabled("cpu")
+        or torch.compiler.is_compiling()
+    ):
+        return "plain"
+    layers = [layer for level in levels for layer in level.layers()]
+    if any(part._forward_hooks or part._forward_pre_hooks for layer in layers for part in layer):
+        return "plain"
+    modes = {norm.training for _, norm in layers}
+    if modes == {True}:
+        return "train"
+    return "infer" if modes == {False} and not learns else "plain"
 
 
 @torch.no_grad()

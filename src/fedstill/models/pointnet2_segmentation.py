@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from fedstill.models.classifier import Classifier
 from fedstill.models.kernels import check_clouds, farthest_points, group
 from fedstill.models.neighbours import nearest
-from fedstill.models.pointnet import cloud_shape, normalise, wants_points
+from fedstill.models.pointnet import cloud_shape, wants_points
+from fedstill.models.pointnet2_levels import normalise
 from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, Sizes, sized
 from fedstill.models.registry import models
 

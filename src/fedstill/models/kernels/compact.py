@@ -127,3 +127,18 @@ def compact_geometry(points: Tensor, first: Sampling, second: Sampling) -> Geome
         rows.append(Rows(source, offset, weight, starts, below))
         below = rows[-1].groups
     return Geometry(*rows)
+
+
+def whole_clouds(points: Tensor) -> Rows:
+    """Each cloud as one group with absolute coordinates; copies of its first point, which dropout makes, are merged."""
+    clouds = points.detach().contiguous().numpy()
+    number, size, _ = clouds.shape
+    copies = (clouds == clouds[:, :1]).all(axis=2)
+    copies[:, 0] = False
+    kept = ~copies
+    weight = np.ones((number, size), np.float32)
+    weight[:, 0] += copies.sum(axis=1)
+    starts = np.zeros(number + 1, np.int64)
+    np.cumsum(kept.sum(axis=1), out=starts[1:])
+    source = np.flatnonzero(kept).astype(np.int32)
+    return Rows(source, clouds[kept], weight[kept], starts, 0)
