@@ -16,7 +16,7 @@ from benchmarks.machine import cores, load
 from benchmarks.report import HEAD, DifferenceError, Findings, table
 from benchmarks.sizes import SIZES
 
-NAMES = ("rounds", "methods", "flower", "memory", "where", "pointnet2")
+NAMES = ("rounds", "methods", "flower", "memory", "where", "pointnet2", "lessons")
 
 
 def main(arguments: list[str] | None = None) -> int:

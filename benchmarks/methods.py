@@ -16,7 +16,7 @@ from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
 from fedstill.engines import InProcess
 from fedstill.federation.clients import ClientStore
-from fedstill.federation.loop import Federation
+from fedstill.federation.loop import Federation, played
 from fedstill.federation.plan import make_plan
 from fedstill.methods import methods
 
@@ -57,5 +57,6 @@ class _Player:
         self.progress = self.federation.begin(self.store)
 
     def __call__(self) -> None:
-        self.progress, _ = self.federation.play(self.progress, self.store)
+        round = self.federation.play(self.progress, self.store)
+        self.progress, _ = played(round, self.federation.carry)
         self.store.committed()

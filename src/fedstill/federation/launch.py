@@ -11,6 +11,7 @@ from fedstill.config import Experiment, given_by, make_experiment, overlay, over
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import load_entry_points, load_plugin
 from fedstill.core.protocols import Engine
+from fedstill.data.bundle import Bundle
 from fedstill.engines import make_engine
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import make_plan
@@ -102,12 +103,13 @@ def launch(
     data_root: Path | None = None,
     device: str = "cpu",
     observers: Sequence[Observer] = (),
+    bundle: Bundle | None = None,
 ) -> Run:
-    """Run an experiment; an engine that is handed over stays open for the next one."""
+    """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
     if device != "cpu" and engine == "processes":
         raise InputError("the processes engine runs on the cpu: use --engine in-process with another device")
     made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
-    plan = make_plan(experiment, data_root, device)
+    plan = make_plan(experiment, data_root, device, bundle=bundle)
     with made as ready:
         return Run(execute(plan, ready, out, observers).path)
 

@@ -19,6 +19,7 @@ from fedstill.core.errors import FedstillError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Lost, Profile, Reply
 from fedstill.core.task import Tensors
+from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
 from fedstill.engines import InProcess
 from fedstill.federation.checkpoint import Progress
@@ -38,9 +39,10 @@ def learn_together(
     data_root: Path | None = None,
     device: str = "cpu",
     told: Told | None = None,
+    loaded: Callable[[str, Path | None], Bundle] = load,
 ) -> list[Path | Exception]:
     """Run these distillations, in one pass where they agree: each one's folder or, in its place, what went wrong."""
-    bundles = {data: load(data, data_root) for data in {experiment.data for experiment in experiments}}
+    bundles = {data: loaded(data, data_root) for data in {experiment.data for experiment in experiments}}
     staff = Staff()
     ended: dict[int, Path | Exception] = {}
     attempts: dict[int, Attempt] = {}

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -21,6 +22,8 @@ from typing import IO, Any, Literal
 
 from fedstill.config import Experiment, make_experiment
 from fedstill.core.errors import BusyError, FedstillError, UnusableError
+from fedstill.data.bundle import Bundle
+from fedstill.data.catalogue import load
 from fedstill.federation.launch import launch, use_plugins
 from fedstill.federation.lesson import Told, learn_together
 from fedstill.federation.observers import Observer
@@ -52,12 +55,20 @@ def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: Told | None
     try:
         experiments = [make_experiment(given) for given in lesson]
         if len(experiments) > 1:
-            ended = learn_together(experiments, out, root, place.device, told)
+            ended = learn_together(experiments, out, root, place.device, told, _loaded)
             return [_outcome(one if isinstance(one, Exception) else None) for one in ended]
-        launch(experiments[0], out=out, data_root=root, device=place.device, observers=_observers(told))
+        (experiment,) = experiments
+        bundle = _loaded(experiment.data, root)
+        launch(experiment, out=out, data_root=root, device=place.device, observers=_observers(told), bundle=bundle)
         return [Outcome("done")]
     except Exception as error:
         return [_outcome(error)] * len(lesson)
+
+
+@lru_cache(maxsize=2)
+def _loaded(data: str, root: Path | None) -> Bundle:
+    """Runs of a study share few data sets, and loading takes as long as training something small."""
+    return load(data, root)
 
 
 def _outcome(error: Exception | None) -> Outcome:

@@ -1,0 +1,75 @@
+"""An epoch of ten students in one pass against ten epochs, with the same bits; plans and evaluation are left out.
+
+What is shared are the teacher's words and a batch's geometry. So the ratio says how much of a student's epoch its
+teacher takes: most of it at the published sizes, less where both are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.report import DifferenceError, Findings, Row
+from benchmarks.sizes import Size
+from benchmarks.timing import Ratio, interleave
+from fedstill.config import make_experiment
+from fedstill.core.message import Message
+from fedstill.core.protocols import Turn
+from fedstill.federation.launch import launch
+from fedstill.federation.plan import Plan, make_plan
+from fedstill.federation.teachers import Staff
+from fedstill.methods import Distillation
+from fedstill.methods.distill import Student, together
+
+OBJECTIVES = ("vanilla", "self", "logit-mse", "cosine", "feature", "attention", "sp", "rkd", "crd", "dkd")
+# By title: teacher, student, points, goal.
+PAIRS = {
+    "published sizes": ("pointnet2", "small-pointnet2", 1024, 0.4),
+    "lite sizes": ("pointnet2-lite", "small-pointnet2-lite", 256, None),
+}
+SHARE = 0.15  # of the 320 heads
+
+
+def measure(size: Size, folder: Path) -> Findings:
+    findings = Findings()
+    for title, (teacher, student, points, goal) in PAIRS.items():
+        given = {"data": "heads", "points": points, "seed": 7, "rounds": 2, "training": {"batch": 24}}
+        first = make_experiment({**given, "method": "centralised", "model": teacher, "rounds": 1})
+        plans = _plans(given, student, str(launch(first, out=folder).path))
+
+        def alone(plans: Sequence[Plan] = plans) -> list[Message]:
+            return [message for plan in plans for message in together([_student(plan)])]
+
+        def at_once(plans: Sequence[Plan] = plans) -> list[Message]:
+            return together([_student(plan) for plan in plans])
+
+        if [message.encode() for message in alone()] != [message.encode() for message in at_once()]:
+            raise DifferenceError(f"students of {title} depend on whether they learn together")
+        times = interleave(max(3, size.rounds // 2), alone, at_once)
+        note = f"{teacher}, {points} points, batch 24, {SHARE:.0%} of heads; ten epochs {median(times[0]):.3g} s"
+        findings.rows.append(
+            Row(f"ten students in one pass / one by one, {title}", Ratio.of(times[1], times[0]), goal, note=note)
+        )
+    return findings
+
+
+def _plans(given: dict[str, Any], student: str, teacher: str) -> list[Plan]:
+    staff = Staff()
+    distilled = {
+        **given,
+        "method": {"name": "distill", "share": SHARE},
+        "model": student,
+        "teachers": [{"run": teacher}],
+    }
+    return [make_plan(make_experiment({**distilled, "objective": name}), staff=staff) for name in OBJECTIVES]
+
+
+def _student(plan: Plan) -> Student:
+    assert isinstance(plan.method, Distillation)
+    turn = Turn(0, plan.rounds, 1, "train", plan.streams.at("round", 0, "train"))
+    who = plan.profiles[0]
+    request = plan.method.request(plan.method.start(plan.streams), who, turn)
+    assert request is not None
+    return Student(plan.method, plan.clients(who, {}, turn), request, turn)

@@ -1,0 +1,225 @@
+"""The recipes that ship: what the published tables take, enumerated, and that each of them can be planned and run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill.cli import main
+from fedstill.config import Experiment, recipe_names, recipes
+from fedstill.data.bundle import Bundle, datasets
+from fedstill.data.catalogue import load
+from fedstill.federation import lesson, plan
+from fedstill.studies import Study, agenda
+from fedstill.studies.agenda import Job
+
+BUILT_IN = {"digits", "heads", "head-parts"}
+READINGS = ("seed", "sound")
+# Of the published tables, and the sweeps beside them: each in three scales and two readings.
+TABLES = (
+    *("benchmark", "standalone", "focused", "clinical-grid", "modelnet40-grid", "kd-objectives"),
+    *("beta-weights", "heterogeneity", "temperature", "dgcnn-student"),
+)
+CLINICAL = "craniosynostosis-ssm"
+OBJECTIVES = {"vanilla", "self", "cosine", "crd", "logit-mse", "dkd", "feature", "attention", "rkd", "sp"}
+
+
+def content_of(name: str) -> dict[str, Any]:
+    return recipes._read(recipes.recipe_folder() / f"{name}.yaml")
+
+
+def layers() -> list[tuple[str, str | None, str | None]]:
+    """Every study that ships, in every scale and reading (without either: `test_grid.py`)."""
+    return [
+        (name, preset, variant)
+        for name in recipe_names(study=True)
+        for preset in content_of(name).get("presets") or [None]
+        for variant in content_of(name).get("variants") or [None]
+    ]
+
+
+@cache
+def built_in(name: str) -> Bundle:
+    return load(name, None)
+
+
+@pytest.fixture(autouse=True)
+def data_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads take a second, and a hundred plans look at them."""
+
+    def quick(name: str, root: Path | None) -> Bundle:
+        return built_in(name) if name in BUILT_IN else load(name, root)
+
+    for module in (agenda, plan, lesson):
+        monkeypatch.setattr(module, "load", quick)
+
+
+def planned(name: str, settings: dict[str, Any] | None = None, **layers: Any) -> tuple[Job, ...]:
+    """The runs of a study on a machine that has no data but what is built in."""
+    return Study(name, settings, data_root=Path("nowhere"), **layers).agenda.jobs
+
+
+@pytest.mark.parametrize(("name", "preset", "variant"), layers(), ids=lambda value: value or "-")
+def test_a_plan_needs_no_data(
+    name: str,
+    preset: str | None,
+    variant: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is not here is listed, and the exit code is 0."""
+    monkeypatch.chdir(tmp_path)
+    chosen = [*(["--preset", preset] if preset else []), *(["--variant", variant] if variant else [])]
+    words = ["study", name, *chosen, "--dry-run", "--json", "--data-root", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["fedstill", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert not left.value.code
+    told = json.loads(capsys.readouterr().out)
+    wanted = {cell["experiment"]["data"] for cell in told["cells"]}
+    assert wanted <= {*datasets.names()}
+    assert set(told["missing"]) == wanted - BUILT_IN
+    assert 0 < told["runs"] <= told["experiments"] == len(told["cells"])
+    if preset == "tiny":
+        assert not told["missing"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_comes_in_three_scales_and_two_readings(name: str) -> None:
+    content = content_of(name)
+    assert {"paper", "lite", "tiny"} <= set(content["presets"])
+    assert set(READINGS) <= set(content["variants"])
+    assert Study(name, variant="seed").recipe.students.which == "best"  # type: ignore[union-attr]
+    assert Study(name, variant="sound").recipe.students.which == "last"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("variant", [None, *READINGS])
+def test_the_published_benchmark_is_504_runs(variant: str | None) -> None:
+    """Appendix A: 14 configurations on ModelNet40, 1 + 13 + 10 + 130 = 154 on clinical data, each with three seeds."""
+    jobs = planned("benchmark", variant=variant)
+    assert Counter(job.experiment.data for job in jobs) == {"modelnet40": 42, CLINICAL: 462}
+    students = [job for job in jobs if job.teacher is not None]
+    assert len(jobs) - len(students) == 84
+    assert len(students) == 420
+    by_teacher = Counter(job.teacher.cell.labels["method"] for job in students if job.teacher is not None)
+    assert len(by_teacher) == 14
+    assert set(by_teacher.values()) == {30}
+    assert {job.experiment.objective.name for job in students if job.experiment.objective} == OBJECTIVES
+
+
+def test_dropping_something_drops_its_share() -> None:
+    """Of 504 = 3 x 168 runs: a seed has 168, an objective 14 x 3, a method 3 x (2 teachers + 10 students), a data set
+    that nobody distils on 3 x 14; an eleventh objective adds another 42, and the controls one for each student but
+    those of the four objectives that read no labels anyway."""
+    assert len(planned("benchmark", {"seed": [7, 42]})) == 336
+    assert len(planned("benchmark", {"objective": sorted(OBJECTIVES - {"dkd"})})) == 504 - 42
+    assert len(planned("benchmark", {"objective": [*sorted(OBJECTIVES), "basic"]})) == 504 + 42
+    assert len(planned("benchmark", {"data": [CLINICAL]})) == 504 - 42
+    assert len(planned("benchmark", {"labels": ["use", "no-ce"]})) == 504 + 14 * 3 * 6
+    methods = content_of("benchmark")["grid"]["method"]
+    assert len(planned("benchmark", {"method": methods[:-1]})) == 504 - 36
+
+
+@pytest.mark.parametrize("variant", [None, *READINGS])
+def test_what_tables_share_is_run_once(variant: str | None) -> None:
+    """A run is told by its configuration: that of one table must be, to the letter, that of the other."""
+    shared = {"benchmark": 84 + 30, "fl-clinical": 39}
+    standalone = {job.key for job in planned("standalone", variant=variant)}
+    assert len(standalone) == 4 * 3 * (14 + 10)
+    for name, number in shared.items():
+        assert len(standalone & {job.key for job in planned(name, variant=variant)}) == number
+    shapes = {job.key for job in planned("modelnet40-grid", variant=variant)}
+    assert len(standalone & shapes) == 3 * (14 + 10)
+    grid = {job.key for job in planned("clinical-grid", variant=variant)}
+    assert len({job.key for job in planned("benchmark", variant=variant)} & grid) == 3 * 13 * 11
+    # All but the uniform teacher with its students, and but the objective `basic`; of one seed.
+    focused = planned("focused", variant=variant)
+    assert len(focused) == 6 * (1 + 7)
+    assert len(shapes & {job.key for job in focused}) == 5 * (1 + 6)
+
+
+def published(experiment: Experiment, epochs: int) -> bool:
+    training = experiment.training
+    return (
+        (training.optimiser, training.rate, training.weight_decay, training.batch) == ("adam", 1e-3, 1e-4, 24)
+        and (training.schedule, training.step_every, training.step_factor) == ("step", 20, 0.7)
+        and (experiment.rounds, training.epochs, training.keep_optimiser) == (epochs, 1, True)
+    )
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_paper_means_the_published_settings(name: str) -> None:
+    """Centralised and students: 200 epochs, the rate times 0.7 every 20. Federated: 20 rounds of 5, five clients."""
+    study = Study(name, preset="paper", data_root=Path("nowhere"))
+    for cell in study.expand():
+        experiment = cell.experiment
+        assert experiment.points in (1024, None)  # None: the model decides, which is 1024
+        assert experiment.augmentation is None or experiment.augmentation.settings.model_dump()["dropout"] == 0.875
+        if experiment.partition.name == "pooled":
+            assert published(experiment, 200), cell
+            continue
+        training = experiment.training
+        assert (experiment.clients, experiment.rounds, training.epochs, training.batch) == (5, 20, 5, 24), cell
+        assert (training.rate, training.weight_decay, training.schedule) == (1e-3, 1e-4, "constant")
+        sgd = {"scaffold": 0.0, "fednova": 0.9, "fedavg-sgd": 0.9}
+        assert training.optimiser == ("sgd" if cell.labels["method"] in sgd else "adam")
+        assert training.momentum == sgd.get(cell.labels["method"], training.momentum)
+    assert {cell.experiment.model for cell in study.teachers} == {"pointnet2"}
+    assert {cell.experiment.model for cell in study.students} <= {"small-pointnet2", "dgcnn"}
+    assert {cell.experiment.seed for cell in study.teachers} == ({7} if name == "focused" else {7, 42, 123})
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if "method" in content_of(name)["grid"]])
+def test_the_readings_differ_in_what_they_say(name: str) -> None:
+    """Seed: statistics through the server's rule, moments kept, its server optimisers. The others: none of it."""
+    for variant, buffers in (("seed", "as-parameters"), ("sound", "average"), ("recalibrated", "recalibrate")):
+        for cell in Study(name, variant=variant, data_root=Path("nowhere")).teachers:
+            if cell.labels["method"] == "centralised":
+                continue
+            settings = cell.experiment.method.settings.model_dump()
+            assert settings.get("buffers", buffers) == buffers
+            assert ("buffers" in settings) == (cell.labels["method"] != "fedbn")
+            assert settings.get("preset") in (None, "seed" if variant == "seed" else "original")
+            kept = variant == "seed" and cell.labels["method"] not in ("fednova", "fedavg-sgd")
+            assert cell.experiment.training.keep_optimiser == kept
+
+
+def test_sweeps() -> None:
+    partitions = [cell.experiment.partition for cell in Study("heterogeneity").teachers]
+    alphas = {part.settings.model_dump()["alpha"] for part in partitions if part.name == "dirichlet"}
+    assert alphas == {0.1, 0.3, 1, 10}
+    assert {part.name for part in partitions} == {"dirichlet", "iid", "label-skew"}
+    objectives = [cell.experiment.objective for cell in Study("temperature").students]
+    assert {one.settings.model_dump()["temperature"] for one in objectives if one} == {1, 2, 4, 8}
+    columns = Study("dgcnn-student")
+    assert columns.recipe.students is not None
+    assert columns.recipe.students.columns == "model"
+    assert Counter(cell.experiment.model for cell in columns.students)["dgcnn"] == len(columns.students) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "teachers", "students"),
+    [
+        ("benchmark", "seed", 3, 9),  # three teachers, three objectives
+        ("beta-weights", "sound", 1, 8),  # four objectives, two weights
+        ("dgcnn-student", "sound", 1, 2 * 5),  # two students, two objectives in two modes and one in one
+    ],
+)
+def test_a_recipe_in_two_stages_runs(name: str, variant: str, teachers: int, students: int, tmp_path: Path) -> None:
+    results = Study(name, preset="tiny", variant=variant).run(tmp_path)
+    assert results.students is not None
+    assert (results.failures, results.students.failures, results.students.refused) == ({}, {}, {})
+    assert (len(results.runs), len(results.students.runs)) == (teachers, students)
+    taught = "best" if variant == "seed" else "accuracy"
+    axes = list(results.students.axes)
+    for cell, row in results.students.runs.items():
+        if "labels-only" not in cell:
+            assert row.figures["teacher.0"] == results.runs[cell[: len(results.axes)]].figures[taught]
+            assert axes[: len(results.axes)] == list(results.axes)
