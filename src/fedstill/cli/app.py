@@ -361,7 +361,7 @@ _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if ki
 
 
 def main() -> None:
-    """Run a command. Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted."""
+    """Run a command. Exit codes: 0 done, 1 failed while running, 2 bad input, 3 found by an audit, 130 interrupted."""
     try:
         code = app(standalone_mode=False)
     except FedstillError as error:
