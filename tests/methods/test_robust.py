@@ -21,6 +21,7 @@ from fedstill.core.protocols import Engine, Method, Profile, Reply, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
+from fedstill.federation.plan import make_plan
 from fedstill.federation.run import execute
 from fedstill.methods import methods
 from fedstill.methods.krum import krum_scores, squared_distances
@@ -389,3 +390,11 @@ def test_a_real_choice_has_the_same_bits_in_every_engine(
     results = {engine: (run.path / "checkpoint.safetensors").read_bytes() for engine, run in found.items()}
     assert results["wire"] == results["in-process"]
     assert results["processes-2"] == results["in-process"]
+
+
+def test_more_attackers_than_a_round_can_stand_are_refused() -> None:
+    """Krum needs 2f + 3 replies: with f = 2, seven clients a round."""
+    base = {"method": {"name": "krum", "attackers": 2}, "data": "digits", "clients": 10}
+    make_plan(make_experiment({**base, "participation": {"name": "random", "number": 7}}))
+    with pytest.raises(InputError, match="needs 7 clients or more, and there are 6"):
+        make_plan(make_experiment({**base, "participation": {"name": "random", "number": 6}}))

@@ -91,7 +91,13 @@ def show_result(run: Run) -> None:
         model = ", ".join(filter(None, (teacher["model"], teacher["which"])))
         console.print(
             f"teacher {teacher['name']} ({model}): {share(teacher['accuracy'])},"
-            f" class accuracy {share(teacher['class_accuracy'])}",
+            f" class accuracy {share(teacher['class_accuracy'])}"
+            + ("; it says the same of every test sample" if teacher["constant"] == 1 else ""),
+            highlight=False,
+        )
+    if result.get("ceiling") is not None:
+        console.print(
+            f"its teacher leaves the labels at most {share(result['ceiling'])} of the proxy data (masking ceiling)",
             highlight=False,
         )
     for name, accuracy in result["also"].items():

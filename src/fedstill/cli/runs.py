@@ -37,7 +37,9 @@ def show(path: Path, as_json: bool) -> None:
         )
         for record in _thinned(journal)
     ]
-    table("", ("round", "accuracy", "training loss", "replies", "traffic", "trouble"), rows, right=(0, 1, 2, 3))
+    terms = list(dict.fromkeys(name for record in journal for name in record["loss"]))
+    loss = "training loss" if len(terms) < 2 else ", ".join(terms)
+    table("", ("round", "accuracy", loss, "replies", "traffic", "trouble"), rows, right=(0, 1, 2, 3))
     curve = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
     if curve:
         console.print(f"\naccuracy {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n", highlight=False)

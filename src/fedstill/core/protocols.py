@@ -172,6 +172,9 @@ class Method(Exchange):
     def check(self) -> None:
         """Refuse settings that cannot work, before any work."""
 
+    def check_cohort(self, clients: int) -> None:
+        """Refuse settings that cannot work with so many clients a round."""
+
     def rounds(self, given: int) -> int:
         """How many rounds are played where a configuration says so many."""
         return given

@@ -191,6 +191,7 @@ def make_method(
     assert isinstance(privacy, Privacy)
     assert isinstance(attack, Attack)
     policy.check(experiment.clients)
+    method.check_cohort(policy.cohort(experiment.clients))
     if isinstance(method, Distillation) and experiment.attack.name != "none":
         raise InputError("distillation has one client, which holds the proxy: leave `attack` out")
     if getattr(privacy, "sampling", "known") == "secret" and not policy.even:

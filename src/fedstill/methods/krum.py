@@ -7,9 +7,9 @@ https://arxiv.org/abs/1703.02757
     w   <- the w_i with the smallest s(i)                      (Krum)
     w   <- the mean of the m models with the smallest s(i)     (Multi-Krum, m = n - f unless `keep` says less)
 
-f is how many of a round's n replies may lie. The paper's promise needs n >= 2f + 3; with fewer replies than that the
-round takes the coordinate-wise median instead, which any honest majority carries. Left out, f is the most that the
-round's replies allow: (n - 3) / 2, rounded down. Of equal scores the smaller client id wins.
+f is how many of a round's n replies may lie. The paper's promise needs n >= 2f + 3. Where clients are lost and fewer
+replies than that are left, the round takes the coordinate-wise median instead, which any honest majority carries. Left
+out, f is the most that the round's replies allow: (n - 3) / 2, rounded down. Of equal scores the smaller client id wins.
 
 Running statistics come from the chosen clients, so a client with blameless weights must not be able to bring poisoned
 statistics along. Where the model has any they are scored in the same way, apart from the weights, since the two live on
@@ -26,6 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedstill.core.errors import InputError
 from fedstill.core.kinds import average
 from fedstill.core.protocols import Reply
 from fedstill.core.task import Tensors
@@ -50,6 +51,14 @@ class Krum(Robust):
 
     Options = KrumSettings
     settings: KrumSettings
+
+    def check_cohort(self, clients: int) -> None:
+        attackers = self.settings.attackers
+        if attackers is not None and clients < 2 * attackers + 3:
+            raise InputError(
+                f"with attackers={attackers} a round needs {2 * attackers + 3} clients or more, and there are"
+                f" {clients}: ask for fewer attackers, or leave them out"
+            )
 
     def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
         count, given = len(replies), self.settings.attackers

@@ -127,6 +127,8 @@ def _caption(results: Results, metric: str, axes: dict[str, list[str]], numbers:
         what += f": mean ± sample standard deviation over {count(most, 'seed')}"
     if len(numbers) > 1 and most > 1:
         what += "; in brackets, how many runs there are"
+    if "which" in results.source:
+        what += f"; every teacher is its run's {results.source['which']} model"
     fixed = called({axis: labels[0] for axis, labels in axes.items() if len(labels) == 1})
     return f"{results.study}: {what}" + (f" ({fixed})" if fixed else "")
 
