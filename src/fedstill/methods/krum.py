@@ -9,7 +9,7 @@ https://arxiv.org/abs/1703.02757
 
 f is how many of a round's n replies may lie. The paper's promise needs n >= 2f + 3. Where clients are lost and fewer
 replies than that are left, the round takes the coordinate-wise median instead, which any honest majority carries. Left
-out, f is the most that the round's replies allow: (n - 3) / 2, rounded down. Of equal scores the smaller client id wins.
+out, f is the most that the round's replies allow: (n - 3) / 2, rounded down. Of equal scores the smaller id wins.
 
 Running statistics come from the chosen clients, so a client with blameless weights must not be able to bring poisoned
 statistics along. Where the model has any they are scored in the same way, apart from the weights, since the two live on
