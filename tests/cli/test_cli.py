@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from fedstill.cli import main
+from fedstill.federation.folder import RunFolder
 
 TINY = ["--rounds", "2", "--clients", "4", "--set", "epochs=1", "--set", "batch=64"]
 Call = Callable[..., tuple[int, str, str]]
@@ -158,6 +159,13 @@ def test_clean_frees_only_what_it_was_told_to(call: Call) -> None:
     assert not (shared / "checkpoint.safetensors").exists()
     assert (personal / "checkpoint.safetensors").exists(), "personal models hang on it"
     assert answer(call, "run", "fedavg", *TINY)["run"] == str(shared), "the result is still there"
+    (shared / "result.json").unlink()
+    lock = RunFolder(shared).lock()
+    Path("runs/failures").mkdir()
+    assert "being worked on" in {run["state"] for run in answer(call, "clean", "--all", "--yes")["runs"]}
+    assert shared.exists(), "somebody works on it"
+    assert not Path("runs/failures").exists()
+    lock.release()
     assert call("clean", "--all", "--yes")[0] == 0
     assert not shared.exists()
 

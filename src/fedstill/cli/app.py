@@ -10,6 +10,24 @@ import typer
 
 from fedstill._version import __version__
 from fedstill.cli.auditing import audit_command
+from fedstill.cli.data_app import data_app
+from fedstill.cli.options import (
+    Clients,
+    Cut,
+    Data,
+    Device,
+    Experiment,
+    Json,
+    Model,
+    Out,
+    Plugin,
+    Preset,
+    Root,
+    RunFolder,
+    Seed,
+    Set,
+    Variant,
+)
 from fedstill.core.errors import FedstillError
 
 app = typer.Typer(
@@ -19,28 +37,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(
-    help="Data sets: list, check, add, look at them and at how they are partitioned.", no_args_is_help=True
-)
-app.add_typer(data_app, name="data")
-app.command(name="audit")(audit_command)
 
-# Options that mean the same in every command.
-Out = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
-Root = Annotated[Path | None, typer.Option(help="Where data sets are; else FEDSTILL_DATA, else your data folder.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or mps; bits are promised on the cpu only.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. training.rate=0.01; repeatable.")]
-Plugin = Annotated[list[Path] | None, typer.Option(help="A Python file with parts of your own; repeatable.")]
-Preset = Annotated[str | None, typer.Option(help="A recipe's scale, e.g. paper, lite or tiny.")]
-Variant = Annotated[str | None, typer.Option(help="A recipe's reading, e.g. seed or sound.")]
-Data = Annotated[str | None, typer.Option(help="Data set, npz:FILE or folder:FOLDER.")]
-Model = Annotated[str | None, typer.Option(help="Model, by name.")]
-Cut = Annotated[str | None, typer.Option("--partition", help="Partition, e.g. iid or dirichlet:alpha=0.1.")]
-Clients = Annotated[int | None, typer.Option(help="How many clients.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.")]
-Experiment = Annotated[str, typer.Argument(help="A method, a recipe, or a recipe file.", metavar="METHOD_OR_RECIPE")]
-RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
+app.add_typer(data_app, name="data")
 
 
 @app.command()
@@ -252,6 +250,9 @@ def clean(
     cleaning.clean(out, checkpoints, unfinished, everything, yes, json)
 
 
+app.command(name="audit")(audit_command)
+
+
 @app.command()
 def report(
     sources: Annotated[
@@ -276,75 +277,6 @@ def demo(
     from fedstill.cli import demonstration
 
     demonstration.demo(out, workers, quiet)
-
-
-@data_app.command(name="list")
-def data_list(data_root: Root = None, plugin: Plugin = None, json: Json = False) -> None:
-    """The data sets that are known, and which of them are here."""
-    from fedstill.cli import data
-
-    data.show_available(data_root, plugin or [], json)
-
-
-@data_app.command(name="check")
-def data_check(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    path: Annotated[Path | None, typer.Option(help="Its file or folder, if not under the data root.")] = None,
-    data_root: Root = None,
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
-    """Counts, classes, shapes and everything that is wrong with a data set."""
-    from fedstill.cli import data
-
-    data.show_check(name, path, data_root, plugin or [], json)
-
-
-@data_app.command(name="show")
-def data_show(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    class_: Annotated[str | None, typer.Option("--class", help="The class to show; else a few of each.")] = None,
-    count: Annotated[int, typer.Option(help="How many samples of a class.")] = 6,
-    out: Annotated[Path | None, typer.Option(help="The picture (.png), or, for clouds, a page (.html).")] = None,
-    up: Annotated[str, typer.Option(help="The axis of clouds that points up: x, y or z.")] = "z",
-    turn: Annotated[float, typer.Option(help="Degrees to turn clouds about that axis, to see their front.")] = 0.0,
-    data_root: Root = None,
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
-    """Draw a few samples of a data set."""
-    from fedstill.cli import data
-
-    data.show_samples(name, class_, count, out, up, turn, data_root, plugin or [], json)
-
-
-@data_app.command(name="add")
-def data_add(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    path: Annotated[Path, typer.Argument(metavar="PATH")],
-    data_root: Root = None,
-) -> None:
-    """Give a file or folder of yours a name."""
-    from fedstill.cli import data
-
-    data.add_name(name, path, data_root)
-
-
-@data_app.command(name="partition")
-def data_partition(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    partition: Annotated[str, typer.Option(help="Partition, e.g. dirichlet:alpha=0.1.")] = "iid",
-    clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="A picture to write (.png or .svg).")] = None,
-    data_root: Root = None,
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
-    """Draw who would hold how much of which class."""
-    from fedstill.cli import data
-
-    data.show_partition(name, partition, clients, seed, out, data_root, plugin or [], json)
 
 
 @app.callback(invoke_without_command=True)

@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 
 from fedstill.cli.screen import console, print_json, table
-from fedstill.core.errors import InputError
+from fedstill.core.errors import BusyError, InputError
 from fedstill.core.numbers import size
 from fedstill.federation.checkpoint import NAME, PREVIOUS
+from fedstill.federation.folder import RunFolder
 from fedstill.federation.result import Run
+from fedstill.studies.ledger import FAILURES
 
 
 def clean(out: Path, checkpoints: bool, unfinished: bool, everything: bool, yes: bool, as_json: bool) -> None:
@@ -17,13 +19,16 @@ def clean(out: Path, checkpoints: bool, unfinished: bool, everything: bool, yes:
         raise InputError(f"there is no folder {out}: name the folder that holds the runs with --out")
     rows, freed = [], 0
     for run in _runs(out):
-        doomed = _doomed(run, checkpoints, unfinished, everything)
+        busy = not run.finished and _busy(run)
+        doomed = [] if busy else _doomed(run, checkpoints, unfinished, everything)
         taken, freeing = _size_of([run.path]), _size_of(doomed)
         freed += freeing
-        rows.append((run.path.name, "finished" if run.finished else "unfinished", size(taken), size(freeing)))
+        state = "finished" if run.finished else "being worked on" if busy else "unfinished"
+        rows.append((run.path.name, state, size(taken), size(freeing)))
         if yes:
-            for path in doomed:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _remove(doomed)
+    if everything and yes:
+        _remove([path for path in (out / FAILURES,) if path.exists()])
     if as_json:
         runs = [dict(zip(("run", "state", "size", "freed"), row, strict=True)) for row in rows]
         print_json({"runs": runs, "freed_bytes": freed if yes else 0, "would_free_bytes": freed})
@@ -39,6 +44,19 @@ def clean(out: Path, checkpoints: bool, unfinished: bool, everything: bool, yes:
 
 def _runs(out: Path) -> list[Run]:
     return [Run(path.parent) for path in sorted(out.glob("*/config.json"))]
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _busy(run: Run) -> bool:
+    try:
+        RunFolder(run.path).lock().release()
+    except BusyError:
+        return True
+    return False
 
 
 def _doomed(run: Run, checkpoints: bool, unfinished: bool, everything: bool) -> list[Path]:

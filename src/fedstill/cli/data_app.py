@@ -1,0 +1,83 @@
+"""The commands below `fedstill data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedstill.cli.options import Json, Plugin, Root
+
+data_app = typer.Typer(
+    help="Data sets: list, check, add, look at them and at how they are partitioned.", no_args_is_help=True
+)
+
+
+@data_app.command(name="list")
+def data_list(data_root: Root = None, plugin: Plugin = None, json: Json = False) -> None:
+    """The data sets that are known, and which of them are here."""
+    from fedstill.cli import data
+
+    data.show_available(data_root, plugin or [], json)
+
+
+@data_app.command(name="check")
+def data_check(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    path: Annotated[Path | None, typer.Option(help="Its file or folder, if not under the data root.")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Counts, classes, shapes and everything that is wrong with a data set."""
+    from fedstill.cli import data
+
+    data.show_check(name, path, data_root, plugin or [], json)
+
+
+@data_app.command(name="show")
+def data_show(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    class_: Annotated[str | None, typer.Option("--class", help="The class to show; else a few of each.")] = None,
+    count: Annotated[int, typer.Option(help="How many samples of a class.")] = 6,
+    out: Annotated[Path | None, typer.Option(help="The picture (.png), or, for clouds, a page (.html).")] = None,
+    up: Annotated[str, typer.Option(help="The axis of clouds that points up: x, y or z.")] = "z",
+    turn: Annotated[float, typer.Option(help="Degrees to turn clouds about that axis, to see their front.")] = 0.0,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Draw a few samples of a data set."""
+    from fedstill.cli import data
+
+    data.show_samples(name, class_, count, out, up, turn, data_root, plugin or [], json)
+
+
+@data_app.command(name="add")
+def data_add(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    path: Annotated[Path, typer.Argument(metavar="PATH")],
+    data_root: Root = None,
+) -> None:
+    """Give a file or folder of yours a name."""
+    from fedstill.cli import data
+
+    data.add_name(name, path, data_root)
+
+
+@data_app.command(name="partition")
+def data_partition(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    partition: Annotated[str, typer.Option(help="Partition, e.g. dirichlet:alpha=0.1.")] = "iid",
+    clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="A picture to write (.png or .svg).")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Draw who would hold how much of which class."""
+    from fedstill.cli import data
+
+    data.show_partition(name, partition, clients, seed, out, data_root, plugin or [], json)
