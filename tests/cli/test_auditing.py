@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from fedstill.audit import Evidence, Score, Student, Teacher
-from fedstill.cli import main, screen
+from fedstill.cli import screen
 from fedstill.config.recipes import recipe_folder
 
 DATA = recipe_folder() / "data"
@@ -22,19 +22,15 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """Run a command beside two tables, in a terminal of 80 columns; gives exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
+def call(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Beside two tables, in a terminal of 80 columns."""
     monkeypatch.setattr(screen.console, "_width", 80)
     Path("masked.csv").write_text(MASKED)
     Path("faithful.csv").write_text(FAITHFUL)
 
     def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedstill", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out.replace("\u00a0", " "), captured.err
+        code, out, err = call(*words)
+        return code, out.replace("\u00a0", " "), err
 
     return run
 

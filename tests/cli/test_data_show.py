@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedstill.cli import main
-
 Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """Run a command in a folder with one archive of clouds; gives exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
+def call(call: Call) -> Call:
+    """`fedstill data show` in a folder with one archive of clouds."""
     clouds = np.random.default_rng(0).normal(size=(20, 50, 3))
     np.savez("mine.npz", x=clouds, y=np.arange(20) % 2, classes=np.array(["cup", "pan"]))
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedstill", "data", "show", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+    return partial(call, "data", "show")
 
 
 def test_clouds_as_a_picture_and_as_a_page(call: Call) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import fedstill
-from fedstill.cli import main
 
 Call = Callable[..., tuple[int, str, str]]
 QUICK = ("--epochs", "2", "--set", "training.batch=64", "--set", "method.share=0.2")
@@ -25,18 +24,8 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """Run a command in an empty folder; gives exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedstill", "distill", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+def call(call: Call) -> Call:
+    return partial(call, "distill")
 
 
 def answer(call: Call, *words: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,23 +10,17 @@ import numpy as np
 import pytest
 
 import fedstill
-from fedstill.cli import main
 from fedstill.data.parts import PARTS
 
 Call = Callable[..., str]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    monkeypatch.chdir(tmp_path)
-
+def call(call: Callable[..., tuple[int, str, str]]) -> Call:
     def run(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedstill", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        assert not left.value.code, captured.err
-        return captured.out
+        code, out, err = call(*words)
+        assert code == 0, err
+        return out
 
     return run
 

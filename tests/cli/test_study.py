@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedstill.cli import main
 from fedstill.studies import worker
 
 RECIPE = """
@@ -31,19 +29,10 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """Run a command in a folder with a recipe; gives exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
+def call(call: Call) -> Call:
+    """In a folder with a recipe."""
     Path("small.yaml").write_text(RECIPE)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedstill", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
+    return call
 
 
 def answer(call: Call, *words: str) -> Any:
