@@ -87,7 +87,7 @@ class _Reader:
             recalibrated=self._of_students(cell, "teacher.0.recalibrated"),
             rounds=_rounds(run),
             ceilings=self._ceilings(cell),
-            traffic=None if up is None else up / 2**20,
+            traffic=None if up is None or _pooled(run) else up / 2**20,
             egress=_egress(run),
             buffers=None if run is None else getattr(run.experiment.method.settings, "buffers", None),
         )
@@ -225,6 +225,11 @@ def curve_of(run: Run | None) -> tuple[float, ...]:
 def terms_of(run: Run) -> dict[str, float]:
     """The mean size of each loss term."""
     return _terms(Row("", figures_of(run)))
+
+
+def _pooled(run: Run | None) -> bool:
+    """Whether nothing really travelled: one client held all the data."""
+    return run is not None and methods[run.experiment.method.name].pooled
 
 
 def _egress(run: Run | None) -> frozenset[str]:
