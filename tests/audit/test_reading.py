@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedstill
 from fedstill.audit import Evidence, judge
+from fedstill.audit.from_results import evidence_from
 from fedstill.audit.reading import evidence_of
 from fedstill.core.errors import InputError
 from fedstill.studies import Results, Study
@@ -122,3 +124,37 @@ def test_what_cannot_be_audited(done: tuple[Path, Results], tmp_path: Path) -> N
     with pytest.raises(InputError, match="name one of"):
         evidence_of(tmp_path)
     assert isinstance(evidence_of(folder), Evidence)
+
+
+def test_weight_and_mode_are_the_students_own(tmp_path: Path) -> None:
+    """Not their labels': `feature` at beta 0.1 has a cross-entropy, and a control may be called anything."""
+    grid = {
+        "objective": ["feature"],
+        "beta": [0.1, 0.5],
+        "told": [{"label": "with", "labels": "use"}, {"label": "without", "labels": "withhold"}],
+    }
+    made = Study({**RECIPE, "students": {**RECIPE["students"], "grid": grid}}, {"method": "fedavg"}).run(tmp_path)
+    evidence = evidence_from(made)
+    weights = {(one.objective, one.free): one.hard_label_weight for one in evidence.students}
+    assert weights == {
+        ("feature beta 0.1", False): pytest.approx(0.4),
+        ("feature beta 0.1", True): pytest.approx(0.4),
+        ("feature beta 0.5", False): 0.0,
+        ("feature beta 0.5", True): 0.0,
+    }
+
+
+def test_one_data_set_at_a_time(tmp_path: Path) -> None:
+    """Labels-only students and chance levels of two data sets must not be mixed."""
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", x=draw.random((60, 8, 8)), y=np.arange(60) % 3 // 2)
+    mine = f"npz:{tmp_path / 'mine.npz'}"
+    grid = {"data": ["digits", mine], "method": ["fedavg"], "seed": [7]}
+    made = Study({**RECIPE, "grid": grid}, {"objective": ["labels-only", "vanilla"]}).run(tmp_path / "runs")
+    with pytest.raises(InputError, match="several data sets: name one of digits"):
+        evidence_from(made)
+    one, other = (evidence_from(made, data=name) for name in ("digits", mine))
+    assert (len(one.class_counts), len(other.class_counts)) == (10, 2)
+    assert one.alone["7"] != other.alone["7"]
+    assert len(one.students) == len(other.students) == 2
+    assert one.students[0].alone == one.alone["7"]

@@ -29,7 +29,17 @@ def total(terms: dict[str, Tensor]) -> Tensor:
 
 
 def test_there_are_these() -> None:
-    assert objectives.names() == NAMES
+    assert objectives.names() == sorted([*NAMES, "labels-only"])
+
+
+def test_labels_only_is_cross_entropy_and_hears_nobody(make_output: Any) -> None:
+    objective = objectives["labels-only"]()
+    assert (objective.least_teachers, objective.hard_label_weight, objective.reads) == (0, 1.0, {"labels"})
+    student = make_output("student")
+    terms = [objective.terms(student, make_output(name), LABELS) for name in ("teacher", "other")]
+    assert [list(one) for one in terms] == [["cross-entropy"]] * 2
+    for one in terms:
+        torch.testing.assert_close(one["cross-entropy"], F.nll_loss(student.logits, LABELS))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -159,7 +159,7 @@ def test_other_mistakes(recipe: Make) -> None:
     assert "grid must be a mapping" in complaint(recipe() | {"grid": ["method"]})
     assert "has no preset 'lite'" in complaint(recipe(), preset="lite")
     assert "no axis 'metod': did you mean 'method'?" in complaint(recipe() | {"columns": "metod"})
-    assert "rows must be a list" in complaint(recipe() | {"rows": 3})
+    assert "rows a list of axes" in complaint(recipe() | {"rows": 3})
     assert "no axis 'x'" in complaint(recipe() | {"rows": ["x"]})
     assert "the preset 'one' sets 'seed', which the grid varies" in complaint(
         recipe() | {"presets": {"one": {"seed": 7}}}, preset="one"

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
 from fedstill.federation import launch as launching
 from fedstill.federation import lesson
+from fedstill.federation.run import Attempt
 from fedstill.studies import Study
 from fedstill.studies.agenda import lessons
 from fedstill.studies.ledger import Ledger
@@ -53,8 +55,8 @@ def test_every_run_teaches_by_every_objective(staged: Make) -> None:
 def test_only_some_teach(staged: Make) -> None:
     study = Study(staged(only={"method": "centralised"}))
     assert {cell.labels["method"] for cell in study.students} == {"centralised"}
-    with pytest.raises(InputError, match="nobody would be taught"):
-        Study(staged(only={"method": ["fedprox"]}))
+    with pytest.raises(InputError, match="did you mean 'fedavg'"):
+        Study(staged(only={"method": ["centralised", "fedvag"]}))
     with pytest.raises(InputError, match="there is no axis 'teacher'"):
         Study(staged(only={"teacher": ["fedavg"]}))
 
@@ -75,6 +77,11 @@ def test_settings_reach_their_stage(staged: Make) -> None:
         ({"grid": {"seed": [1]}}, "'seed' is varied for the teachers already"),
         ({"grid": {"objective": ["vanila"]}}, "did you mean 'vanilla'"),
         ({"experiment": {"model": "mlp", "rounds": 1}}, "the student is the teacher"),
+        ({"experiment": "oops"}, "experiment must hold settings"),
+        ({"experiment": {"method": "fedavg", "model": "cnn"}}, "students are distilled, not trained by fedavg"),
+        ({"columns": ["objective"]}, "columns must be an axis"),
+        ({"grid": {"objective": ["labels-only"], "tempersture": [3]}}, "unknown setting 'tempersture'"),
+        ({"grid": {"objective": ["labels-only"], "labels": ["no-ce"]}}, "make no experiment"),
     ],
 )
 def test_what_cannot_be_taught_is_refused_before_anything_runs(
@@ -171,3 +178,76 @@ def test_what_is_known_of_a_student_is_in_the_results(staged: Make, tmp_path: Pa
     counts = results.test_counts["digits"]
     number, _, _ = row.correct["last"].partition(":")
     assert int(number) == sum(counts)
+
+
+def test_a_student_without_a_teacher_is_the_same_student(staged: Make) -> None:
+    """Images: distillation trains with Adam, pooled training with SGD; a share of the proxy is a share for both."""
+    experiment = {"model": "cnn", "rounds": 2, "method": {"share": 0.5}}
+    study = Study(staged(experiment=experiment, grid={"objective": ["labels-only", "vanilla"]}))
+    alone, taught = (
+        next(job for job in study.agenda.jobs if job.cell.labels.get("objective") == name)
+        for name in ("labels-only", "vanilla")
+    )
+    assert alone.experiment.training == taught.experiment.training
+    assert alone.experiment.method == taught.experiment.method
+    assert alone.teacher is None
+
+
+def test_points_and_augmentation_are_the_teachers(recipe: Make) -> None:
+    """PointNet wants 1,024 points, the small student 256: unless somebody says so, it gets what its teacher had."""
+    made = {
+        "experiment": {"data": "heads", "model": "pointnet", "method": "centralised", "rounds": 1},
+        "grid": {"seed": [7]},
+        "students": {"experiment": {"model": "small-pointnet-tiny", "rounds": 1}, "grid": {"objective": ["vanilla"]}},
+    }
+    teacher, student = Study(made).agenda.jobs
+    assert (teacher.experiment.points, student.experiment.points) == (1024, 1024)
+    assert student.given(None)["points"] == 1024
+    made["students"]["experiment"]["points"] = 64
+    assert Study(made).agenda.jobs[1].experiment.points == 64
+
+
+def test_one_who_fails_does_not_take_the_others_along(
+    staged: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Attempt.finish
+
+    def broken(self: Attempt) -> None:
+        if self.plan.experiment.objective and self.plan.experiment.objective.name == "dkd":
+            raise RuntimeError("boom")
+        finish(self)
+
+    monkeypatch.setattr(Attempt, "finish", broken)
+    study = Study(staged(only={"method": "fedavg"}, grid={"objective": ["vanilla", "dkd", "feature"]}))
+    students = study.run(tmp_path).students
+    assert students is not None
+    assert {labels[-1] for labels in students.runs} == {"vanilla", "feature"}
+    assert students.failures == {("fedavg", "7", "dkd"): "RuntimeError: boom"}
+
+
+def test_data_that_changes_between_two_studies_is_read_again(recipe: Make, tmp_path: Path) -> None:
+    made = recipe({"method": ["fedavg"]}, data=f"npz:{tmp_path / 'mine.npz'}")
+    for seed in (0, 1):
+        draw = np.random.default_rng(seed)
+        np.savez(tmp_path / "mine.npz", x=draw.random((40, 8, 8)), y=np.arange(40) % 2)
+        assert len(Study(made).run(tmp_path / "runs").runs) == 1
+    assert len(list((tmp_path / "runs").glob("*/result.json"))) == 2
+
+
+def test_a_teacher_that_was_never_finite_is_a_result(staged: Make, tmp_path: Path) -> None:
+    """It has no best model: its students are refused, not failed."""
+    study = Study(staged(which="best", only={"method": "fedavg"}, grid={"objective": ["vanilla"]}))
+    Study({**staged(), "students": None}).run(tmp_path)
+    teacher = Ledger(tmp_path).run(study.agenda.jobs[0])
+    assert teacher is not None
+    (teacher.path / "model-best.safetensors").unlink()
+    students = study.run(tmp_path).students
+    assert students is not None
+    assert not students.failures
+    assert "has no best model" in students.refused["fedavg", "7", "vanilla"]
+
+
+def test_old_rows_are_kept_stage_by_stage(staged: Make, tmp_path: Path) -> None:
+    study = Study(staged(grid={}, experiment={"model": "cnn", "rounds": 1, "objective": "vanilla"}))
+    results = study.run(tmp_path)
+    assert results.extended(results, *study.identities(tmp_path)) == results

@@ -63,6 +63,7 @@ class Student:
     terms: Mapping[str, float] = field(default_factory=dict)  # mean size of each loss term
     curve: tuple[float, ...] = ()  # test accuracy by epoch
     accuracies: Mapping[str, float] = field(default_factory=dict)
+    alone: Score | None = None  # the labels-only student that goes with this one, where there are several
 
 
 @dataclass(frozen=True)

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from fedstill.audit.evidence import Evidence, RoundFacts, Score, Student, Teacher
-from fedstill.config.experiment import choose
-from fedstill.core.errors import InputError
+from fedstill.core.errors import InputError, did_you_mean
 from fedstill.distillation import objectives
 from fedstill.federation.result import Run
 from fedstill.methods import methods
 from fedstill.studies.grid import SEED
-from fedstill.studies.results import Labels, Results, Row, figures_of, unpacked
-from fedstill.studies.students import LABELS, LABELS_ONLY, OBJECTIVE
+from fedstill.studies.results import Labels, Pupil, Results, Row, figures_of, unpacked
 
 NOT_ASSESSABLE = "not assessable"
+OBJECTIVE = "objective"
 _FIGURE = {"last": "accuracy", "best": "best", "selected": "selected"}
 
 
-def evidence_from(results: Results, runs: Path | None = None) -> Evidence:
-    """What a study in two stages says; `runs` is the folder of its runs, if it is there."""
-    if results.students is None:
+def evidence_from(results: Results, runs: Path | None = None, data: str | None = None) -> Evidence:
+    """What a study in two stages says; `runs` is the folder of its runs, if it is there.
+
+    Where students learnt on several data sets, `data` says which is meant: accuracies on two are not one story.
+    """
+    students = results.students
+    if students is None:
         raise InputError(
             f"the study {results.study} has no students, so there is nothing to audit: its recipe needs a section"
             " `students`"
         )
-    return _Reader(results, results.students, runs).evidence()
+    known = sorted({pupil.data for pupil in students.pupils.values()})
+    if not known:
+        raise InputError(
+            f"the results of {results.study} do not say what its students were taught: run the study again"
+        )
+    if data is None and len(known) > 1:
+        raise InputError(f"the study {results.study} has students on several data sets: name one of {', '.join(known)}")
+    if data is not None and data not in known:
+        raise InputError(f"the study {results.study} has no students on {data!r}: {did_you_mean(data, known)}")
+    return _Reader(results, students, runs, data or known[0]).evidence()
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,7 @@ class _Reader:
     results: Results
     students: Results
     runs: Path | None
+    data: str
 
     @cached_property
     def which(self) -> str:
@@ -44,45 +55,50 @@ class _Reader:
         return str(self.students.source.get("which", "last"))
 
     @cached_property
-    def names(self) -> dict[Labels, str]:
-        """What a teacher is called: whatever tells it from the others, its seed aside."""
-        axes = [axis for axis, values in self.results.axes.items() if axis != SEED and len(values) > 1]
-        if not axes:
-            axes = [axis for axis in self.results.axes if axis != SEED][:1]
-        return {
-            cell: " ".join(labels[axis] for axis in axes) or self.results.study
-            for cell in [*self.results.runs, *self.results.failures, *self.results.refused]
-            for labels in [dict(zip(self.results.axes, cell, strict=True))]
-        }
+    def pupils(self) -> dict[Labels, Pupil]:
+        return {cell: pupil for cell, pupil in self.students.pupils.items() if pupil.data == self.data}
+
+    @cached_property
+    def taught_by(self) -> list[Labels]:
+        """The cells of teachers with students, in the order of the study."""
+        taught = {cell[: len(self.results.axes)] for cell in self.pupils}
+        return [cell for cell in self.results.runs if cell in taught]
+
+    @cached_property
+    def alone(self) -> dict[tuple[str, str], Score]:
+        """Students without a teacher, by model and seed."""
+        found: dict[tuple[str, str], Score] = {}
+        for cell, pupil in self.pupils.items():
+            if not _has_teacher(pupil) and (score := self._score(cell)) is not None:
+                found.setdefault((pupil.model, self._seed(cell)), score)
+        return found
 
     def evidence(self) -> Evidence:
         results = self.results
-        counts = [*results.test_counts.values()]
+        models = {pupil.model for pupil in self.pupils.values()}
+        only = next(iter(models)) if len(models) == 1 else None
+        counts = self.students.test_counts.get(self.data) or results.test_counts.get(self.data) or []
         return Evidence(
             name=results.study,
             about=results.about,
-            teachers=tuple(self._teacher(cell, row) for cell, row in results.runs.items() if self._teaches(cell)),
-            students=tuple(self._students()),
-            alone=self._alone(),
-            class_counts=tuple(counts[0]) if len(counts) == 1 else (),
+            teachers=tuple(self._teacher(cell, results.runs[cell]) for cell in self.taught_by),
+            students=tuple(self._student(cell, pupil) for cell, pupil in self.pupils.items() if _has_teacher(pupil)),
+            alone={seed: score for (model, seed), score in self.alone.items() if model == only},
+            class_counts=tuple(counts),
             commands=(results.command,) if results.command else (),
             settings=self._settings(),
         )
-
-    def _teaches(self, cell: Labels) -> bool:
-        everyone = [*self.students.runs, *self.students.failures, *self.students.refused]
-        return any(student[: len(cell)] == cell for student in everyone)
 
     def _teacher(self, cell: Labels, row: Row) -> Teacher:
         run, figures = self._run(row), row.figures
         finite = self.which != "last" or figures.get("finite", 1) == 1
         up = figures.get("bytes_up")
         return Teacher(
-            name=self.names[cell],
-            seed=self._seed(self.results, cell),
+            name=self._name(cell),
+            seed=self._seed(cell),
             score=_score(row, self.which) if finite else None,
             which=self.which,
-            constant=figures.get("constant" if self.which == "last" else "best_constant"),
+            constant=figures.get("constant" if self.which == "last" else f"{self.which}_constant"),
             accuracies=_accuracies(row),
             recalibrated=self._of_students(cell, "teacher.0.recalibrated"),
             rounds=_rounds(run),
@@ -92,59 +108,58 @@ class _Reader:
             buffers=None if run is None else getattr(run.experiment.method.settings, "buffers", None),
         )
 
-    def _students(self) -> list[Student]:
-        found = []
-        told = {**self.students.failures, **self.students.refused}
-        for cell in [*self.students.runs, *told]:
-            labels = dict(zip(self.students.axes, cell, strict=True))
-            if labels.get(OBJECTIVE) == LABELS_ONLY:
-                continue
-            row = self.students.runs.get(cell)
-            teacher = cell[: len(self.results.axes)]
-            why = told.get(cell, "")
-            found.append(
-                Student(
-                    teacher=self.names.get(teacher, " ".join(teacher)),
-                    objective=self._objective(labels),
-                    seed=self._seed(self.students, cell),
-                    free=labels.get(LABELS, "use") != "use",
-                    score=None if row is None else _score(row, self.which),
-                    missing=NOT_ASSESSABLE if NOT_ASSESSABLE in why else why,
-                    hard_label_weight=self._weight(labels),
-                    terms={} if row is None else _terms(row),
-                    curve=() if row is None else curve_of(self._run(row)),
-                    accuracies={} if row is None else _accuracies(row),
-                )
-            )
-        return found
+    def _student(self, cell: Labels, pupil: Pupil) -> Student:
+        row = self.students.runs.get(cell)
+        why = self.students.failures.get(cell, "") or self.students.refused.get(cell, "")
+        return Student(
+            teacher=self._name(cell),
+            objective=self._objective(cell),
+            seed=self._seed(cell),
+            free=pupil.taught.labels != "use",
+            score=self._score(cell),
+            missing=NOT_ASSESSABLE if NOT_ASSESSABLE in why else why,
+            hard_label_weight=pupil.taught.hard_label_weight,
+            terms={} if row is None else _terms(row),
+            curve=() if row is None else curve_of(self._run(row)),
+            accuracies={} if row is None else _accuracies(row),
+            alone=self.alone.get((pupil.model, self._seed(cell))),
+        )
 
-    def _alone(self) -> dict[str, Score]:
-        found: dict[str, Score] = {}
-        for cell, row in self.students.runs.items():
-            labels = dict(zip(self.students.axes, cell, strict=True))
-            if labels.get(OBJECTIVE) == LABELS_ONLY and (score := _score(row, self.which)) is not None:
-                found.setdefault(self._seed(self.students, cell), score)
-        return found
+    def _score(self, cell: Labels) -> Score | None:
+        row = self.students.runs.get(cell)
+        return None if row is None else _score(row, self.which)
 
-    def _objective(self, labels: Mapping[str, str]) -> str:
-        """The objective, with whatever else is varied among students."""
+    def _name(self, cell: Labels) -> str:
+        """What a teacher is called: whatever tells it from the others, its seed and data aside."""
+        labels = dict(zip(self.results.axes, cell, strict=False))
+        varied = [axis for axis, values in self.results.axes.items() if axis not in (SEED, "data") and len(values) > 1]
+        shown = varied or [axis for axis in self.results.axes if axis != SEED][:1]
+        return " ".join(labels[axis] for axis in shown) or self.results.study
+
+    def _objective(self, cell: Labels) -> str:
+        """The objective as labelled, with whatever else is varied among students."""
+        labels = dict(zip(self.students.axes, cell, strict=True))
         varied = [
             axis
-            for axis, values in self.students.axes.items()
-            if axis not in (*self.results.axes, OBJECTIVE, LABELS) and len(values) > 1
+            for axis in self.students.axes
+            if axis not in (*self.results.axes, OBJECTIVE)
+            and len(self.students.axes[axis]) > 1
+            and axis not in self._mode_axes
         ]
-        return " ".join([labels.get(OBJECTIVE, "vanilla"), *(f"{axis} {labels[axis]}" for axis in varied)])
+        first = labels.get(OBJECTIVE, self.pupils[cell].taught.objective)
+        return " ".join([first, *(f"{axis} {labels[axis]}" for axis in varied)])
 
-    def _weight(self, labels: Mapping[str, str]) -> float | None:
-        meaning: Any = self.students.axes.get(OBJECTIVE, {}).get(labels.get(OBJECTIVE, ""), labels.get(OBJECTIVE))
-        if isinstance(meaning, Mapping):
-            meaning = {key: value for key, value in meaning.items() if key != "label"}
-            meaning = meaning.get(OBJECTIVE, meaning)
-        try:
-            chosen = choose(OBJECTIVE, meaning)
-        except InputError:
-            return None  # of a plugin that is not loaded
-        return objectives[chosen.name](chosen.settings).hard_label_weight
+    @cached_property
+    def _mode_axes(self) -> frozenset[str]:
+        """Axes that are nothing but the label mode, whatever they are called."""
+        found = set()
+        for place, axis in enumerate(self.students.axes):
+            modes: dict[str, set[str]] = {}
+            for cell, pupil in self.pupils.items():
+                modes.setdefault(cell[place], set()).add(pupil.taught.labels)
+            if len(modes) > 1 and all(len(one) == 1 for one in modes.values()):
+                found.add(axis)
+        return frozenset(found)
 
     def _of_students(self, teacher: Labels, figure: str) -> float | None:
         values = (
@@ -154,29 +169,35 @@ class _Reader:
 
     def _ceilings(self, teacher: Labels) -> dict[str, float]:
         return {
-            self._objective(dict(zip(self.students.axes, cell, strict=True))): ceiling
-            for cell, row in self.students.runs.items()
-            if cell[: len(teacher)] == teacher and (ceiling := row.figures.get("ceiling")) is not None
+            self._objective(cell): ceiling
+            for cell in self.pupils
+            if cell[: len(teacher)] == teacher
+            and cell in self.students.runs
+            and (ceiling := self.students.runs[cell].figures.get("ceiling")) is not None
         }
 
     def _settings(self) -> dict[str, str]:
         stages = {"teachers": self.results, "students": self.students}
-        told = {"which models": self.which}
+        told = {"data": self.data, "which models": self.which}
         for stage, results in stages.items():
             experiment = results.source.get("experiment", {})
-            for key in ("data", "model", "points", "clients", "rounds", "partition"):
+            for key in ("model", "points", "clients", "rounds", "partition"):
                 if key in experiment and key not in results.axes:
                     told[f"{stage}: {key}"] = str(experiment[key])
         return told
 
-    def _seed(self, stage: Results, cell: Labels) -> str:
-        return dict(zip(stage.axes, cell, strict=True)).get(SEED, "0")
+    def _seed(self, cell: Labels) -> str:
+        return dict(zip(self.results.axes, cell, strict=False)).get(SEED, "0")
 
     def _run(self, row: Row) -> Run | None:
         if self.runs is None:
             return None
         path = next((found.parent for found in self.runs.glob(f"*-{row.identity}/config.json")), None)
         return None if path is None else Run(path)
+
+
+def _has_teacher(pupil: Pupil) -> bool:
+    return pupil.taught.objective not in objectives or objectives[pupil.taught.objective].least_teachers > 0
 
 
 def _score(row: Row, which: str) -> Score | None:
@@ -215,11 +236,12 @@ def _rounds(run: Run | None) -> tuple[RoundFacts, ...]:
 
 
 def curve_of(run: Run | None) -> tuple[float, ...]:
-    """By epoch; of an objective with several generations, those of the last."""
+    """By evaluated epoch; of an objective with several generations, those of the last."""
     if run is None:
         return ()
-    evaluated = [record["metrics"]["accuracy"] for record in run.journal if "metrics" in record]
-    return tuple(evaluated[-run.experiment.rounds :])
+    journal = run.journal
+    first = len(journal) - run.experiment.rounds
+    return tuple(record["metrics"]["accuracy"] for record in journal[first:] if "metrics" in record)
 
 
 def terms_of(run: Run) -> dict[str, float]:

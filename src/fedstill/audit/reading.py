@@ -20,28 +20,38 @@ Observed = Callable[[], Sequence[Observer]]
 
 
 def evidence_of(
-    source: Path, data_root: Path | None = None, device: str = "cpu", observers: Observed | None = None
+    source: Path,
+    data_root: Path | None = None,
+    device: str = "cpu",
+    observers: Observed | None = None,
+    data: str | None = None,
 ) -> Evidence:
     """Read a study's results (.json), the folder they lie in, or a student's run.
 
     A student needs others to be compared with: without labels, and without a teacher. Where they are not in the same
-    folder of runs they are trained, by the student's own settings.
+    folder of runs they are trained, by the student's own settings. Of a study with several data sets `data` names one.
     """
     if source.suffix == ".json":
-        return evidence_from(load_results(source), source.parent)
+        return evidence_from(load_results(source), source.parent, data)
     if (source / "config.json").is_file():
         return _of_run(Run(source), data_root, device, observers or (lambda: ()))
-    found = sorted(source.glob("*.json")) if source.is_dir() else []
-    if len(found) == 1:
-        return evidence_from(load_results(found[0]), source)
-    if not found:
+    found = results_in(source)
+    if found is None:
         raise InputError(f"{source} is neither a study's results (.json) nor a run, nor a folder with results in it")
-    raise InputError(f"{source} holds the results of several studies: name one of {', '.join(map(str, found))}")
+    return evidence_of(found, data_root, device, observers, data)
+
+
+def results_in(folder: Path) -> Path | None:
+    """The results file of a folder; None where there is none, and refused where there are several."""
+    found = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    if len(found) > 1:
+        raise InputError(f"{folder} holds the results of several studies: name one of {', '.join(map(str, found))}")
+    return found[0] if found else None
 
 
 def _of_run(run: Run, data_root: Path | None, device: str, observers: Observed) -> Evidence:
     """The student as it is, its label-free control, and a student without a teacher."""
-    experiment = run.experiment
+    experiment = _at_home(run)
     if experiment.objective is None or not experiment.teachers:
         raise InputError(f"{run.path} had no teacher: an audit is of a distilled student, or of a study with students")
     name, seed = experiment.objective.name, str(experiment.seed)
@@ -69,14 +79,28 @@ def _of_run(run: Run, data_root: Path | None, device: str, observers: Observed) 
     )
 
 
+def _at_home(run: Run) -> Experiment:
+    """Its experiment; a teacher whose folder was named from elsewhere is looked for beside the student's."""
+    experiment, sources = run.experiment, []
+    for source in run.experiment.teachers:
+        beside = run.path.parent / Path(source.run).name if source.run else None
+        if beside is not None and not Path(str(source.run)).exists() and beside.exists():
+            sources.append(source.model_copy(update={"run": str(beside)}))
+        else:
+            sources.append(source)
+    return experiment.model_copy(update={"teachers": tuple(sources)})
+
+
 def _with_labels(experiment: Experiment, mode: str) -> Experiment:
     given = _given(experiment)
     return make_experiment({**given, "method": {**given["method"], "labels": mode}})
 
 
 def _alone(experiment: Experiment) -> Experiment:
-    given = {key: value for key, value in _given(experiment).items() if key not in ("objective", "teachers")}
-    return make_experiment({**given, "method": "centralised"})
+    """The same student on the same data, with nobody to listen to."""
+    given = _given(experiment)
+    method = {**given["method"], "labels": "use"}
+    return make_experiment({**given, "method": method, "objective": "labels-only", "teachers": []})
 
 
 def _given(experiment: Experiment) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
-from fedstill.audit.pairs import NOT_ASSESSABLE
+from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, did_you_mean
 
 Unit = Literal["auto", "percent", "share"]
@@ -21,8 +22,9 @@ OPTIONAL = ("teacher_accuracy", "free_accuracy", "labels_only_accuracy", "hard_l
 TEACHERS_ALONE = ("teacher", "seed", "teacher_accuracy")
 ACCURACIES = ("accuracy", *OPTIONAL[:3])
 # Objectives without a label-free control, by the name that they have here.
-UNASSESSABLE = frozenset({"crd"})
+UNASSESSABLE = frozenset({"crd", "labels-only"})
 NON_FINITE = "non-finite"
+_PERCENT = re.compile(r"[\s_]*(%|\(\s*%\s*\)|\[\s*%\s*\])$")  # after the name of a column
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Row:
     seed: Seed
     values: dict[str, float]
     digits: int  # behind the point, of the accuracy that has most
+    signed: bool  # some accuracy bears a percent sign
     broken: bool  # the teacher gives outputs that are not finite
 
 
@@ -49,17 +52,17 @@ def read_table(path: Path, class_counts: Sequence[int] = (), unit: Unit = "auto"
     """Columns teacher, objective, seed, accuracy; optionally teacher_accuracy, free_accuracy, labels_only_accuracy
     and hard_label_weight. A table of teachers alone needs teacher, seed and teacher_accuracy.
 
-    Accuracies are percentages if any of them is above 1, else shares; `unit` says so where that would be wrong. An
-    empty field is a result that is not there; the word non-finite stands for a teacher without finite outputs. Other
-    columns are left alone.
+    Accuracies are percentages if any of them is above 1 or bears the sign (`0.9%`, or a column `accuracy (%)`), else
+    shares; `unit` says so where that would be wrong. An empty field is a result that is not there; the word non-finite
+    stands for a teacher without finite outputs. Other columns are left alone.
     """
     lines = _lines(path)
-    header, ignored = _header(path, next(lines, None))
+    header, ignored, signed = _header(path, next(lines, None))
     rows = [_row(path, number, header, fields) for number, fields in lines if any(field.strip() for field in fields)]
     if not rows:
         raise InputError(f"the table {path} has no rows below its header")
     _refuse_repeated(path, rows)
-    scale, precision = _unit(path, rows, unit)
+    scale, precision = _unit(path, rows, unit, signed)
     settings = {"table": path.name, "accuracies": "percent" if scale == 100 else "share"}
     return Evidence(
         name=path.stem,
@@ -90,11 +93,13 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str], list[str]]:
-    """The columns by name, and those that mean nothing here; a name that is nearly right is refused."""
+def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str], list[str], bool]:
+    """The columns by name, those that mean nothing here, and whether one says percent; a near name is refused."""
     if first is None or not any(field.strip() for field in first[1]):
         raise InputError(f"the table {path} is empty: its first line names the columns {', '.join(NEEDED)}")
-    header = [field.strip().lower() for field in first[1]]
+    written = [field.strip().lower() for field in first[1]]
+    bare = [_PERCENT.sub("", name) for name in written]
+    header = [short if short in ACCURACIES else name for name, short in zip(written, bare, strict=True)]
     known = {*NEEDED, *OPTIONAL}
     doubled = next((name for name in header if name in known and header.count(name) > 1), None)
     if doubled:
@@ -112,7 +117,7 @@ def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str],
             f"the table {path} lacks the column {missing[0]!r}: it needs {', '.join(NEEDED)}"
             f" (or, of teachers alone, {', '.join(TEACHERS_ALONE)})"
         )
-    return header, ignored
+    return header, ignored, header != written
 
 
 def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> Row:
@@ -128,13 +133,15 @@ def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) ->
     values = {
         name: _number(where, name, cells[name]) for name in numbers if not (broken and name == "teacher_accuracy")
     }
-    digits = max((_digits(cells[name]) for name in values if name in ACCURACIES), default=0)
-    return Row(line, cells["teacher"], cells.get("objective", ""), cells["seed"], values, digits, broken)
+    accuracies = [cells[name] for name in values if name in ACCURACIES]
+    digits = max((_digits(text) for text in accuracies), default=0)
+    signed = any(text.endswith("%") for text in accuracies)
+    return Row(line, cells["teacher"], cells.get("objective", ""), cells["seed"], values, digits, signed, broken)
 
 
 def _number(where: str, name: str, text: str) -> float:
     try:
-        value = float(text.removesuffix("%"))
+        value = float(text.removesuffix("%") if name in ACCURACIES else text)
     except ValueError:
         raise InputError(f"{where}: {name} is {text!r}, which is not a number") from None
     if not isfinite(value):
@@ -145,7 +152,7 @@ def _number(where: str, name: str, text: str) -> float:
 
 
 def _digits(text: str) -> int:
-    mantissa, _, exponent = text.removesuffix("%").lower().partition("e")
+    mantissa, _, exponent = text.removesuffix("%").strip().lower().partition("e")
     return max(len(mantissa.partition(".")[2]) - int(exponent or 0), 0)
 
 
@@ -159,10 +166,13 @@ def _refuse_repeated(path: Path, rows: Sequence[Row]) -> None:
         seen[key] = row.line
 
 
-def _unit(path: Path, rows: Sequence[Row], unit: Unit) -> tuple[float, float]:
+def _unit(path: Path, rows: Sequence[Row], unit: Unit, signed: bool) -> tuple[float, float]:
     """What to divide accuracies by, and half a unit of their last digit, as a share."""
     written = [(row.line, name, row.values[name]) for row in rows for name in ACCURACIES if name in row.values]
-    percent = unit == "percent" or (unit == "auto" and any(value > 1 for _, _, value in written))
+    signed = signed or any(row.signed for row in rows)
+    if signed and unit == "share":
+        raise InputError(f"the table {path} writes accuracies with a percent sign, so they cannot be shares")
+    percent = signed or unit == "percent" or (unit == "auto" and any(value > 1 for _, _, value in written))
     scale = 100.0 if percent else 1.0
     for line, name, value in written:
         if value > scale:

@@ -68,7 +68,7 @@ def assemble(
 def run(study: Study, out: Path, workers: int, retry_failed: bool, wanted: Wanted) -> None:
     older = _check(wanted)
     if older is not None:
-        study.results(out).extended(older, study.identities(out))  # refused now if they do not belong together
+        study.results(out).extended(older, *study.identities(out))  # refused now if they do not belong together
     display = StudyDisplay(wanted.quiet or wanted.as_json)
     try:
         results = study.run(out, workers=workers, retry_failed=retry_failed, watcher=display)
@@ -140,7 +140,7 @@ def _leave(study: Study, results: Results, older: Results | None, out: Path, wan
         results.save(out / f"{study.title}.json")  # what an audit and a report are made from
     if wanted.results is not None:
         if older is not None:
-            results = results.extended(older, study.identities(out))
+            results = results.extended(older, *study.identities(out))
         results.save(wanted.results)
     _tell(results, wanted, say)
 
@@ -178,8 +178,16 @@ def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
     failures = [
         {"cell": dict(zip(axes, cell, strict=True)), "error": error} for cell, error in results.failures.items()
     ]
-    tables = {metric: make_table(results, metric).markdown() for metric in metrics}
-    return {"study": results.study, "axes": results.axes, "runs": runs, "failures": failures, "tables": tables}
+    refused = [{"cell": dict(zip(axes, cell, strict=True)), "why": why} for cell, why in results.refused.items()]
+    summary = {
+        "study": results.study,
+        "axes": results.axes,
+        "runs": runs,
+        "failures": failures,
+        "refused": refused,
+        "tables": {metric: make_table(results, metric).markdown() for metric in metrics},
+    }
+    return summary if results.students is None else {**summary, "students": _summary(results.students, metrics)}
 
 
 def _complain(results: Results, failures: Mapping[Labels, str], total: int, as_json: bool) -> None:

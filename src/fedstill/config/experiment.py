@@ -112,6 +112,9 @@ class Experiment(Settings):
     seed: int = Field(0, ge=0, lt=2**63)
     training: Training = Training()
     validation: float = Field(0.0, ge=0, lt=1, description="share of the training split kept to select a round by")
+    evaluation: Literal["central", "on-site"] = Field(
+        "central", description="on test data that the server holds, or at the sites, which send sums"
+    )
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round always is one")
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
     norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
@@ -129,7 +132,8 @@ class Experiment(Settings):
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
         facts = {
             "experiment": {
-                **self.model_dump(mode="json"),
+                # What came later counts only where it is used, so that runs from before are found.
+                **self.model_dump(mode="json", exclude={"evaluation"} if self.evaluation == "central" else None),
                 "teachers": [teacher.facts() for teacher in self.teachers],
             },
             "data": fingerprint,

@@ -129,7 +129,9 @@ def _students(content: dict[str, Any], layers: dict[str, dict[str, Any]], teache
     axes = {axis.removesuffix("?") for axis in teachers}
     if strange := sorted(set(only) - axes):
         raise InputError(f"the recipe {where}: only: there is no axis {strange[0]!r}: {did_you_mean(strange[0], axes)}")
-    experiment, grid, columns, rows = _stage({"experiment": {}, **content}, layers, where, axes)
+    experiment, grid, columns, rows = _stage(
+        {**content, "experiment": content.get("experiment") or {}}, layers, where, axes
+    )
     if twice := sorted({axis.removesuffix("?") for axis in grid} & axes):
         raise InputError(f"the recipe {where}: {twice[0]!r} is varied for the teachers already")
     listed = {
@@ -142,6 +144,8 @@ def _stage(
     content: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]], where: str, further: Set[str] = frozenset()
 ) -> tuple[dict[str, Any], dict[str, Any], str | None, tuple[str, ...]]:
     """Experiment, grid and how a table shows it; `further` axes may be shown that the grid does not have."""
+    if not isinstance(content["experiment"], Mapping):
+        raise InputError(f"the recipe {where}: experiment must hold settings (got {content['experiment']!r})")
     experiment = dict(content["experiment"])
     grid = _grid(content, f"the recipe {where}")
     axes = set(grid) | further
@@ -159,8 +163,8 @@ def _stage(
         experiment = overlay(experiment, layer)
     columns, rows = content.get("columns"), content.get("rows") or []
     rows = [rows] if isinstance(rows, str) else rows
-    if not isinstance(rows, list):
-        raise InputError(f"the recipe {where}: rows must be a list of axes of the grid")
+    if not isinstance(rows, list) or not all(isinstance(hint, str | None) for hint in [*rows, columns]):
+        raise InputError(f"the recipe {where}: columns must be an axis of the grid, and rows a list of axes")
     axes = {axis.removesuffix("?") for axis in axes}
     for hint in [*rows, *([] if columns is None else [columns])]:
         if hint not in axes:

@@ -82,6 +82,7 @@ class Client:
     streams: Streams
     state: Tensors = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
+    test: Dataset | None = None  # where models are evaluated on site
 
 
 class ClientFactory(Protocol):

@@ -1,6 +1,7 @@
 """Distillation: how a student learns from teachers; importing this package registers the objectives."""
 
 from fedstill.distillation.adapters import Adapters
+from fedstill.distillation.alone import LabelsOnly
 from fedstill.distillation.base import Objective, cross_entropy, objectives
 from fedstill.distillation.ceiling import Ceiling, masking_ceiling, masking_threshold
 from fedstill.distillation.contrastive import Contrastive, ContrastiveAndSoft, contrast
@@ -33,6 +34,7 @@ __all__ = [
     "Decoupled",
     "Feature",
     "LabelMode",
+    "LabelsOnly",
     "LogitMse",
     "MultiTeacher",
     "NotAssessable",

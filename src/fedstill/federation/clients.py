@@ -30,10 +30,12 @@ class SimulatedClients:
     task: Task
     data: Dataset
     shards: Shards
+    test: tuple[Dataset, Shards] | None = None  # cut in the same way, where models are evaluated on site
 
     def __call__(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
         shard = Subset(self.data, self.shards.rows(profile.id))
-        return Client(profile, self.task, shard, turn.streams.at("client", profile.id), state)
+        test = None if self.test is None else Subset(self.test[0], self.test[1].rows(profile.id))
+        return Client(profile, self.task, shard, turn.streams.at("client", profile.id), state, test=test)
 
 
 class ClientStore:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -34,6 +34,7 @@ class Evaluation:
     also: Mapping[str, Metrics]
     negative_variances: float
     finite: bool
+    sites: Mapping[str, int] | None = None  # evaluated on site: how many were asked and heard, bytes up and down
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class CentralEvaluator:
         also = {name: self._shared({first: state}, self.test) for name, state in method.also(server).items()}
         if not models and personal:
             test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
-        finite = _models_finite(models) and test.get("non_finite", 0.0) == 0.0
+        finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0
         if not models and personal.get("non_finite", 0):
             finite = False  # what is scored are the personal models, and some of them say nothing
-        return Evaluation(test, validation, personal, also, self._negative_variances(models), finite)
+        return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite)
 
     def truth(self) -> list[int] | None:
         """The label of every test sample; None where a sample has several."""
@@ -85,16 +86,8 @@ class CentralEvaluator:
         ]
         return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
 
-    def _negative_variances(self, models: Mapping[str, Tensors]) -> float:
-        variances = [
-            state[name]
-            for architecture, state in models.items()
-            for name in running(self.task.build(architecture, state), "running_var").values()
-        ]
-        return float(torch.cat(variances).lt(0).double().mean()) if variances else 0.0
-
     def _personal(self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore) -> Metrics:
-        everywhere, classes, own, losses, broken = [], [], [], [], 0
+        every, own = [], []
         if not method.personal:
             return {}
         for client in store.holders():
@@ -103,29 +96,41 @@ class CentralEvaluator:
                 continue
             model = self.task.build(profiles[client].architecture, state)
             scores = self.task.score([model], self.test)
-            metrics = self.task.summarise(scores)
-            everywhere.append(metrics["accuracy"])
-            classes.append(metrics["class_accuracy"])
-            losses.append(metrics["loss"])
-            broken += metrics["non_finite"] > 0
+            every.append(self.task.summarise(scores))
             own.append(_own_accuracy(scores["confusion"], self.class_shares(client)))
-        if not everywhere:
-            return {}
-        return {
-            "clients": len(everywhere),
-            "mean": fmean(everywhere),
-            "std": stdev(everywhere) if len(everywhere) > 1 else 0.0,
-            "min": min(everywhere),
-            "max": max(everywhere),
-            "class_mean": fmean(classes),
-            "own_mean": fmean(own),
-            "own_std": stdev(own) if len(own) > 1 else 0.0,
-            "loss": fmean(losses),
-            "non_finite": broken,
-        }
+        return spread_of(every, own)
 
 
-def _models_finite(models: Mapping[str, Tensors]) -> bool:
+def spread_of(every: Sequence[Metrics], own: Sequence[float]) -> Metrics:
+    """What is said of clients' own models: their metrics, and accuracies on each client's own mix of classes."""
+    if not every:
+        return {}
+    accuracies = [metrics["accuracy"] for metrics in every]
+    return {
+        "clients": len(every),
+        "mean": fmean(accuracies),
+        "std": stdev(accuracies) if len(every) > 1 else 0.0,
+        "min": min(accuracies),
+        "max": max(accuracies),
+        "class_mean": fmean(metrics["class_accuracy"] for metrics in every),
+        "own_mean": fmean(own),
+        "own_std": stdev(own) if len(own) > 1 else 0.0,
+        "loss": fmean(metrics["loss"] for metrics in every),
+        "non_finite": sum(metrics["non_finite"] > 0 for metrics in every),
+    }
+
+
+def negative_variances(task: Task, models: Mapping[str, Tensors]) -> float:
+    """The share of BatchNorm's running variances that are below zero."""
+    variances = [
+        state[name]
+        for architecture, state in models.items()
+        for name in running(task.build(architecture, state), "running_var").values()
+    ]
+    return float(torch.cat(variances).lt(0).double().mean()) if variances else 0.0
+
+
+def models_finite(models: Mapping[str, Tensors]) -> bool:
     return all(all_finite(tensor) for state in models.values() for tensor in state.values())
 
 

@@ -15,7 +15,6 @@ from time import perf_counter
 from fedstill.config import Experiment
 from fedstill.core.client import answer
 from fedstill.core.egress import check_egress
-from fedstill.core.errors import FedstillError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Lost, Profile, Reply
 from fedstill.core.task import Tensors
@@ -54,7 +53,7 @@ def learn_together(
                 ended[number] = folder.path
                 if not finished(folder):
                     attempts[number] = Attempt(plan, engine, folder)
-            except FedstillError as error:
+            except Exception as error:  # this one cannot learn; the others can
                 ended[number] = error
         total = sum(attempt.plan.rounds for attempt in attempts.values())
         while pending := {number: attempt for number, attempt in attempts.items() if attempt.goes_on}:
@@ -63,8 +62,11 @@ def learn_together(
             _epoch({number: attempts[number] for number in present}, attempts, ended)
             if told is not None:
                 told(sum(attempt.progress.round for attempt in attempts.values()) / total)
-        for attempt in attempts.values():
-            attempt.finish()
+        for number, attempt in attempts.items():
+            try:
+                attempt.finish()
+            except Exception as error:
+                ended[number] = error
     return [ended[number] for number in range(len(experiments))]
 
 
@@ -79,12 +81,16 @@ def _epoch(present: dict[int, Attempt], attempts: dict[int, Attempt], ended: dic
     for number, round in rounds.items():
         try:
             played_to[number] = _concluded(round, heard[number])
-        except FedstillError as error:
+        except Exception as error:  # it leaves the lesson, the others go on
             ended[number] = error
             del attempts[number]
     seconds = (perf_counter() - began) / len(present)
     for number, progress in played_to.items():
-        present[number].keep(progress, seconds)
+        try:
+            present[number].keep(progress, seconds)
+        except Exception as error:
+            ended[number] = error
+            del attempts[number]
 
 
 def _concluded(round: Generator[Errand, Results, Progress], results: Results) -> Progress:

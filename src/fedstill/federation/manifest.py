@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from fedstill.core.protocols import Turn
+from fedstill.federation.on_site import OnSiteEvaluator, SiteScores
 from fedstill.federation.plan import Plan
 
 
@@ -16,7 +17,8 @@ def egress_manifest(plan: Plan) -> dict[str, Any]:
     server = method.start(plan.streams)
     leaves: list[dict[str, Any]] = []
     arrives = 0
-    for exchange in method.exchanges(server, 0):
+    on_site = isinstance(plan.evaluator, OnSiteEvaluator)
+    for exchange in [*method.exchanges(server, 0), *([SiteScores(method, plan.task)] if on_site else [])]:
         turn = Turn(0, plan.rounds, len(plan.profiles), exchange.name, plan.streams)
         request = exchange.request(server, who, turn)
         if request is None:
@@ -47,5 +49,7 @@ def egress_manifest(plan: Plan) -> dict[str, Any]:
         "leaves": leaves,
         "arrives_bytes": arrives,
         "participation": "decided by the server from client ids alone; nothing leaves for it",
-        "evaluation": "on the server's own test data; nothing leaves for it",
+        "evaluation": "at the sites, which send the sums listed under `evaluate`"
+        if on_site
+        else "on the server's own test data; nothing leaves for it",
     }

@@ -19,13 +19,14 @@ from fedstill.core.streams import Streams
 from fedstill.data.augment import Augmentation
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
-from fedstill.data.partitions import partition
+from fedstill.data.partitions import Shards, partition
 from fedstill.data.parts import has_point_labels, shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.distillation import objectives
 from fedstill.distillation.teaching import Teacher
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.evaluate import CentralEvaluator
+from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.proxy import proxy_data
 from fedstill.federation.teachers import Staff
 from fedstill.methods import Attack, Distillation, Privacy, methods
@@ -60,7 +61,7 @@ class Plan:
     policy: Policy
     profiles: list[Profile]
     clients: SimulatedClients
-    evaluator: CentralEvaluator
+    evaluator: CentralEvaluator | OnSiteEvaluator
     streams: Streams
     teachers: list[dict[str, Any]]  # each one's name and metrics
     ceiling: float | None  # what accuracy on the proxy's labels its teachers leave room for, where that is known
@@ -107,6 +108,9 @@ def make_plan(
         streams,
         experiment.partition.settings.model_dump(),
     )
+    on_site = experiment.evaluation == "on-site"
+    if on_site:
+        _check_on_site(experiment, method)
     policy = experiment.participation.settings
     assert isinstance(policy, Policy)
     if experiment.min_replies > experiment.clients:
@@ -127,8 +131,10 @@ def make_plan(
         method,
         policy,
         [Profile(client, size, task.architectures[0]) for client, size in enumerate(sizes)],
-        SimulatedClients(task, train, shards),
-        CentralEvaluator(task, bundle.test, validation, class_shares),
+        SimulatedClients(task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None),
+        OnSiteEvaluator(task, streams, method.rounds(experiment.rounds))
+        if on_site
+        else CentralEvaluator(task, bundle.test, validation, class_shares),
         streams,
         staff.examine(experiment, teachers, task, bundle, train),
         staff.ceiling(experiment, method, task, train) if isinstance(method, Distillation) else None,
@@ -176,11 +182,11 @@ def make_method(
     """The method, with privacy around it, and around that whatever its clients may be up to."""
     method = methods[experiment.method.name](experiment.method.settings, task, experiment.training)
     if isinstance(method, Distillation):
-        if not teachers:
+        assert experiment.objective is not None
+        if not teachers and objectives[experiment.objective.name].least_teachers:
             raise InputError(
                 'distillation needs a teacher: use `fedstill distill`, or set teachers=[{"run": "FOLDER"}]'
             )
-        assert experiment.objective is not None
         method.taught(objectives[experiment.objective.name](experiment.objective.settings), teachers)
     elif teachers or experiment.objective is not None:
         raise InputError(f"{experiment.method.name} has no use for teachers or an objective: use `fedstill distill`")
@@ -213,6 +219,23 @@ def check_device(device: str) -> None:
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not present[device]:
         raise InputError(f"this machine has no {device} device: leave --device out to use the cpu")
+
+
+def _check_on_site(experiment: Experiment, method: Method) -> None:
+    if experiment.validation:
+        raise InputError(
+            "a validation share is cut on the server, which has no data with evaluation=on-site: leave it out"
+        )
+    if isinstance(method, Distillation):
+        raise InputError("distillation is evaluated where the proxy data is: leave evaluation=on-site out")
+
+
+def _test_shards(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Shards]:
+    """Test data cut as the training data is, so that a site's two parts are of the same classes."""
+    kinds = shape_kinds(bundle.test)
+    classes = len(bundle.classes) if kinds.max() < len(bundle.classes) else int(kinds.max()) + 1
+    settings = experiment.partition.settings.model_dump()
+    return bundle.test, partition(experiment.partition.name, kinds, experiment.clients, classes, streams, settings)
 
 
 def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Dataset | None]:

@@ -21,7 +21,7 @@ from fedstill.core.task import Tensors
 from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Leader, Progress
 from fedstill.federation.clients import ClientStore
-from fedstill.federation.evaluate import Evaluation
+from fedstill.federation.evaluate import CentralEvaluator, Evaluation
 from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_models, write_json
 from fedstill.federation.loop import Errand, Federation, Results, played
 from fedstill.federation.observers import Observer
@@ -111,7 +111,7 @@ class Attempt:
         progress, outcome = yield from self.federation.play(self.progress, self.store)
         record: Record = {"round": number, **outcome.record(), "facts": dict(self.plan.method.facts(progress.server))}
         if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.rounds:
-            evaluation = self.plan.evaluator(self.plan.method, progress.server, self.plan.profiles, self.store)
+            evaluation = yield from self._evaluation(progress.server, number)
             record |= {
                 "finite": evaluation.finite,
                 "metrics": evaluation.test,
@@ -119,9 +119,17 @@ class Attempt:
                 "personal": evaluation.personal,
                 "also": evaluation.also,
                 "negative_variances": evaluation.negative_variances,
+                **({} if evaluation.sites is None else {"sites": dict(evaluation.sites)}),
             }
             progress = replace(progress, leaders=self._leaders(progress, number, evaluation))
         return replace(progress, journal=(*progress.journal, record))
+
+    def _evaluation(self, server: Tensors, round: int) -> Generator[Errand, Results, Evaluation]:
+        """By the server's own test data, or one more errand to all sites."""
+        evaluator, method, profiles = self.plan.evaluator, self.plan.method, self.plan.profiles
+        if isinstance(evaluator, CentralEvaluator):
+            return evaluator(method, server, profiles, self.store)
+        return (yield from evaluator(method, server, profiles, self.store, round))
 
     def _leaders(self, progress: Progress, number: int, evaluation: Evaluation) -> dict[str, Leader]:
         """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).

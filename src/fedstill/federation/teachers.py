@@ -134,7 +134,12 @@ def _from_run(source: TeacherSource, bundle: Bundle) -> Teacher:
             f"the teacher {name} knows {theirs} classes of {run.experiment.data}, and the student is to learn"
             f" {ours} of {bundle.name}: they must be the same classes in the same order"
         )
-    return Teacher(name, str(run.experiment.model), run.model(source.which))
+    try:
+        return Teacher(name, str(run.experiment.model), run.model(source.which))
+    except InputError as error:
+        if run.finished and source.which == "best":  # there is none because no round's model was finite
+            raise UnusableError(str(error)) from None
+        raise
 
 
 def _called(name: str, bundle: Bundle) -> Foreign:

@@ -83,6 +83,8 @@ class Distillation(Method):
 
     def check(self) -> None:
         name, least = self.objective.name, self.objective.least_teachers
+        if self.teachers and not least:
+            raise InputError(f"the objective {name} learns from nobody: leave its teachers out")
         if len(self.teachers) < least:
             raise InputError(
                 f"the objective {name} needs {least} teachers or more, and {len(self.teachers)} were named"
@@ -228,7 +230,8 @@ class Student:
         """Listens to what was said under this name."""
 
         def loss(output: Output, batch: Batch, said: Mapping[str, Tensor]) -> Terms:
-            teacher = Output(said[f"{voice}logits"], said[f"{voice}features"])
+            # Without a teacher (`labels-only`) it is its own, whom it does not listen to.
+            teacher = Output(said[f"{voice}logits"], said[f"{voice}features"]) if said else output
             labels = batch["labels"].to(output.logits.device) if self.labelled else None
             return self.method.objective.terms(output, teacher, labels, self.adapters)
 
@@ -257,6 +260,8 @@ def together(students: Sequence[Student]) -> list[Message]:
 
     def speak(batch: Batch) -> Mapping[str, Tensor]:
         said: dict[str, Tensor] = {}
+        if not method.teachers:
+            return said
         if "" in voices and client.task.augments:
             said |= named("", said_by(method.teachers, client.task, batch))
         elif "" in voices:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedstill.config import Experiment, TeacherSource
+from fedstill.config import Experiment, TeacherSource, make_experiment
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
 from fedstill.data.unlabelled import load_proxy
+from fedstill.distillation import objectives
 from fedstill.distillation.teaching import Teacher
 from fedstill.federation.plan import check_device, make_method, make_task, resolve
 from fedstill.federation.teachers import Staff
@@ -22,6 +23,7 @@ from fedstill.methods.distill import DistillationSettings
 from fedstill.studies.grid import Cell
 from fedstill.tasks.classification import Classification
 
+_INHERITED = ("points", "augmentation")  # decided by the teacher's model where nobody else says
 _DIFFERENT = {"objective", "model", "rounds"}  # what may differ between students of one lesson
 
 
@@ -38,6 +40,7 @@ class Job:
     experiment: Experiment = field(compare=False)  # with every default filled in
     fingerprint: str = field(default="", compare=False)  # of its data
     teacher: Job | None = field(default=None, compare=False)
+    inherited: Mapping[str, Any] = field(default_factory=dict, compare=False)  # from the teacher, where not given
     which: str = field(default="last", compare=False)  # of its teacher's models
 
     @property
@@ -70,9 +73,8 @@ class Job:
 
     def given(self, teacher: Path | None) -> dict[str, Any]:
         """The configuration to run, once the teacher's folder is known."""
-        if teacher is None:
-            return self.cell.given
-        return {**self.cell.given, "teachers": [{"run": str(teacher), "which": self.which}]}
+        given = {**self.inherited, **self.cell.given}
+        return given if teacher is None else {**given, "teachers": [{"run": str(teacher), "which": self.which}]}
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ def make_agenda(
     found: dict[str, Job] = {}
     of: dict[int, Job] = {}  # by the id of a teacher's cell
     for number, cell in enumerate(cells):
+        if cell.teacher is not None and id(cell.teacher) not in of:
+            refused[number], jobs[number] = "its teacher can have no result", None
+            continue
         teacher = None if cell.teacher is None else of[id(cell.teacher)]
         try:
             job = _job(cell, shelves.get(cell.experiment.data), teacher, which)
@@ -136,13 +141,18 @@ def make_agenda(
     return Agenda(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing)
 
 
-def _job(cell: Cell, shelf: _Shelf | None, teacher: Job | None, which: str) -> Job:
-    experiment, fingerprint = cell.experiment, "not here"
+def _job(cell: Cell, shelf: _Shelf | None, of: Job | None, which: str) -> Job:
+    """`of` is the teacher's, also where the student does not listen to it."""
+    experiment, fingerprint, inherited = cell.experiment, "not here", {}
+    teacher = of if cell.taught and objectives[cell.taught.objective].least_teachers else None
+    if of is not None:
+        known = of.experiment.model_dump(mode="json", include=set(_INHERITED))
+        inherited = {key: known[key] for key in _INHERITED if key not in cell.given and known[key] is not None}
+        experiment = make_experiment({**inherited, **cell.given}) if inherited else experiment
     if shelf is not None:
-        experiment, fingerprint = shelf.resolved(cell.experiment, teacher)
-    job = Job("", cell, experiment, fingerprint, teacher, which if teacher else "last")
-    key = job.identity(f"of {teacher.key}" if teacher else "")
-    return Job(key, cell, experiment, fingerprint, teacher, job.which)
+        experiment, fingerprint = shelf.resolved(experiment, teacher)
+    job = Job("", cell, experiment, fingerprint, teacher, inherited, which if teacher else "last")
+    return replace(job, key=job.identity(f"of {teacher.key}" if teacher else ""))
 
 
 class _Shelf:

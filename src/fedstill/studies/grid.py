@@ -37,6 +37,15 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Taught:
+    """What an audit has to know of a student, as configured: which control is run is another matter."""
+
+    objective: str
+    labels: str  # the label mode
+    hard_label_weight: float  # of the objective with labels
+
+
+@dataclass(frozen=True)
 class Cell:
     """One combination: its labels by axis, the configuration as put together, and the experiment that it makes."""
 
@@ -44,6 +53,7 @@ class Cell:
     given: dict[str, Any]
     experiment: Experiment
     teacher: Cell | None = None  # whose run is to teach, in the second stage of a study
+    taught: Taught | None = None
 
     def __str__(self) -> str:
         return called(self.labels) or self.experiment.method.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
 from fedstill.federation.result import Run
+from fedstill.studies.grid import Taught
 
 FORMAT = 1
 _CORRECT = "correct."
@@ -33,6 +34,15 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Pupil:
+    """What a student was taught, and on what: the rest is in its labels."""
+
+    taught: Taught
+    data: str
+    model: str
+
+
+@dataclass(frozen=True)
 class Results:
     """Everything that tables are made from. Equal `source` means that rows may stand in one table."""
 
@@ -47,6 +57,7 @@ class Results:
     refused: dict[Labels, str] = field(default_factory=dict)  # cells that can have no result, and why
     test_counts: dict[str, list[int]] = field(default_factory=dict)  # by data set, test samples of each class
     command: str = ""  # that makes them
+    pupils: dict[Labels, Pupil] = field(default_factory=dict)  # of the second stage
     students: Results | None = None  # the second stage, whose first axes are these
 
     def save(self, path: Path) -> None:
@@ -83,22 +94,25 @@ class Results:
         parts.append(_lines("runs", lines))
         parts.append(_lines("failures", [[*cell, error] for cell, error in self.failures.items()]))
         parts.append(_lines("refused", [[*cell, error] for cell, error in self.refused.items()]))
+        if self.pupils:
+            told = [[*cell, *astuple(pupil.taught), pupil.data, pupil.model] for cell, pupil in self.pupils.items()]
+            parts.append(_lines("pupils", told))
         if self.students is not None:
             parts.append(f'"students": {self.students.encode().rstrip()}')
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
-    def extended(self, older: Results, identities: Mapping[Labels, str | None]) -> Results:
+    def extended(self, older: Results, *identities: Mapping[Labels, str | None]) -> Results:
         """These results together with those of a file, where ours win.
 
-        `identities` are those of this study's cells: an old row of such a cell whose identity is another one (its data
-        changed, or the code that computed it) is dropped.
+        `identities` are those of this study's cells, stage by stage: an old row of such a cell whose identity is
+        another one (its data changed, or the code that computed it) is dropped.
         """
         self._check_same(older)
         axes = {axis: {**older.axes[axis], **values} for axis, values in self.axes.items()}
         kept = {
             cell: row
             for cell, row in older.runs.items()
-            if (identities.get(cell) or row.identity) == row.identity  # None: not known yet
+            if (identities[0].get(cell) or row.identity) == row.identity  # None: not known yet
         }
         runs = kept | self.runs
         failures = {cell: error for cell, error in (older.failures | self.failures).items() if cell not in runs}
@@ -114,7 +128,8 @@ class Results:
             runs={cell: runs[cell] for cell in sorted(runs, key=place)},
             failures={cell: failures[cell] for cell in sorted(failures, key=place)},
             refused={cell: refused[cell] for cell in sorted(refused, key=place)},
-            students=self.students.extended(older.students, identities)
+            pupils=older.pupils | self.pupils,
+            students=self.students.extended(older.students, *identities[1:])
             if self.students and older.students
             else self.students or older.students,
         )
@@ -160,6 +175,10 @@ def _decoded(content: Mapping[str, Any]) -> Results:
         values = dict(zip(names, line[width + 1 :], strict=True))
         correct = {name.removeprefix(_CORRECT): value for name, value in values.items() if name.startswith(_CORRECT)}
         figures = {name: value for name, value in values.items() if not name.startswith(_CORRECT)}
+        if not all(value is None or isinstance(value, int | float) for value in figures.values()):
+            raise ValueError(f"a figure of {line[:width]} is no number")
+        for bits in filter(None, correct.values()):
+            unpacked(bits)
         return Row(line[width], figures, {which: bits for which, bits in correct.items() if bits is not None})
 
     def sentences(key: str) -> dict[Labels, str]:
@@ -177,6 +196,10 @@ def _decoded(content: Mapping[str, Any]) -> Results:
         sentences("refused"),
         content.get("test_counts", {}),
         content.get("command", ""),
+        {
+            tuple(line[:width]): Pupil(Taught(*line[width : width + 3]), *line[width + 3 :])
+            for line in content.get("pupils", [])
+        },
         _decoded(content["students"]) if "students" in content else None,
     )
 
@@ -213,6 +236,8 @@ def packed(bits: Sequence[bool]) -> str:
 def unpacked(text: str) -> tuple[bool, ...]:
     number, _, digits = text.partition(":")
     bits = "".join(f"{int(digit, 16):04b}" for digit in digits)
+    if len(bits) < int(number):
+        raise ValueError(f"{text!r} is too short for {number} answers")
     return tuple(bit == "1" for bit in bits[: int(number)])
 
 
@@ -230,6 +255,7 @@ def figures_of(run: Run) -> Figures:
         "selected": accuracy.get("selected"),
         "constant": last["metrics"].get("constant"),
         "best_constant": _constant_at(evaluated, result["round_of"].get("best")),
+        "selected_constant": _constant_at(evaluated, result["round_of"].get("selected")),
         "finite": int(last["finite"]),
         "non_finite": sum(not record["finite"] for record in evaluated) / len(evaluated),
         "negative_variances": max(record.get("negative_variances", 0.0) for record in evaluated),

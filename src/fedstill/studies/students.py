@@ -1,26 +1,25 @@
 """The second stage of a study: every run of the first teaches, by every objective and in every label mode listed.
 
-A student inherits its teacher's data, points, augmentation and seed. Two values are special. The objective
-`labels-only` is no distillation at all: the student learns from the labels, for comparison. And both label-free
-controls are one computation (see `distillation.labels`), as is an objective that reads no labels anyway: a study runs
-them once, as `withhold`, where the training loop has no labels to read.
+A student inherits its teacher's data, seed and validation share, and where nothing else is said its points and
+augmentation. Two values are special. The objective `labels-only` has no teacher: such a student is the same run for
+all teachers of a seed. And both label-free controls are one computation (see `distillation.labels`), as is an objective
+that reads no labels anyway: a study runs them once, as `withhold`, where the training loop has no labels to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 from typing import Any
 
 from fedstill.config import Experiment, make_experiment, overlay
+from fedstill.config.assemble import section_of
 from fedstill.config.recipes import Students
-from fedstill.core.errors import InputError
-from fedstill.distillation import objectives
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.distillation import Objective, objectives
 from fedstill.methods.distill import DistillationSettings
-from fedstill.studies.grid import Assignment, Cell, Value, called, check_conflicts, lay
+from fedstill.studies.grid import Cell, Taught, Value, called, check_conflicts, lay
 
-OBJECTIVE, LABELS = "objective", "labels"
-LABELS_ONLY = "labels-only"
 INHERITED = ("data", "points", "augmentation", "seed", "validation")
 
 
@@ -31,47 +30,55 @@ def expand_students(
     settings: Mapping[str, Any],
 ) -> Iterator[Cell]:
     """The students of every teacher that may teach, in the order written."""
-    taught = [cell for cell in teachers if _chosen(cell, students.only)]
-    if not taught:
-        raise InputError(f"no teacher of the study has the labels {students.only}: nobody would be taught")
-    for teacher in taught:
+    _check_only(students.only, teachers)
+    method = section_of(students.experiment, "method") or {"name": "distill"}
+    if method.get("name", "distill") != "distill":
+        raise InputError(f"students are distilled, not trained by {method['name']}: leave `method` out")
+    found = False
+    for teacher in teachers:
+        if not all(teacher.labels[axis] in labels for axis, labels in students.only.items()):
+            continue
         inherited = {key: teacher.given[key] for key in INHERITED if key in teacher.given}
         for combination in product(*axes.values()):
             labels = {axis: value.label for axis, value in zip(axes, combination, strict=True)}
-            alone = labels.get(OBJECTIVE) == LABELS_ONLY
-            if alone and labels.get(LABELS, "use") != "use":
-                continue  # there is nobody else to learn from
             whole = {**teacher.labels, **labels}
             try:
                 check_conflicts(axes, combination)
-                given = overlay({"method": "centralised" if alone else "distill"}, inherited, students.experiment)
-                sets = [*chain.from_iterable(value.sets for value in combination)]
-                given = lay(given, _without_teacher(sets) if alone else sets)
-                given = lay(given, _without_teacher(settings.items()) if alone else settings.items())
-                if not alone and _reads_no_labels(make_experiment(given)):
-                    given = overlay(given, {"method": {"labels": "withhold"}})
-                yield Cell(whole, given, make_experiment(given), None if alone else teacher)
+                given = overlay({"method": "distill"}, inherited, students.experiment)
+                given = lay(given, chain.from_iterable(value.sets for value in combination))
+                cell = _student(whole, lay(given, settings.items()), teacher)
             except InputError as error:
                 raise InputError(f"the student {called(whole)}: {error}") from None
+            if cell is not None:
+                found = True
+                yield cell
+    if not found:
+        raise InputError("the study's `students` make no experiment: `labels-only` needs the label mode `use`")
 
 
-def _chosen(cell: Cell, only: Mapping[str, Sequence[str]]) -> bool:
-    return all(cell.labels[axis] in labels for axis, labels in only.items())
+def _student(labels: dict[str, str], given: dict[str, Any], teacher: Cell) -> Cell | None:
+    """One student; None for a control of one that learns from nothing but labels."""
+    experiment = make_experiment(given)
+    settings = experiment.method.settings
+    assert isinstance(settings, DistillationSettings)
+    objective = objective_of(experiment)
+    if not objective.least_teachers and settings.labels != "use":
+        return None
+    taught = Taught(objective.name, settings.labels, objective.hard_label_weight)
+    if settings.labels != "use" or "labels" not in objective.reads:
+        given = overlay(given, {"method": {"labels": "withhold"}})
+    return Cell(labels, given, make_experiment(given), teacher, taught)
 
 
-def _reads_no_labels(experiment: Experiment) -> bool:
-    """Whether labels or none make no difference to what is computed."""
+def objective_of(experiment: Experiment) -> Objective:
+    """As configured, label mode aside."""
     assert experiment.objective is not None
-    assert isinstance(experiment.method.settings, DistillationSettings)
-    objective = objectives[experiment.objective.name](experiment.objective.settings)
-    mode = experiment.method.settings.labels
-    return mode != "use" or "labels" not in objective.reads
+    return objectives[experiment.objective.name](experiment.objective.settings)
 
 
-def _without_teacher(sets: Iterable[Assignment]) -> list[Assignment]:
-    """A labels-only student is trained as on pooled data: what it has no setting for does not concern it."""
-    return [
-        (key if key in Experiment.model_fields or key.endswith("?") else f"{key}?", value)
-        for key, value in sets
-        if key != OBJECTIVE
-    ]
+def _check_only(only: Mapping[str, Sequence[str]], teachers: Sequence[Cell]) -> None:
+    for axis, labels in only.items():
+        known = {cell.labels[axis] for cell in teachers}
+        for label in labels:
+            if label not in known:
+                raise InputError(f"only: no teacher's {axis} is {label!r}: {did_you_mean(label, known)}")

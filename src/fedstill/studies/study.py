@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -20,11 +21,11 @@ from fedstill.studies.board import Board
 from fedstill.studies.crew import Crew, Lesson, crew_size
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
-from fedstill.studies.results import Labels, Results, Row, class_counts, correct_by, figures_of
+from fedstill.studies.results import Labels, Pupil, Results, Row, class_counts, correct_by, figures_of
 from fedstill.studies.students import expand_students
 from fedstill.studies.table import Table, make_table
 from fedstill.studies.tally import Tally, Watcher
-from fedstill.studies.worker import Place
+from fedstill.studies.worker import Place, forget_data
 
 STUDENTS = "students."  # what a setting of the second stage begins with
 _PATIENCE = 0.5  # seconds between looks at runs that another process is working on
@@ -57,6 +58,7 @@ class Study:
         self.data_root = None if data_root is None else Path(data_root)
         self.device = device
         self.recipe: Recipe = recipe_by(recipe, preset, variant)
+        self.called = recipe if isinstance(recipe, str) else self.recipe.name
         self.given = given = dict(settings or {})
         self.layers = {"preset": preset, "variant": variant}
         students = self.recipe.students
@@ -77,15 +79,16 @@ class Study:
 
     @property
     def title(self) -> str:
-        """The recipe's name with its layers, for file names."""
-        return "-".join([self.recipe.name, *(layer for layer in self.layers.values() if layer)])
+        """The recipe's name with its layers, and a trace of the user's own settings, for file names."""
+        own = blake2b(json.dumps(self.given, sort_keys=True).encode(), digest_size=3).hexdigest() if self.given else ""
+        return "-".join(filter(None, [self.recipe.name, *self.layers.values(), own]))
 
     @property
     def command(self) -> str:
         """What to type to run it."""
         layers = [f" --{what} {layer}" for what, layer in self.layers.items() if layer]
         settings = [f" --set {shlex.quote(f'{key}={_spelt(value)}')}" for key, value in self.given.items()]
-        return f"fedstill study {self.recipe.name}{''.join(layers)}{''.join(settings)}"
+        return f"fedstill study {shlex.quote(self.called)}{''.join(layers)}{''.join(settings)}"
 
     def expand(self) -> tuple[Cell, ...]:
         """Every combination as an experiment, in the order written: first those who teach, then their students."""
@@ -111,6 +114,7 @@ class Study:
         """
         size = crew_size(workers)
         self.agenda.check_data()
+        forget_data()
         folder = writable_folder(Path(out))
         ledger = Ledger(folder)
         tally = Tally(ledger, self.agenda.jobs, size, retry_failed)
@@ -218,15 +222,21 @@ class Study:
             "failures": failures,
             "refused": refused,
             "test_counts": counts,
+            "pupils": {
+                tuple(cell.labels.values()): Pupil(cell.taught, cell.experiment.data, str(cell.experiment.model))
+                for cell in cells
+                if cell.taught is not None
+            },
         }
 
-    def identities(self, out: str | Path = "runs") -> dict[Labels, str | None]:
-        """The identity of every cell's run, by the cell's labels; a student's only once its teacher is there."""
+    def identities(self, out: str | Path = "runs") -> list[dict[Labels, str | None]]:
+        """Stage by stage the identity of every cell's run, by labels; a student's only once its teacher is there."""
         ledger = Ledger(Path(out))
-        return {
-            tuple(cell.labels.values()): None if job is None else ledger.identity(job)
-            for cell, job in self.agenda.cells
-        }
+        stages: list[dict[Labels, str | None]] = [{}, {}]
+        for cell, job in self.agenda.cells:
+            stage = stages[cell.teacher is not None]
+            stage[tuple(cell.labels.values())] = None if job is None else ledger.identity(job)
+        return stages
 
     def table(self, out: str | Path = "runs", metric: str = "accuracy") -> Table:
         """The results so far as a table of one metric."""

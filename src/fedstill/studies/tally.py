@@ -64,6 +64,8 @@ class Tally:
             self.ledger.record_failure(job, outcome)
         elif self._look_up(job):
             self.ledger.forget_failure(job)
+        else:
+            self.failures[job] = "it is done, but not where it should be: its data may have changed meanwhile"
 
     def seconds_left(self) -> float | None:
         """From the times of finished runs, of the same method where there are any; None while nothing is known."""

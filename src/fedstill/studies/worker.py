@@ -71,6 +71,11 @@ def _loaded(data: str, root: Path | None) -> Bundle:
     return load(data, root)
 
 
+def forget_data() -> None:
+    """A study begins: files may have changed since the last one in this process."""
+    _loaded.cache_clear()
+
+
 def _outcome(error: Exception | None) -> Outcome:
     match error:
         case None:

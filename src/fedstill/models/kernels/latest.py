@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import local
 from typing import TypeVar
 from weakref import ref
 
@@ -11,8 +12,8 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class Latest:
-    """Remembers what belongs to one tensor, until another one comes or that one is changed."""
+class Latest(local):
+    """Remembers what belongs to one tensor, until another one comes or that one is changed; each thread its own."""
 
     def __init__(self) -> None:
         self.tensor: Callable[[], Tensor | None] = lambda: None

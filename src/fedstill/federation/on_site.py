@@ -1,0 +1,151 @@
+"""Evaluation where the data is: every site scores the models on its own test data, and only sums leave it.
+
+A server in a real deployment has no test data. The sums of all sites give what one place with all the data would: the
+same confusion matrix, and so the same accuracies. Models that clients have of their own are scored where they are, on
+that client's data only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import Dataset
+from fedstill.core.egress import Egress
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, Shape, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.federation.clients import ClientStore
+from fedstill.federation.evaluate import Evaluation, Metrics, models_finite, negative_variances, spread_of
+from fedstill.federation.loop import Errand, Results
+from fedstill.federation.settle import fault
+
+SHARED, OWN = "scores/shared/", "scores/own/"
+_SERVER = "server/"  # the part of the request that makes a client's own model complete
+_MODEL = "model/"
+
+
+class SiteScores(Exchange):
+    """One question to every site: how good are these models on your test data?"""
+
+    name = "evaluate"
+    egress = (Egress("scores/*", "statistics", "test samples by true and predicted class, and the summed loss"),)
+
+    def __init__(self, method: Method, task: Task) -> None:
+        self.method, self.task = method, task
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        models = self.method.models(state)
+        shared = {n: t for name, model in models.items() for n, t in under(f"shared/{name}/", model).items()}
+        own = under(_SERVER, part(state, _MODEL)) if self.method.personal else {}
+        return Message({**shared, **own})
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        if client.test is None or not len(client.test):
+            raise Abstain("it has no test data")
+        scores: dict[str, Tensor] = {}
+        architectures = sorted({name.split("/", 1)[0] for name in request.part("shared/")})
+        for architecture in architectures:
+            model = client.task.build(architecture, request.part(f"shared/{architecture}/"))
+            scores |= under(f"{SHARED}{architecture}/", dict(client.task.score([model], client.test)))
+            client.meter.add(len(client.test))
+        if self.method.personal:
+            state = self.method.personalise(under(_MODEL, request.part(_SERVER)), client.state)
+            own = [] if state is None else [client.task.build(client.profile.architecture, state)]
+            scores |= under(OWN, dict(client.task.score(own, client.test)))
+            client.meter.add(len(client.test) * len(own))
+        return Message(scores)
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        nothing = dict(self.task.score([], cast(Dataset, _NoData())))
+        places = [f"{SHARED}{name}/" for name in self.method.models(state)] + ([OWN] if self.method.personal else [])
+        return {
+            f"{place}{name}": (tuple(tensor.shape), tensor.dtype)
+            for place in places
+            for name, tensor in nothing.items()
+        }
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        return state  # nothing is learnt from it
+
+
+class _NoData:
+    """Stands where no data is needed: scores of no model say how scores are shaped."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class OnSiteEvaluator:
+    """Asks every client each time, whoever was in the round; whom it does not hear from is not in the sums."""
+
+    task: Task
+    streams: Streams
+    rounds: int
+
+    def __call__(
+        self, method: Method, server: Tensors, profiles: Sequence[Profile], store: ClientStore, round: int
+    ) -> Generator[Errand, Results, Evaluation]:
+        exchange = SiteScores(method, self.task)
+        turn = Turn(round, self.rounds, len(profiles), exchange.name, self.streams.at("round", round, exchange.name))
+        requests: dict[int, Message] = {}
+
+        def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
+            for who in profiles:
+                request = exchange.request(server, who, turn)
+                assert request is not None
+                requests[who.id] = request
+                yield who, request, store.load(who.id)
+
+        results = yield Errand(exchange, jobs(), turn)
+        heard = [
+            result
+            for result in results
+            if isinstance(result, Reply)
+            and fault(result.message, requests[result.profile.id], exchange.expect(server, result.profile, Message({})))
+            is None
+        ]
+        heard.sort(key=lambda reply: reply.profile.id)
+        traffic = {
+            "up": sum(reply.message.nbytes for reply in heard),
+            "down": sum(request.nbytes for request in requests.values()),
+        }
+        models = method.models(server)
+        test = self._shared(list(models), heard)
+        personal = self._personal(heard) if method.personal else {}
+        if not models and personal:
+            test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
+        finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0 and not personal.get("non_finite", 0)
+        sites = {"asked": len(requests), "heard": len(heard), **traffic}
+        return Evaluation(test, {}, personal, {}, negative_variances(self.task, models), finite, sites)
+
+    def truth(self) -> None:
+        """Labels of test samples do not leave a site."""
+
+    def predictions(self, models: Mapping[str, Tensors]) -> None:
+        """Nor does what is said of each of them."""
+
+    def _shared(self, architectures: Sequence[str], heard: Sequence[Reply]) -> Metrics:
+        each = [
+            self.task.summarise(_sums([reply.message.part(f"{SHARED}{name}/") for reply in heard]))
+            for name in architectures
+            if heard
+        ]
+        return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
+
+    def _personal(self, heard: Sequence[Reply]) -> Metrics:
+        """Each on its own test data."""
+        scores = [reply.message.part(OWN) for reply in heard]
+        metrics = [self.task.summarise(one) for one in scores if int(one["confusion"].sum())]
+        return spread_of(metrics, [one["accuracy"] for one in metrics])
+
+
+def _sums(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([one[name] for one in parts]).sum(dim=0) for name in parts[0]}

@@ -1,0 +1,95 @@
+"""Evaluation at the sites: their sums are what one place with all test data would find, and nothing else leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedstill
+from fedstill.config import make_experiment
+from fedstill.core.errors import InputError
+from fedstill.core.message import Message
+from fedstill.core.protocols import Client
+from fedstill.federation.manifest import egress_manifest
+from fedstill.federation.on_site import SiteScores
+from fedstill.federation.plan import make_plan
+
+SMALL: dict[str, Any] = {
+    "data": "digits",
+    "model": "cnn-bn",
+    "clients": 3,
+    "rounds": 2,
+    "partition": {"name": "dirichlet", "alpha": 0.5},
+    "training": {"epochs": 1, "batch": 64},
+}
+
+
+def both(method: str, tmp_path: Path, **settings: Any) -> list[fedstill.Run]:
+    return [
+        fedstill.run({**SMALL, "method": method, "evaluation": where, **settings}, out=tmp_path)
+        for where in ("central", "on-site")
+    ]
+
+
+def test_the_sums_of_all_sites_are_the_whole(tmp_path: Path) -> None:
+    """The same models, the same accuracies to the last bit; losses are sums in another order."""
+    central, on_site = both("fedavg", tmp_path)
+    assert central.path != on_site.path
+    assert central.sha256 == on_site.sha256
+    for one, other in zip(central.journal, on_site.journal, strict=True):
+        for name in ("accuracy", "class_accuracy", "constant", "non_finite"):
+            assert one["metrics"][name] == other["metrics"][name]
+        assert one["metrics"]["loss"] == pytest.approx(other["metrics"]["loss"], rel=1e-6)
+        assert one["bytes"] == other["bytes"], "what evaluation costs is counted apart"
+        assert (other["sites"]["asked"], other["sites"]["heard"]) == (3, 3)
+        assert 0 < other["sites"]["up"] < other["sites"]["down"]
+    assert on_site.predictions() is None
+    assert on_site.test_labels is None
+
+
+@pytest.mark.parametrize("method", ["fedbn", "ditto", "local-only"])
+def test_own_models_are_scored_where_they_are(method: str, tmp_path: Path) -> None:
+    """On each client's test data: at most as many samples as it has, and never another's model."""
+    central, on_site = both(method, tmp_path)
+    assert central.sha256 == on_site.sha256
+    personal = on_site.journal[-1]["personal"]
+    assert personal["clients"] == 3
+    assert personal["mean"] == personal["own_mean"]
+    assert 0 <= personal["min"] <= personal["mean"] <= personal["max"] <= 1
+
+
+@pytest.mark.parametrize("engine", ["wire", "processes"])
+def test_engines_agree(engine: str, tmp_path: Path) -> None:
+    given = {**SMALL, "method": "fedbn", "evaluation": "on-site"}
+    runs = [fedstill.run(given, engine=name, out=tmp_path / name) for name in ("in-process", engine)]
+    names = ("journal.jsonl", "result.json")
+    assert all((runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes() for name in names)
+
+
+def test_a_site_that_lies_about_its_scores_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = SiteScores.reply
+
+    def lying(self: SiteScores, client: Client, request: Message, turn: Any) -> Message:
+        honest = reply(self, client, request, turn)
+        if client.profile.id:
+            return honest
+        return Message({name: tensor.double() for name, tensor in honest.items()})
+
+    monkeypatch.setattr(SiteScores, "reply", lying)
+    run = fedstill.run({**SMALL, "method": "fedavg", "evaluation": "on-site"}, out=tmp_path)
+    assert [record["sites"]["heard"] for record in run.journal] == [2, 2]
+
+
+def test_the_manifest_tells_what_leaves_for_it() -> None:
+    plan = make_plan(make_experiment({**SMALL, "method": "fedavg", "evaluation": "on-site"}))
+    manifest = egress_manifest(plan)
+    (line,) = [line for line in manifest["leaves"] if line["exchange"] == "evaluate"]
+    assert (line["kind"], line["tensors"], line["bytes"]) == ("statistics", 3, 10 * 10 * 8 + 8 + 8)
+    assert "at the sites" in manifest["evaluation"]
+
+
+def test_what_needs_the_servers_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="validation share is cut on the server"):
+        both("fedavg", tmp_path, validation=0.1)
