@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedstill.audit import Evidence, RoundFacts, Student, Teacher, judge
+from fedstill.audit import Evidence, RoundFacts, Score, Student, Teacher, judge
 from fedstill.audit.conditions import TOPICS, checked_conditions, met
 from fedstill.audit.verdicts import Audit, Finding
 from fedstill.core.errors import InputError
@@ -56,11 +56,11 @@ def test_a_teacher_that_is_not_finite_and_why() -> None:
     made = changed(evidence(GOOD), "b", score=None, rounds=history, buffers="as-parameters")
     found = finding(made, "non-finite-teacher")
     assert found.severity == "serious"
-    assert "negative in 6 of nine rounds" in found.evidence
+    assert "negative in 6 of 9 rounds" in found.evidence
     assert "as-parameters" in found.evidence
     assert "recalibrate" in found.advice
     found = finding(made, "non-finite-rounds")
-    assert (found.severity, "six rounds of 9; the first is round 1" in found.evidence.lower()) == ("serious", True)
+    assert (found.severity, "6 of 9 rounds; the first is round 1" in found.evidence) == ("serious", True)
     # Early trouble that passed is less, and without BatchNorm it has another cause.
     passed = changed(evidence(GOOD), "b", rounds=rounds((False, 1.0, 0.0), (True, 0.5, 0.0)))
     found = finding(passed, "non-finite-rounds")
@@ -123,7 +123,9 @@ def test_a_ranking_within_the_noise() -> None:
     noisy = {"a": [80, 83.75, 63.75], "b": [60, 75, 78.75], "c": [30, 31, 32]}
     found = finding(evidence(noisy), "noise-teachers")
     assert "a leads b by 4.6\u00a0points" in found.evidence
-    assert "1 of two steps" in found.evidence
+    assert "1 of 2 steps in the ranking" in found.evidence
+    alone = evidence({name: noisy[name] for name in "ab"})
+    assert "step" not in finding(alone, "noise-teachers").evidence  # there is but one, and it was named
     assert "noise-teachers" not in topics(evidence(GOOD))
     # Noise among the others does not matter to who is first.
     assert "noise-teachers" not in topics(evidence({"a": [90, 91, 92], "b": [70, 71, 78], "c": [69, 74, 72]}))
@@ -152,6 +154,9 @@ def test_terms_that_do_nothing() -> None:
     assert "Hint is 0.050\u00a0% of soft-targets" in found.evidence
     assert "soft-targets alone" in found.evidence
     assert "idle-term" not in topics(with_students(made, terms={"soft-targets": 1.2, "hint": 0.02}))
+    assert "idle-term" not in topics(with_students(made, terms={"soft-targets": 0.0, "hint": 0.0}))
+    broken = with_students(made, terms={"soft-targets": 1.2, "hint": float("nan"), "far": float("inf")})
+    assert "idle-term" not in topics(broken)
 
 
 def test_label_free_students_that_know_too_much() -> None:
@@ -208,6 +213,30 @@ def test_recovery_from_a_teacher_that_knows_nothing() -> None:
     assert "recovery" not in topics(evidence({**teachers, "b": [50, 51, 52]}, cells, weights={"o": 0.5}))
 
 
+def test_seeds_too_far_apart_are_no_collapse() -> None:
+    """90, 50 and 90 are 76.7 -+ 57.4 (t interval): the word is chance, but such a mean is no chance level of 25 %.
+
+    With a threshold of 18 points, three times that above 25 % is 79 %, and the mean is near again.
+    """
+    cells = grid("ab", o=[97, 98, 99])
+    made = evidence({"a": [60, 61, 62], "b": [90, 50, 90]}, cells, weights={"o": 0.5})
+    (one,) = [verdict for verdict in judge(made).teachers if verdict.teacher == "b"]
+    assert one.word == "chance"
+    assert one.why.startswith("Its seeds differ too much to tell, from 50.00\u00a0% to 90.00\u00a0%")
+    assert "recovery" not in topics(made)
+    found = finding(made, "chance-teacher")
+    assert "cannot be told from the chance level" in found.title
+    assert "recovery" in {one.topic for one in judge(evidence({"b": [25, 26, 28]}, cells, weights={"o": 0.5})).findings}
+    (near,) = [verdict for verdict in judge(made, 0.18).teachers if verdict.teacher == "b"]
+    assert near.why.startswith("Its interval reaches the chance level")
+
+
+def test_few_test_samples_are_no_collapse_either() -> None:
+    """Three of five right: Wilson's interval begins at 23 %, below the chance level of 40 %."""
+    (one,) = judge(evidence({"a": [60]}, counts=(2, 1, 1, 1))).teachers
+    assert (one.word, one.why.startswith("There are too few test samples to tell")) == ("chance", True)
+
+
 def board(first: float) -> Evidence:
     """Thirteen students of a teacher at chance, one objective each, and as many of a sound one."""
     teachers = {"good": [60, 61, 62], "bad": [25, 25, 25]}
@@ -221,6 +250,10 @@ def test_a_leaderboard_of_collapsed_teachers() -> None:
     # 81.45 down by tenths against 81.2 down by tenths: 81.45, 81.35, 81.25 | 81.2, 81.15, ... alternate.
     assert finding(board(81.45), "leaderboard").evidence.startswith("7 of the best 12 students")
     assert "leaderboard" not in topics(board(50))
+    wide = board(95)
+    unsure = dict(zip("012", (0.9, 0.5, 0.9), strict=True))
+    teachers = [replace(one, score=Score(unsure[one.seed])) if one.name == "bad" else one for one in wide.teachers]
+    assert "leaderboard" not in topics(replace(wide, teachers=tuple(teachers)))
 
 
 def test_equals_share_a_place_on_the_leaderboard() -> None:
@@ -230,6 +263,22 @@ def test_equals_share_a_place_on_the_leaderboard() -> None:
     cells |= {("bad", "o0"): [99.0] * 3, ("good", "best"): [99.0] * 3}
     made = evidence(teachers, cells, weights={"o0": 0.5})
     assert finding(made, "leaderboard").evidence.startswith("1 of the best 2 students")
+    first = {**cells, ("good", "best"): [94.0] * 3}
+    assert finding(evidence(teachers, first), "leaderboard").evidence.startswith("The best student had such a teacher")
+
+
+def test_masked_pairs_are_counted_among_those_that_read_labels() -> None:
+    """Two teachers; o reads labels and is masked twice, p and q read none: 2 of 2, and not 2 of 6."""
+    high, low = [90, 91, 92], [40, 41, 42]
+    labelled, free = grid("ab", o=high, p=low, q=low), grid("ab", o=low, p=low)
+    made = evidence({"a": [60, 61, 62], "b": low}, labelled, free, weights={"o": 0.5, "p": 0.0, "q": 0.0})
+    assert finding(made, "masked").evidence.startswith("In 2 of 2 pairs whose objective reads labels the labels added")
+    partly = {**grid("ab", o=high), ("a", "r"): [60, 61, 62], ("b", "r"): low}
+    bare = evidence({"a": [60, 61, 62], "b": low}, partly, grid("a", o=low))
+    assert finding(bare, "masked").evidence.startswith("In the only pair that could be judged the labels added")
+    # A control that shows masking is believed, whatever the objective is said to read.
+    odd = evidence({"a": [60, 61, 62]}, grid("a", o=high, p=low), grid("a", o=low, p=low), weights={"o": 0.0, "p": 0.0})
+    assert finding(odd, "masked").evidence.startswith("In the only pair whose objective reads labels")
 
 
 def test_what_is_not_there() -> None:

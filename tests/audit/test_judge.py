@@ -142,6 +142,17 @@ def test_synergy_and_recovery() -> None:
     assert only(evidence({"t": [60] * 3}, {PAIR: [80] * 3})).synergy is None
 
 
+def test_synergy_is_against_a_students_own_labels_only_student() -> None:
+    """Student 80, teacher 60. Own 70, 72 and a shared 77 for the third seed: 73, synergy 7; all shared: 80 - 77."""
+    made = evidence({"t": [60] * 3}, {PAIR: [80] * 3}, alone={seed: Score(0.77) for seed in "012"})
+    assert only(made).synergy == pytest.approx(0.03)
+    own = (Score(0.70), Score(0.72), None)
+    students = tuple(replace(one, alone=score) for one, score in zip(made.students, own, strict=True))
+    assert only(replace(made, students=students)).synergy == pytest.approx(0.07)
+    assert only(replace(made, students=students, alone={})).synergy == pytest.approx(0.09)
+    assert only(replace(made, alone={"9": Score(0.75)})).synergy == pytest.approx(0.05)  # of another seed
+
+
 def test_ceilings_are_means_over_seeds() -> None:
     made = evidence({"t": [60] * 2}, {PAIR: [80] * 2}, facts={"ceilings": {"vanilla": 0.7}})
     made = replace(made, teachers=(made.teachers[0], replace(made.teachers[1], ceilings={"vanilla": 0.5})))
@@ -246,3 +257,30 @@ def test_what_cannot_be_audited() -> None:
         judge(Evidence("empty", "", (), ()))
     with pytest.raises(InputError, match="between 0 and 100 points"):
         judge(evidence({"t": [60]}), 0.0)
+
+
+@pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan"), float("inf")], ids=["high", "low", "nan", "inf"])
+@pytest.mark.parametrize("where", ["teacher", "labelled", "free", "alone", "own", "recalibrated", "ceiling"])
+def test_accuracies_that_cannot_be_are_refused_in_a_sentence(where: str, wrong: float) -> None:
+    made = one_seed(answers(90), answers(30), counts=(50, 50))
+    (teacher,), (labelled, free) = made.teachers, made.students
+    score = Score(wrong)
+    damaged = {
+        "teacher": replace(made, teachers=(replace(teacher, score=score),)),
+        "labelled": replace(made, students=(replace(labelled, score=score), free)),
+        "free": replace(made, students=(labelled, replace(free, score=score))),
+        "alone": replace(made, alone={"0": score}),
+        "own": replace(made, students=(replace(labelled, alone=score), free)),
+        "recalibrated": replace(made, teachers=(replace(teacher, recalibrated=wrong),)),
+        "ceiling": replace(made, teachers=(replace(teacher, ceilings={"vanilla": wrong}),)),
+    }
+    with pytest.raises(InputError, match=r"one is damaged: the .* is \S+, and not from 0 to 1"):
+        judge(damaged[where])
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"), [((0, 0), "test set is empty"), ((5, -3), "a class has -3 test samples")], ids=["none", "minus"]
+)
+def test_class_counts_that_cannot_be(counts: tuple[int, ...], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        judge(one_seed(answers(90), answers(30), counts=counts))

@@ -26,13 +26,34 @@ def first(*given: object, **more: object) -> str:
 
 def test_the_first_sentence_with_controls() -> None:
     masked = told(FLAT, {**RISING, ("a", "o"): [85, 91, 92]})
-    assert masked.startswith("Labels hide the teacher: in 2 of three pairs")
+    assert masked.startswith("Labels hide the teacher: in 2 of 3 pairs of teacher and objective the student")
     assert "c with o reaches 91.33 % with labels and 41.33 % without" in masked
-    assert "In one pair the seeds or test samples do not suffice to tell." in masked
+    assert "In 1 of 3 pairs the seeds or test samples do not suffice to tell." in masked
     faithful = told(RISING, RISING)
-    assert faithful.startswith("Students are what their teachers made them: in all three pairs")
+    assert faithful.startswith(
+        "Students are what their teachers made them: in all 3 pairs of teacher and objective the labels added"
+    )
     unsure = told(RISING, {**RISING, ("a", "o"): [50, 81, 99]})
-    assert unsure.startswith("No masking was shown, and 2 of three pairs are faithful to the teacher.")
+    assert unsure.startswith("No masking was shown, and 2 of 3 pairs of teacher and objective are faithful")
+    one = {("a", "o"): [80, 81, 83]}
+    assert told(one, one).startswith("Students are what their teachers made them: in the only pair")
+    assert told(one, {("a", "o"): [50, 81, 99]}).startswith("Neither masking nor the lack of it was shown: in the only")
+    assert told(RISING, {**RISING, ("a", "o"): [50, 81, 99], ("b", "o"): [30, 62, 70]}).startswith(
+        "No masking was shown, and 1 of 3 pairs of teacher and objective is faithful"
+    )
+
+
+def test_pairs_that_read_no_labels_are_not_counted() -> None:
+    """Three pairs of o, which reads labels, and as many of p, which does not; crd has no control."""
+    names, low = "abc", [40, 41, 42]
+    labelled = {**FLAT, **{(name, "p"): low for name in names}}
+    free = {(name, objective): low for name in names for objective in "op"}
+    made = evidence(TEACHERS, labelled, free, weights={"o": 0.5, "p": 0.0})
+    assert (
+        judge(made).summary[0].startswith("Labels hide the teacher: in 3 of 3 pairs whose objective reads labels the")
+    )
+    more = evidence(TEACHERS, {**labelled, ("a", "r"): low}, free, weights={"o": 0.5, "p": 0.0})
+    assert "in 3 of 3 pairs whose objective reads labels and that could be judged" in judge(more).summary[0]
 
 
 def test_the_first_sentence_without_controls() -> None:
@@ -47,7 +68,14 @@ def test_the_first_sentence_without_controls() -> None:
 def test_teachers_are_named_by_what_is_wrong_with_them() -> None:
     assert "No teacher is at the chance level of 25.00 % (three teachers)." in told(RISING)
     fallen = told(RISING, teachers={**TEACHERS, "c": [25, 25, 25], "d": [24, 25, 27]})
-    assert "Of four teachers, 2 are no better than chance: c (constant) and d (chance)." in fallen
+    assert "2 of 4 teachers are no better than chance: c (constant) and d (chance)." in fallen
+    assert "1 of 3 teachers is no better than chance: c (constant)." in told(
+        RISING, teachers={**TEACHERS, "c": [25, 25, 25]}
+    )
+    wide = told(RISING, teachers={**TEACHERS, "c": [90, 50, 90]})
+    assert "no better than chance" not in wide
+    assert "No teacher is at the chance level" not in wide
+    assert "c cannot be told from the chance level of 25.00 %, although its mean is far above it." in wide
     made = evidence(TEACHERS, facts={"recalibrated": 0.95})
     assert "stale in a, b and c" in judge(made).summary[-1]
 

@@ -75,6 +75,26 @@ def test_percent_or_share(read: Read) -> None:
     assert accuracies(f"{HEAD}\na,o,1,50%\n") == [0.5]
 
 
+def test_a_percent_sign_says_percent(read: Read) -> None:
+    """Without a value above 1, too: 0.9 % of 100 is no share of 90 %."""
+
+    def accuracies(text: str, **unit: str) -> list[float]:
+        return [one.score.accuracy for one in read(text, **unit).students if one.score]
+
+    assert accuracies(f"{HEAD}\na,o,1,0.9%\n") == pytest.approx([0.009])
+    assert accuracies(f"{HEAD}\na,o,1,0.9 %\na,o,2,0.5\n") == pytest.approx([0.009, 0.005])
+    made = read(f"{HEAD},teacher_accuracy\na,o,1,0.9,0.50 %\n")
+    assert made.students[0].score is not None
+    assert made.students[0].score.accuracy == pytest.approx(0.009)
+    assert made.precision == pytest.approx(0.00005)
+    for head in ("accuracy (%)", "accuracy %", "accuracy_[%]", "Accuracy(%)"):
+        assert accuracies(f"teacher,objective,seed,{head}\na,o,1,0.9\n") == pytest.approx([0.009])
+    with pytest.raises(InputError, match="with a percent sign, so they cannot be shares"):
+        read(f"{HEAD}\na,o,1,0.9%\n", unit="share")
+    with pytest.raises(InputError, match="hard_label_weight is '50%', which is not a number"):
+        read(f"{HEAD},hard_label_weight\na,o,1,50,50%\n")
+
+
 def test_other_separators_and_marks(read: Read) -> None:
     expected = read(f"{HEAD}\na,o,1,50\n").students
     assert read(f"\ufeff{HEAD}\r\na,o,1,50\r\n\r\n").students == expected

@@ -116,6 +116,25 @@ def test_a_study_or_a_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "* over test samples, not seeds" in lines
 
 
+def test_a_table_needs_no_option(call: Call) -> None:
+    assert call("audit", "masked.csv", "--classes", "4") == call("audit", "--csv", "masked.csv", "--classes", "4")
+    Path("masked.csv").rename("MASKED.CSV")
+    assert call("audit", "MASKED.CSV", "--fail-on", "masked")[0] == 3
+
+
+def test_a_page_that_is_a_folder_is_refused_before_any_work(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_work(*_: object) -> None:
+        raise AssertionError("the table was read")
+
+    monkeypatch.setattr("fedstill.audit.table.read_table", at_work)
+    Path("pages").mkdir()
+    code, out, err = call("audit", "masked.csv", "--html", "pages")
+    assert (code, out) == (2, "")
+    assert "pages is a folder: name the page in it, for instance pages/report.html" in err
+    assert len(err.strip().splitlines()) == 1
+    assert "cannot write to the folder masked.csv" in call("audit", "masked.csv", "--html", "masked.csv/page.html")[2]
+
+
 MISTAKES = [
     (["audit"], "name a study's results"),
     (["audit", "runs", "--csv", "masked.csv"], "only one of them"),

@@ -43,6 +43,31 @@ def test_runs_without_a_study_have_a_page_too(call: Call) -> None:
     assert code == 0, err
     assert "page.html" in out.replace("\n", "")
     assert "centralised" in Path("page.html").read_text()
+    Path("pages").mkdir()
+    code, _, err = call("report", "runs", "--out", "pages")
+    assert (code, "pages is a folder" in err) == (2, True)
     code, _, err = call("report", "nowhere")
     assert code == 2
     assert "there is no finished run in nowhere" in err
+
+
+TEACHERS_ALONE = """
+about: Two methods, and nobody who learns from them.
+experiment: {data: digits, model: mlp, clients: 2, rounds: 1, training: {epochs: 1, batch: 64}}
+grid: {method: [fedavg, fedprox], seed: [7]}
+"""
+
+
+def test_of_a_study_without_students_the_runs_are_reported(call: Call) -> None:
+    Path("small.yaml").write_text(TEACHERS_ALONE)
+    assert call("study", "small.yaml", "--results", "runs/small.json", "--quiet")[0] == 0
+    code, _, err = call("report", "runs", "--out", "page.html")
+    assert (code, err) == (0, "")
+    page = Path("page.html").read_text()
+    assert "fedavg" in page
+    assert "fedprox" in page
+    # Named by itself, or without its runs, there is nothing to audit in it.
+    assert "has no students" in call("report", "runs/small.json")[2]
+    Path("bare").mkdir()
+    Path("runs/small.json").rename("bare/small.json")
+    assert "has no students" in call("report", "bare")[2]

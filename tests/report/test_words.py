@@ -89,6 +89,12 @@ def test_trouble_is_told(make_run: MakeRun) -> None:
     assert "The model of “rough” was not finite after round 3" in text
 
 
+def test_one_lost_reply_was_lost(make_run: MakeRun) -> None:
+    gone = [{"client": 0, "reason": "dropped", "detail": ""}]
+    text = told(rough=make_run(lines={0: {"accepted": [1, 2, 3], "lost": gone}}))
+    assert "1 of 12 replies was lost." in text
+
+
 def test_a_run_that_fell_back_and_one_without_accuracy(make_run: MakeRun) -> None:
     assert "“fell” had been 30.0 points better in round 2." in told(fell=make_run(accuracies=(0.5, 0.9, 0.6)))
     silent = make_run(accuracies=(0.5,))

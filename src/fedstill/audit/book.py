@@ -89,9 +89,15 @@ class Book:
     def own_control(self, pair: Pair) -> bool:
         return not self.free.get(pair) and self.weight(pair[1]) == 0
 
-    def alone(self) -> float | None:
-        """The mean labels-only student."""
-        return mean(self.evidence.alone.values())
+    def alone(self, pair: Pair) -> float | None:
+        """The mean labels-only student that a pair's labelled students are held against, seed by seed.
+
+        Each may have one of its own. Where no seed has one, all labels-only students there are stand in.
+        """
+        shared = self.evidence.alone
+        students = [one for one in self.labelled.get(pair, {}).values() if one.score is not None]
+        found = [one.alone if one.alone is not None else shared.get(one.seed) for one in students]
+        return mean([score for score in found if score is not None] or shared.values())
 
     def equals_a_class(self, scores: Iterable[Score]) -> bool:
         """Whether accuracies are, in every seed, what always answering one class would get."""

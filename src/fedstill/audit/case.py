@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedstill.audit.book import Book
+from fedstill.audit.teachers import FAR, cannot_tell, is_collapsed
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, TeacherVerdict
 
-NO_BETTER = ("non-finite", "constant", "chance")
-FAR = 3  # so many times the threshold is far
 LEADERS = 12
-NAMED = 4  # how many examples a sentence gives
+JUDGED = ("masked", "faithful", "inconclusive")
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,29 @@ class Case:
     @property
     def collapsed(self) -> dict[str, TeacherVerdict]:
         """Teachers that are no better than chance, by name."""
-        return {one.teacher: one for one in self.teachers if one.word in NO_BETTER}
+        return {one.teacher: one for one in self.teachers if is_collapsed(one, self.book.chance, self.delta)}
+
+    @property
+    def untold(self) -> list[TeacherVerdict]:
+        """Teachers that cannot be told from chance, although their means are far above it."""
+        return [one for one in self.teachers if cannot_tell(one, self.book.chance, self.delta)]
 
     def reads_labels(self, pair: PairVerdict) -> bool:
-        """False only where the objective is known to give labels no weight."""
-        return self.book.weight(pair.objective) != 0
+        """False only where the objective is known to give labels no weight, and no control shows otherwise."""
+        return self.book.weight(pair.objective) != 0 or pair.word == "masked"
+
+    @property
+    def judged(self) -> list[PairVerdict]:
+        """Pairs that masking can be looked for in: their objective reads labels, and they have a control."""
+        return [pair for pair in self.pairs if pair.word in JUDGED and self.reads_labels(pair)]
+
+    @property
+    def judged_are(self) -> str:
+        """What tells the pairs that are judged from the others, to be said after their number."""
+        reading = [pair for pair in self.pairs if self.reads_labels(pair)]
+        said = ["whose objective reads labels"] if len(reading) < len(self.pairs) else []
+        said += ["that could be judged"] if len(self.judged) < len(reading) else []
+        return " and ".join(said) or "of teacher and objective"
 
     def recovered(self) -> Iterator[PairVerdict]:
         """Students with labels that are far above a teacher that is no better than chance, the farthest first."""
@@ -43,6 +60,12 @@ class Case:
         known = {(pair.teacher, pair.objective): pair for pair in self.pairs}
         ordered = sorted(gaps, key=lambda name: -gaps[name])
         return (known[name] for name in ordered if gaps[name] > FAR * self.delta)
+
+    def crowned(self) -> tuple[list[PairVerdict], list[PairVerdict]]:
+        """The best students, and those among them whose teachers are no better than chance; none of a few pairs."""
+        top = leaders([pair for pair in self.pairs if pair.recovery is not None])
+        fallen = [pair for pair in top if pair.teacher in self.collapsed]
+        return top, fallen if len(self.pairs) > LEADERS else []
 
 
 def leaders(pairs: Sequence[PairVerdict], size: int = LEADERS) -> list[PairVerdict]:
@@ -60,18 +83,3 @@ def leaders(pairs: Sequence[PairVerdict], size: int = LEADERS) -> list[PairVerdi
             break
         chosen += group
     return chosen
-
-
-def named(names: Sequence[str], most: int = NAMED) -> str:
-    """The first few of a list, and how many more there are.
-
-    >>> named(["a", "b", "c"], most=2)
-    'a, b and 1 more'
-    """
-    if len(names) <= most:
-        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
-def called(pair: PairVerdict) -> str:
-    return f"{pair.teacher} with {pair.objective}"

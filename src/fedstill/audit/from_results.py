@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedstill.audit.evidence import Evidence, RoundFacts, Score, Student, Teacher
+from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.distillation import objectives
 from fedstill.federation.result import Run
@@ -14,7 +15,6 @@ from fedstill.methods import methods
 from fedstill.studies.grid import SEED
 from fedstill.studies.results import Labels, Pupil, Results, Row, figures_of, unpacked
 
-NOT_ASSESSABLE = "not assessable"
 OBJECTIVE = "objective"
 _FIGURE = {"last": "accuracy", "best": "best", "selected": "selected"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedstill.audit.book import Book
 from fedstill.audit.case import Case
+from fedstill.audit.damage import refuse_damaged
 from fedstill.audit.evidence import Evidence
 from fedstill.audit.findings import findings
 from fedstill.audit.objectives import objective_verdict
@@ -22,6 +23,7 @@ def judge(evidence: Evidence, delta: float = DELTA) -> Audit:
         raise InputError(f"the threshold must lie between 0 and 100 points, and not be {100 * delta:g}")
     if not evidence.teachers and not evidence.students:
         raise InputError(f"there is nothing to audit in {evidence.name}: no teacher and no student")
+    refuse_damaged(evidence)
     book = Book(evidence)
     pairs = tuple(pair_verdict(book, pair, delta) for pair in book.pairs)
     case = Case(

@@ -12,9 +12,8 @@ from fedstill.audit.book import Book, Pair, mean
 from fedstill.audit.evidence import Score, Seed
 from fedstill.audit.statistics import paired_bootstrap, t_interval, unpaired_interval
 from fedstill.audit.teachers import ENOUGH_SEEDS
-from fedstill.audit.verdicts import Interval, PairVerdict, StudentWord
+from fedstill.audit.verdicts import NOT_ASSESSABLE, Interval, PairVerdict, StudentWord
 
-NOT_ASSESSABLE = "not assessable"
 ROUNDING = 1e-9  # a difference of exactly the threshold stays one
 
 
@@ -24,7 +23,7 @@ def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
     both = [seed for seed in labelled if seed in free]
     masking = fmean(labelled[seed].accuracy - free[seed].accuracy for seed in both) if both else None
     interval = masking_interval(book, pair, both)
-    reached, taught, alone = mean(labelled.values()), book.teacher_mean(pair[0]), book.alone()
+    reached, taught, alone = mean(labelled.values()), book.teacher_mean(pair[0]), book.alone(pair)
     return PairVerdict(
         *pair,
         word=_word(book, pair, interval, delta),
@@ -78,7 +77,7 @@ def _word(book: Book, pair: Pair, interval: Interval | None, delta: float) -> St
     if not book.labelled_scores(pair):
         return "no student"
     if any(student.missing == NOT_ASSESSABLE for student in book.free.get(pair, {}).values()):
-        return "not assessable"
+        return NOT_ASSESSABLE
     if not book.free_scores(pair):
         return "no control"
     if interval is None or (interval.how == "none" and not book.own_control(pair)):

@@ -7,14 +7,15 @@ from itertools import pairwise
 from math import sqrt
 from statistics import fmean, stdev, variance
 
-from fedstill.audit.case import Case, named
+from fedstill.audit.case import Case
 from fedstill.audit.evidence import Seed
 from fedstill.audit.statistics import t_interval
 from fedstill.audit.teachers import ENOUGH_SEEDS
+from fedstill.audit.terms import idle_terms, parts, students_with_terms, term_sizes
 from fedstill.audit.verdicts import Finding
+from fedstill.audit.words import named, part
 from fedstill.core.numbers import capital, count, points, share
 
-IDLE = 0.01  # of the largest term
 BySeed = Mapping[Seed, float]
 
 
@@ -64,13 +65,13 @@ def _noise(what: str, results: Mapping[str, BySeed]) -> Iterator[Finding]:
     gap = fmean(results[first].values()) - fmean(results[second].values())
     noise = sqrt(fmean(variance(values.values()) for values in results.values() if len(values) > 1))
     equal = sum(not told for told in apart)
+    rest = f" {part(equal, len(apart), 'step')} in the ranking cannot be told from noise." if len(apart) > 1 else ""
     yield Finding(
         "warning" if what == "teacher" else "note",
         f"noise-{what}s",
         f"Which {what} is best is noise",
         f"{first} leads {second} by {points(gap)}, which the seeds do not support; results of one {what} vary by"
-        f" {points(noise)} (standard deviation over seeds). {equal} of {count(len(apart), 'step')} in the ranking"
-        " cannot be told from noise.",
+        f" {points(noise)} (standard deviation over seeds).{rest}",
         f"Do not name a winner; repeat with more seeds, or say that these {what}s are equal.",
     )
 
@@ -88,14 +89,12 @@ def _told_apart(first: BySeed, second: BySeed) -> bool:
 
 def _idle_terms(case: Case) -> Iterator[Finding]:
     for objective in case.book.objectives:
-        students = [one for one in case.book.evidence.students if one.objective == objective and one.terms]
-        students = [one for one in students if not one.free] or students
-        names = dict.fromkeys(name for one in students for name in one.terms)
-        sizes = {name: fmean(abs(one.terms[name]) for one in students if name in one.terms) for name in names}
-        largest = max(sizes, key=lambda name: sizes[name], default="")
-        idle = [name for name in sizes if sizes[name] < IDLE * sizes[largest]]
+        students = students_with_terms(case.book.evidence.students, objective)
+        sizes = term_sizes(students)
+        idle = idle_terms(sizes)
         if idle:
-            told = [f"{name} is {share(sizes[name] / sizes[largest], 3)} of {largest}" for name in idle]
+            largest = max(sizes, key=lambda name: sizes[name])
+            told = [f"{name} is {share(parts(sizes)[name], 3)} of {largest}" for name in idle]
             yield Finding(
                 "warning",
                 "idle-term",

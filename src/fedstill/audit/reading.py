@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.audit.evidence import Evidence, Score, Student, Teacher
-from fedstill.audit.from_results import NOT_ASSESSABLE, curve_of, evidence_from, terms_of
+from fedstill.audit.from_results import curve_of, evidence_from, terms_of
+from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.config import Experiment, make_experiment
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.distillation import objectives

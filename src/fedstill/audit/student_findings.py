@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from fedstill.audit.case import FAR, LEADERS, NAMED, Case, called, leaders, named
-from fedstill.audit.pairs import NOT_ASSESSABLE
-from fedstill.audit.teachers import accuracy_interval
-from fedstill.audit.verdicts import Finding, PairVerdict
+from fedstill.audit.case import JUDGED, LEADERS, Case
+from fedstill.audit.teachers import FAR, accuracy_interval
+from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, PairVerdict
+from fedstill.audit.words import NAMED, among_best, called, named, part
 from fedstill.core.numbers import capital, count, points, share
 
 WITHOUT_LABELS = "Report students that were distilled without labels (`labels: no-ce` or `withhold`)"
@@ -26,23 +26,24 @@ def student_findings(case: Case) -> Iterator[Finding]:
 
 
 def _masked(case: Case) -> Iterator[Finding]:
-    masked = sorted((pair for pair in case.pairs if pair.word == "masked"), key=lambda pair: -(pair.masking or 0.0))
+    judged = case.judged
+    masked = sorted((pair for pair in judged if pair.word == "masked"), key=lambda pair: -(pair.masking or 0.0))
     if masked:
         worst = masked[0]
         yield Finding(
             "serious",
             "masked",
             "Labels hide what the teacher is worth",
-            f"In {len(masked)} of {count(len(case.pairs), 'pair')} the labels added more than {points(case.delta)}:"
-            f" {named([called(pair) for pair in masked])}. Most with {called(worst)}: {share(worst.labelled)} with"
-            f" labels, {share(worst.free)} without.",
+            f"In {part(len(masked), len(judged), 'pair')} {case.judged_are} the labels added more than"
+            f" {points(case.delta)}: {named([called(pair) for pair in masked])}. Most with {called(worst)}:"
+            f" {share(worst.labelled)} with labels, {share(worst.free)} without.",
             f"{WITHOUT_LABELS}, or show both side by side.",
         )
 
 
 def _masked_by_pattern(case: Case) -> Iterator[Finding]:
     """Only where no control could say it better."""
-    judged = {pair.objective for pair in case.pairs if pair.word in ("masked", "faithful", "inconclusive")}
+    judged = {pair.objective for pair in case.pairs if pair.word in JUDGED}
     flat = [one for one in case.objectives if one.pattern == "masked by pattern" and one.objective not in judged]
     if flat:
         widest = max(one.range or 0.0 for one in flat)
@@ -73,14 +74,13 @@ def _recovered(case: Case) -> Iterator[Finding]:
 
 def _crowned(case: Case) -> Iterator[Finding]:
     """A ranking by student accuracy may put the worst teachers first."""
-    top = leaders([pair for pair in case.pairs if pair.recovery is not None])
-    fallen = [pair for pair in top if pair.teacher in case.collapsed]
-    if fallen and len(case.pairs) > LEADERS:
+    top, fallen = case.crowned()
+    if fallen:
         yield Finding(
             "serious",
             "leaderboard",
             "The ranking crowns teachers that are no better than chance",
-            f"{len(fallen)} of the best {len(top)} students had such a teacher:"
+            f"{capital(among_best(fallen, top))} had such a teacher:"
             f" {named([called(pair) for pair in fallen], LEADERS)}.",
             "Rank by label-free students, or by the teachers themselves.",
         )
@@ -188,11 +188,12 @@ def _at_chance(case: Case, pair: PairVerdict) -> bool:
 def _absent(case: Case) -> Iterator[Finding]:
     bare = [pair for pair in case.pairs if pair.word == "no control"]
     if bare:
+        told = part(len(bare), len(case.pairs), "pair")
         yield Finding(
             "warning",
             "no-control",
             "There is no label-free control",
-            f"{len(bare)} of {count(len(case.pairs), 'pair')} cannot be judged one by one.",
+            f"{capital(told)} cannot be judged{' one by one' if len(bare) > 1 else ''}.",
             "Distil the same teachers once more with `labels: no-ce`.",
         )
     beyond = list(dict.fromkeys(pair.objective for pair in case.pairs if pair.word == NOT_ASSESSABLE))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fedstill.audit.case import LEADERS, Case, called, leaders, named
+from fedstill.audit.case import Case
 from fedstill.audit.objectives import TRACKS
-from fedstill.audit.verdicts import Finding, PairVerdict
-from fedstill.core.numbers import count, points, share
+from fedstill.audit.verdicts import Finding
+from fedstill.audit.words import among_best, be, called, every, named, part
+from fedstill.core.numbers import capital, count, points, share
 
 
 def summary(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -18,33 +19,35 @@ def summary(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
 def _headline(case: Case) -> str:
     if not case.pairs:
         return "There are no students here: only teachers were looked at."
-    judged = [
-        pair
-        for pair in case.pairs
-        if pair.word in ("masked", "faithful", "inconclusive")
-        and not case.book.own_control((pair.teacher, pair.objective))
-    ]
-    return _with_controls(case, judged) if judged else _without_controls(case)
+    return _with_controls(case) if case.judged else _without_controls(case)
 
 
-def _with_controls(case: Case, judged: Sequence[PairVerdict]) -> str:
+def _with_controls(case: Case) -> str:
+    judged, which = case.judged, case.judged_are
     masked = [pair for pair in judged if pair.word == "masked"]
     unsure = sum(pair.word == "inconclusive" for pair in judged)
-    rest = f" In {count(unsure, 'pair')} the seeds or test samples do not suffice to tell." if unsure else ""
+    rest = (
+        f" In {part(unsure, len(judged), 'pair')} the seeds or test samples do not suffice to tell." if unsure else ""
+    )
     if masked:
         worst = max(masked, key=lambda pair: pair.masking or 0.0)
         return (
-            f"Labels hide the teacher: in {len(masked)} of {count(len(judged), 'pair')} of teacher and objective the"
+            f"Labels hide the teacher: in {part(len(masked), len(judged), 'pair')} {which} the"
             f" student owes them more than {points(case.delta)}; {called(worst)} reaches {share(worst.labelled)}"
             f" with labels and {share(worst.free)} without.{rest}"
         )
     if unsure:
         faithful = len(judged) - unsure
-        return (
-            f"No masking was shown, and {faithful} of {count(len(judged), 'pair')} are faithful to the teacher.{rest}"
-        )
+        if not faithful:
+            told = every(len(judged), "pair")
+            return (
+                f"Neither masking nor the lack of it was shown: in {told} {which} the seeds or test samples do not"
+                " suffice to tell."
+            )
+        told = f"{part(faithful, len(judged), 'pair')} {which} {be(faithful)}"
+        return f"No masking was shown, and {told} faithful to the teacher.{rest}"
     return (
-        f"Students are what their teachers made them: in all {count(len(judged), 'pair')} of teacher and objective the"
+        f"Students are what their teachers made them: in {every(len(judged), 'pair')} {which} the"
         f" labels added no more than {points(case.delta)}."
     )
 
@@ -76,13 +79,20 @@ def _teachers(case: Case) -> Iterator[str]:
     if not case.teachers:
         yield "Nothing is known of the teachers themselves."
         return
-    bad = [one for one in case.teachers if one.word in ("non-finite", "constant", "chance")]
-    total = count(len(case.teachers), "teacher")
+    bad, untold = case.collapsed.values(), case.untold
     if bad:
         listed = [f"{one.teacher} ({one.word})" for one in bad]
-        yield f"Of {total}, {len(bad)} {'is' if len(bad) == 1 else 'are'} no better than chance: {named(listed, 6)}."
-    elif case.book.chance is not None:
+        told = f"{part(len(bad), len(case.teachers), 'teacher')} {be(len(bad))}"
+        yield f"{capital(told)} no better than chance: {named(listed, 6)}."
+    elif case.book.chance is not None and not untold:
+        total = count(len(case.teachers), "teacher")
         yield f"No teacher is at the chance level of {share(case.book.chance)} ({total})."
+    if untold:
+        so = "its mean is" if len(untold) == 1 else "their means are"
+        yield (
+            f"{named([one.teacher for one in untold], 6)} cannot be told from the chance level of"
+            f" {share(case.book.chance)}, although {so} far above it."
+        )
     stale = [one.teacher for one in case.teachers if one.word == "stale"]
     if stale:
         yield f"BatchNorm's statistics are stale in {named(stale, 6)}: measured anew, the same weights do better."
@@ -107,11 +117,10 @@ def _span(values: Sequence[float]) -> str:
 
 
 def _ranking(case: Case) -> Iterator[str]:
-    top = leaders([pair for pair in case.pairs if pair.recovery is not None])
-    fallen = [pair for pair in top if pair.teacher in case.collapsed]
-    if fallen and len(case.pairs) > LEADERS:
+    top, fallen = case.crowned()
+    if fallen:
         told = named([called(pair) for pair in fallen])
-        yield f"{len(fallen)} of the best {len(top)} students had a teacher no better than chance: {told}."
+        yield f"{capital(among_best(fallen, top))} had a teacher no better than chance: {told}."
 
 
 def _synergy(case: Case) -> Iterator[str]:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from fedstill.audit.book import TINY
-from fedstill.audit.case import Case, named
+from fedstill.audit.case import Case
 from fedstill.audit.evidence import RoundFacts, Student, Teacher
 from fedstill.audit.teachers import recalibration_gain
 from fedstill.audit.verdicts import Finding, Severity
-from fedstill.core.numbers import capital, count, points, share
+from fedstill.audit.words import named, part
+from fedstill.core.numbers import capital, points, share
 
 MEASURE_ANEW = (
     "Set `buffers: recalibrate`, which measures the merged model's statistics on the clients, or at least"
@@ -42,6 +43,8 @@ def _broken(case: Case, name: str, seeds: Sequence[Teacher]) -> Iterator[Finding
     if verdict.word not in titles:
         return
     severity, what, so = titles[verdict.word]
+    if verdict in case.untold:
+        what, so = "cannot be told from the chance level", "Its mean says little; look at every seed by itself."
     if verdict.word == "constant" and all(one.constant is None for one in seeds):
         what = "seems to answer one and the same class"
     told = "" if verdict.accuracy is None else f" Accuracy {share(verdict.accuracy)}."
@@ -60,7 +63,7 @@ def _reason(seeds: Sequence[Teacher]) -> str:
     rounds = [facts for one in seeds for facts in one.rounds]
     negative = [facts for facts in rounds if facts.negative_variances > 0]
     through = [one for one in seeds if one.buffers == "as-parameters"]
-    told = f" Running variances were negative in {len(negative)} of {count(len(rounds), 'round')}." if negative else ""
+    told = f" Running variances were negative in {part(len(negative), len(rounds), 'round')}." if negative else ""
     if through:
         told += " BatchNorm's running statistics went through the server's rule (`buffers: as-parameters`)."
     return told
@@ -94,7 +97,7 @@ def _broken_rounds(name: str, seeds: Sequence[Teacher]) -> Iterator[Finding]:
 def _rounds(bad: Sequence[tuple[Teacher, RoundFacts]], total: int, seeds: int) -> str:
     first = bad[0]
     where = f"the first is round {first[1].round}" + (f" of seed {first[0].seed}" if seeds > 1 else "")
-    return f"{capital(count(len(bad), 'round'))} of {total}; {where}"
+    return f"{capital(part(len(bad), total, 'round'))}; {where}"
 
 
 def _at_the_end(bad: Sequence[tuple[Teacher, RoundFacts]]) -> bool:

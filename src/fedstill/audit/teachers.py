@@ -9,9 +9,12 @@ from fedstill.audit.book import TINY, Book, mean
 from fedstill.audit.evidence import Score, Teacher
 from fedstill.audit.statistics import share_interval, t_interval
 from fedstill.audit.verdicts import Interval, TeacherVerdict, TeacherWord
-from fedstill.core.numbers import capital, count, points, share
+from fedstill.audit.words import part
+from fedstill.core.numbers import capital, points, share
 
 ENOUGH_SEEDS = 3  # for a t interval
+FAR = 3  # so many times the threshold is far
+NO_BETTER = ("non-finite", "constant", "chance")
 
 
 def teacher_verdict(book: Book, name: str, delta: float) -> TeacherVerdict:
@@ -21,6 +24,22 @@ def teacher_verdict(book: Book, name: str, delta: float) -> TeacherVerdict:
     interval = accuracy_interval(scores, book.samples)
     word, why = _word(book, seeds, scores, interval, delta)
     return TeacherVerdict(name, word, mean(scores), interval, capital(f"{why}."))
+
+
+def is_collapsed(verdict: TeacherVerdict, chance: float | None, delta: float) -> bool:
+    """Whether a teacher is no better than chance, rather than not told from it because its interval is wide."""
+    return verdict.word in NO_BETTER and not cannot_tell(verdict, chance, delta)
+
+
+def cannot_tell(verdict: TeacherVerdict, chance: float | None, delta: float) -> bool:
+    """Whether its interval reaches chance while its mean is far above."""
+    if verdict.word != "chance" or verdict.accuracy is None or chance is None:
+        return False
+    return _far_above(verdict.accuracy, chance, delta)
+
+
+def _far_above(accuracy: float, chance: float, delta: float) -> bool:
+    return accuracy > chance + FAR * delta
 
 
 def accuracy_interval(scores: Sequence[Score], samples: int) -> Interval | None:
@@ -53,7 +72,7 @@ def _word(
     gain = recalibration_gain(seeds)
     cure = "" if gain is None or gain <= delta else f"; with BatchNorm measured anew it gains {points(gain)}"
     if len(scores) < len(seeds) or interval is None:
-        how_many = "" if len(seeds) == 1 else f" in {len(seeds) - len(scores)} of {count(len(seeds), 'seed')}"
+        how_many = "" if len(seeds) == 1 else f" in {part(len(seeds) - len(scores), len(seeds), 'seed')}"
         return "non-finite", f"its outputs are not finite{how_many}{cure}"
     if all(one.constant is not None and one.constant >= 1 - TINY for one in seeds):
         return "constant", f"it gives every test sample the same class{cure}"
@@ -61,9 +80,20 @@ def _word(
         told = "" if len(seeds) == 1 else " in every seed"
         return "constant", f"its accuracy is one class's share of the test set{told}{cure}"
     if book.chance is not None and interval.low <= book.chance:
-        return "chance", f"its interval reaches the chance level, {share(book.chance)}{cure}"
+        reaches = f"its interval reaches the chance level, {share(book.chance)}"
+        middle = mean(scores)
+        if middle is None or not _far_above(middle, book.chance, delta):
+            return "chance", f"{reaches}{cure}"
+        return "chance", f"{_too_wide(scores, interval)}: {reaches}, although the mean is {share(middle)}{cure}"
     if gain is not None and gain > delta:
         return "stale", f"it gains {points(gain)} once BatchNorm's statistics are measured anew"
     if book.chance is None:
         return "sound", "nothing speaks against it; whether it is above chance is unknown without class counts"
     return "sound", f"its interval lies above the chance level, {share(book.chance)}"
+
+
+def _too_wide(scores: Sequence[Score], interval: Interval) -> str:
+    if interval.how == "seeds":
+        values = [score.accuracy for score in scores]
+        return f"its seeds differ too much to tell, from {share(min(values))} to {share(max(values))}"
+    return "there are too few test samples to tell"

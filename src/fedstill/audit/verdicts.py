@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fedstill.audit.evidence import Evidence
 
 TeacherWord = Literal["non-finite", "constant", "chance", "stale", "sound"]
 StudentWord = Literal["masked", "faithful", "inconclusive", "not assessable", "no control", "no student"]
 PatternWord = Literal["masked by pattern", "tracks its teacher", "unclear"]
+# Also what a student without a score says, where there can be no label-free control.
+NOT_ASSESSABLE: Final = "not assessable"
 Severity = Literal["serious", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
 

@@ -16,9 +16,14 @@ CONDITION_MET = 3  # exit code: the audit was done, and found what --fail-on nam
 
 def audit_command(
     source: Annotated[
-        Path | None, typer.Argument(help="A study's results (.json) or folder, or a run's folder.", metavar="SOURCE")
+        Path | None,
+        typer.Argument(
+            help="A study's results (.json) or folder, a run's folder, or a table (.csv).", metavar="SOURCE"
+        ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Or a table made elsewhere: teacher, objective, seed, ...")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="A table made elsewhere: teacher, objective, seed, accuracy, ...")
+    ] = None,
     delta: Annotated[float, typer.Option(help="Points of accuracy that are of no account.")] = 5.0,
     class_counts: Annotated[
         str | None, typer.Option(help="Of a table's test set: 100,50,20 or a CSV file with a column count.")
@@ -42,6 +47,12 @@ def audit_command(
     from fedstill.core.errors import InputError
 
     conditions = checked_conditions(fail_on or [])
+    if html is not None:
+        from fedstill.cli.reporting import checked_page
+
+        checked_page(html)
+    if csv is None and source is not None and source.suffix.lower() == ".csv":
+        source, csv = None, source
     if csv is not None or source is None:
         evidence = _from_table(source, csv, class_counts, classes, unit)
     else:
@@ -75,7 +86,7 @@ def _from_table(
     from fedstill.core.errors import InputError
 
     if csv is None or source is not None:
-        raise InputError("name a study's results, a folder or a run, or a table with --csv, and only one of them")
+        raise InputError("name a study's results, a folder, a run or a table (.csv), and only one of them")
     return read_table(csv, counted(class_counts, classes), checked_unit(unit))
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedstill.audit.judge import judge
-from fedstill.audit.reading import evidence_of
+from fedstill.audit.reading import evidence_of, results_in
 from fedstill.cli.screen import console
 from fedstill.core.errors import InputError
+from fedstill.core.files import writable_folder
 from fedstill.federation.result import Run
 from fedstill.report import Extras, write_audit_report, write_report
 from fedstill.report.study.gather import gathered
@@ -16,6 +17,8 @@ from fedstill.studies.results import load_results
 
 
 def report(sources: Sequence[Path], page: Path | None, data_root: Path | None) -> None:
+    if page is not None:
+        checked_page(page)
     study = _study(sources)
     if study is not None:
         written = write_study(study, page or study.with_suffix(".html"), data_root)
@@ -32,8 +35,18 @@ def write_study(results: Path, page: Path, data_root: Path | None = None) -> Pat
     return write_audit_report(judge(evidence_of(results, data_root)), page, extras=extras)
 
 
+def checked_page(page: Path) -> None:
+    """Refuse, before any work, a page that cannot be written."""
+    if page.is_dir():
+        raise InputError(f"{page} is a folder: name the page in it, for instance {page / 'report.html'}")
+    writable_folder(page.parent)
+
+
 def _study(sources: Sequence[Path]) -> Path | None:
-    """The results to report on, if that is what was named: a file, or a folder that holds one."""
+    """The results to report on, if that is what was named: a file, or a folder that holds one.
+
+    A study without students cannot be audited: of a folder with such results, its runs are reported.
+    """
     if len(sources) != 1:
         return None
     (source,) = sources
@@ -41,21 +54,28 @@ def _study(sources: Sequence[Path]) -> Path | None:
         return source
     if (source / "config.json").is_file() or not source.is_dir():
         return None
-    found = sorted(source.glob("*.json"))
-    if len(found) > 1:
-        raise InputError(f"{source} holds the results of several studies: name one of {', '.join(map(str, found))}")
-    return found[0] if found else None
+    found = results_in(source)
+    if found is None or (load_results(found).students is None and _folders([source])):
+        return None
+    return found
 
 
 def _runs(sources: Sequence[Path]) -> dict[str, Run]:
     """The runs named, and those in the folders named, by the names of their folders."""
-    paths = [
-        path
-        for source in sources
-        for path in ([source] if (source / "config.json").is_file() else sorted(source.glob("*/config.json")))
-    ]
-    folders = [path.parent if path.name == "config.json" else path for path in paths]
-    runs = {folder.name: run for folder in folders if (run := Run(folder)).finished}
+    runs = {folder.name: run for folder in _folders(sources) if (run := Run(folder)).finished}
     if not runs:
         raise InputError(f"there is no finished run in {', '.join(map(str, sources))}, and no study's results")
     return runs
+
+
+def _folders(sources: Sequence[Path]) -> list[Path]:
+    """The folders of runs among these, and directly in these."""
+    return [
+        folder
+        for source in sources
+        for folder in (
+            [source]
+            if (source / "config.json").is_file()
+            else [path.parent for path in sorted(source.glob("*/config.json"))]
+        )
+    ]

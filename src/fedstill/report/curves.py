@@ -7,12 +7,9 @@ from typing import Any
 
 from fedstill.core.numbers import share, size, unit_of
 from fedstill.report.facts import Facts, number
-from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, dash, whole_axis
+from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, whole_axis
 
-_FEW = 40  # up to here every round gets a dot
 _WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis
-
-
 _FROM_ZERO = {"rangemode": "tozero"}
 
 
@@ -26,19 +23,8 @@ class _Lines:
     def add(self, index: int, label: str, points: Sequence[tuple[float, float]], hover: str) -> None:
         """One run's curve; by its index a run keeps its colour in every figure."""
         self.keys.append(Key(label, colour(index), (len(self.data),), DASHES[dash(index)]))
-        self.data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers" if len(points) <= _FEW else "lines",
-                "name": label,
-                "x": [x for x, _ in points],
-                "y": [y for _, y in points],
-                "line": {"color": colour(index), "dash": dash(index), "width": 2.25},
-                "marker": {"color": colour(index), "size": 6},
-                "hovertemplate": f"{hover}<extra></extra>",
-                "hoverlabel": {"bordercolor": colour(index)},
-            }
-        )
+        hovering = {"hovertemplate": f"{hover}<extra></extra>", "hoverlabel": {"bordercolor": colour(index)}}
+        self.data.append(curve(index, points, name=label, **hovering))
 
     def cross(self, broken: Sequence[tuple[Facts, int]]) -> None:
         """Mark rounds after which a model was not finite."""

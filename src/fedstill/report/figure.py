@@ -6,10 +6,12 @@ and print without being made twice. `static.py` draws the same data to files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
+FEW = 40  # up to here every point of a curve gets a dot; a curve of one point is nothing else
 SERIES = 7  # colours the page has; after them they come again with another dash
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 ALARM = "var(--alarm)"
@@ -97,6 +99,19 @@ def label(name: str) -> str:
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
+
+
+def curve(index: int, points: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:
+    """A curve; by its index it keeps its colour and dash in every figure."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(points) <= FEW else "lines",
+        "x": [x for x, _ in points],
+        "y": [y for _, y in points],
+        "line": {"color": colour(index), "dash": dash(index), "width": 2.25},
+        "marker": {"color": colour(index), "size": 6},
+        **more,
+    }
 
 
 def names_axis(**more: Any) -> dict[str, Any]:

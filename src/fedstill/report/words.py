@@ -130,7 +130,8 @@ def _trouble(runs: Sequence[Facts]) -> Iterator[str]:
         lost, skipped = run.result["lost"], run.result["skipped"]
         if lost or skipped:
             rounds = f" and {count(skipped, 'round')} skipped for want of them" if skipped else ""
-            yield f"In {run.quoted}, {lost:,} of {run.asked:,} replies were lost{rounds}."
+            were = "was" if lost == 1 else "were"
+            yield f"In {run.quoted}, {lost:,} of {run.asked:,} replies {were} lost{rounds}."
         if run.broken:
             which = f"round {run.broken[0]}" if len(run.broken) == 1 else f"{count(len(run.broken), 'round')}"
             yield f"The model of {run.quoted} was not finite after {which}: what it scored there means nothing."

@@ -215,6 +215,16 @@ def test_rounds_that_are_not_finite_are_crossed(specs: dict[str, Any]) -> None:
     assert set(crosses["text"]) == {"fedyogi"}
 
 
+def test_words_beside_bars_stand_clear_of_lines_and_whiskers(specs: dict[str, Any]) -> None:
+    for name in ("recovery", "leaderboard", "teachers"):
+        bars, words = specs[name]["data"][:2]
+        (place,) = set(words["x"])
+        assert all(shape["x0"] < place for shape in specs[name]["layout"]["shapes"])
+        spreads = bars.get("error_x", {}).get("array", [0.0] * len(bars["x"]))
+        assert all(value + spread < place for value, spread in zip(bars["x"], spreads, strict=True))
+        assert specs[name]["layout"]["margin"]["r"] > 6 * max(map(len, words["text"]))
+
+
 def test_terms_that_are_small_are_said_to_be(specs: dict[str, Any]) -> None:
     bars = specs["terms"]["data"][0]
     texts = dict(zip(bars["y"], bars["text"], strict=True))

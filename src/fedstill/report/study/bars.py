@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fedstill.audit.verdicts import PairVerdict
-from fedstill.core.numbers import points, share, unit_of
+from fedstill.audit.words import be
+from fedstill.core.numbers import capital, count, points, share, unit_of
 from fedstill.report.figure import QUIET, Figure, Key, axis, label, level, names_axis
 from fedstill.report.study.extras import Cost, Extras
 from fedstill.report.study.marks import STUDENTS, TEACHERS, Mark, fills, student_keys, teacher_keys
@@ -15,6 +16,7 @@ from fedstill.report.study.view import View, spread
 
 _BOARD = 12  # places that are drawn; the table has all
 _ROW = 27
+_LETTER = 6.6  # pixels that one takes beside a bar
 _ALONE, _TEACHER, _CHANCE = "var(--alarm)", "var(--accent)", QUIET
 
 
@@ -26,11 +28,22 @@ class _Bar:
     word: str
     spread: float | None
     hover: str
-    beyond: float = 0.0  # what the number beside the bar must not cover either
+
+    @property
+    def text(self) -> str:
+        return f"{100 * self.value:.1f} {self.mark.sign} {self.word}"
+
+
+def _end(bars: Sequence[_Bar]) -> float:
+    """Where the axis ends and the words begin: beyond 100 %, and beyond the longest whisker."""
+    return max(1.0, *(bar.value + (bar.spread or 0.0) for bar in bars)) + 0.02
 
 
 def _drawn(bars: Sequence[_Bar]) -> list[dict[str, Any]]:
-    """Bars with whiskers, and beyond those, in a trace of their own, the numbers and words."""
+    """Bars with whiskers, and at the right, in a trace of their own, the numbers and words.
+
+    They stand below each other in the margin, where no upright line, whisker or marker runs through them.
+    """
     names = [label(bar.name) for bar in bars]
     trace: dict[str, Any] = {
         "type": "bar",
@@ -52,9 +65,9 @@ def _drawn(bars: Sequence[_Bar]) -> list[dict[str, Any]]:
     words = {
         "type": "scatter",
         "mode": "text",
-        "x": [max(bar.value + (bar.spread or 0.0), bar.beyond) + 0.015 for bar in bars],
+        "x": [_end(bars)] * len(bars),
         "y": names,
-        "text": [f"{100 * bar.value:.1f} {bar.mark.sign} {bar.word}" for bar in bars],
+        "text": [bar.text for bar in bars],
         "textposition": "middle right",
         "textfont": {"color": "var(--ink)", "size": 11.5},
         "hoverinfo": "skip",
@@ -63,13 +76,13 @@ def _drawn(bars: Sequence[_Bar]) -> list[dict[str, Any]]:
     return [trace, words]
 
 
-def _layout(rows: int, shapes: Sequence[dict[str, Any]], what: str) -> dict[str, Any]:
+def _layout(bars: Sequence[_Bar], shapes: Sequence[dict[str, Any]], what: str) -> dict[str, Any]:
     return {
-        "height": 75 + _ROW * rows,
+        "height": 75 + _ROW * len(bars),
+        "margin": {"r": 8 + round(_LETTER * max(len(bar.text) for bar in bars))},
         "bargap": 0.25,
-        # Room at the right for the word after the longest bar.
-        "xaxis": axis(what, tickformat=".0%", range=[0, 1.38], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        "yaxis": names_axis(range=[rows - 0.5, -0.5]),
+        "xaxis": axis(what, tickformat=".0%", range=[0, _end(bars)], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        "yaxis": names_axis(range=[len(bars) - 0.5, -0.5]),
         "shapes": list(shapes),
     }
 
@@ -114,7 +127,7 @@ def teachers(view: View) -> list[Figure]:
             f"Test accuracy of teachers: {told}.{absent}",
             f"Test accuracy of the models that taught, mean over seeds.{_whiskers(view)}{absent}",
             _drawn(bars),
-            _layout(len(scored), shapes, "test accuracy"),
+            _layout(bars, shapes, "test accuracy"),
             [*teacher_keys(verdict.word for _, verdict, _ in scored), *keys],
             width=420,
         )
@@ -129,20 +142,19 @@ def leaderboard(view: View) -> list[Figure]:
     shapes, keys = _lines(view)
     bars = [_student(view, pair, f"{pair.teacher} + {pair.objective}", _teacher_words(view, pair)) for pair in board]
     masked = sum(pair.word == "masked" for pair in board)
-    moral = (
-        f" {masked} of these {len(board)} are masked: their place says more about the labels than about the teacher."
-        if masked
-        else ""
-    )
+    counted = f"{masked} of these {len(board)} {be(masked)}" if len(board) > 1 else "it is"
+    whose = "its" if masked == 1 else "their"
+    moral = f" {capital(counted)} masked: {whose} place says more about the labels than about the teacher."
+    moral = moral if masked else ""
     return [
         Figure(
             "leaderboard",
             f"The {len(board)} highest places" if len(board) < len(view.ranked) else "All places",
-            f"Leaderboard of {len(board)} pairs by accuracy with labels; {masked} of them are masked. First is"
+            f"Leaderboard of {count(len(board), 'pair')} by accuracy with labels, {masked} of them masked. First is"
             f" {board[0].teacher} with {board[0].objective}, {share(board[0].labelled, 1)}, {board[0].word}.",
             f"As a benchmark would rank them: by accuracy of the labelled student.{_whiskers(view)}{moral}",
             _drawn(bars),
-            _layout(len(board), shapes, "accuracy of the student with labels"),
+            _layout(bars, shapes, "accuracy of the student with labels"),
             [*student_keys(pair.word for pair in board), *keys],
             width=460,
         )
@@ -156,10 +168,7 @@ def recovery(view: View) -> list[Figure]:
         return []
     pairs = [pair for pair in view.ranked if pair.teacher == worst.teacher]
     shapes, keys = _lines(view, worst.accuracy)
-    bars = [
-        replace(_student(view, pair, pair.objective, _recovered(pair)), beyond=(pair.free or 0.0) + 0.02)
-        for pair in pairs
-    ]
+    bars = [_student(view, pair, pair.objective, _recovered(pair)) for pair in pairs]
     data = _drawn(bars)
     free = [(pair.objective, pair.free) for pair in pairs if pair.free is not None]
     if free:
@@ -186,7 +195,7 @@ def recovery(view: View) -> list[Figure]:
             f"{worst.teacher} gets {share(worst.accuracy, 1)} of the test set right ({worst.word}). Its best student,"
             f" by {top.objective}, gets {share(top.labelled, 1)}.{_whiskers(view)}",
             data,
-            _layout(len(pairs), shapes, "accuracy of the student"),
+            _layout(bars, shapes, "accuracy of the student"),
             [*student_keys(pair.word for pair in pairs), *keys],
             width=420,
         )

@@ -10,7 +10,20 @@ from fedstill.audit.evidence import Teacher
 from fedstill.audit.verdicts import TeacherVerdict
 from fedstill.core.numbers import listed, share
 from fedstill.report.facts import number
-from fedstill.report.figure import ALARM, DASHES, QUIET, Figure, Key, axis, colour, dash, label, level, whole_axis
+from fedstill.report.figure import (
+    ALARM,
+    DASHES,
+    QUIET,
+    Figure,
+    Key,
+    axis,
+    colour,
+    curve,
+    dash,
+    label,
+    level,
+    whole_axis,
+)
 from fedstill.report.study.view import View, mean, mean_curve
 
 Points = Sequence[tuple[int, float]]
@@ -82,11 +95,11 @@ def _epochs(view: View, verdict: TeacherVerdict, which: str, free: bool) -> Figu
     keys: list[Key] = []
     told = []
     for index, objective in enumerate(view.objective):
-        curve = mean_curve([one.curve for one in view.taught[verdict.teacher, objective, free]])
-        if curve:
+        means = mean_curve([one.curve for one in view.taught[verdict.teacher, objective, free]])
+        if means:
             keys.append(Key(objective, colour(index), (len(data),), DASHES[dash(index)]))
-            data.append(_line(index, objective, list(enumerate(curve, 1)), "epoch"))
-            told.append(f"{objective} ends with {share(curve[-1], 1)}.")
+            data.append(_line(index, objective, list(enumerate(means, 1)), "epoch"))
+            told.append(f"{objective} ends with {share(means[-1], 1)}.")
     if not data:
         return None
     shapes, lines = _levels(view, verdict.accuracy)
@@ -132,15 +145,8 @@ def _by_round(trained: Sequence[Teacher]) -> list[tuple[int, float]]:
 
 
 def _line(index: int, name: str, points: Points, unit: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": label(name),
-        "x": [x for x, _ in points],
-        "y": [y for _, y in points],
-        "line": {"color": colour(index), "dash": dash(index), "width": 2.25},
-        "hovertemplate": f"{label(name)}, {unit} %{{x}}: %{{y:.1%}}<extra></extra>",
-    }
+    hover = f"{label(name)}, {unit} %{{x}}: %{{y:.1%}}<extra></extra>"
+    return curve(index, points, name=label(name), hovertemplate=hover)
 
 
 def _broken_words(crosses: Sequence[tuple[int, float, str]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedstill.audit.verdicts import PairVerdict
+from fedstill.audit.verdicts import NOT_ASSESSABLE, PairVerdict
 from fedstill.core.numbers import capital, points, share
 from fedstill.report.facts import number
 from fedstill.report.figure import QUIET, Figure, Key, label, names_axis
@@ -127,7 +127,7 @@ def _row(view: View, teacher: str) -> str:
 
 def _why(view: View, grid: _Grid, teacher: str, objective: str) -> str:
     pair = view.pairs.get((teacher, objective))
-    return pair.word if pair and pair.word == "not assessable" else view.missing(teacher, objective, grid.free)
+    return pair.word if pair and pair.word == NOT_ASSESSABLE else view.missing(teacher, objective, grid.free)
 
 
 def _cells(
@@ -202,7 +202,7 @@ def _holes(holes: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
             "mode": "text",
             "x": [across for across, _, _ in holes],
             "y": [down for _, down, _ in holes],
-            "text": ["n/a" if why == "not assessable" else TIMES for _, _, why in holes],
+            "text": ["n/a" if why == NOT_ASSESSABLE else TIMES for _, _, why in holes],
             "customdata": [label(why) for _, _, why in holes],
             "textfont": {"size": 11, "color": QUIET},
             "hovertemplate": "%{y}, %{x}: %{customdata}<extra></extra>",

@@ -38,6 +38,7 @@ def against_teacher(view: View) -> list[Figure]:
     if view.alone is not None:
         shapes.append(level(view.alone, "var(--alarm)"))
         keys.append(Key(f"labels only, no teacher ({share(view.alone, 1)})", "var(--alarm)", dash="7 4"))
+    flat = "one level" if view.alone is None else "the level of the labels-only line"
     told = [
         f"{name}: r {_r(verdict.correlation)} with labels, {_r(verdict.free_correlation)} without."
         for name, verdict in view.objective.items()
@@ -48,7 +49,7 @@ def against_teacher(view: View) -> list[Figure]:
             "Does the student follow its teacher?",
             f"Accuracy of the student against that of its teacher, by objective. {' '.join(told)}",
             "Each mark is a pair of teacher and objective, mean over seeds. Objectives that pass on what the teacher"
-            " knows rise with it; those that stay on the level of the labels-only line owe their accuracy to labels.",
+            f" knows rise with it; those that stay on {flat} owe their accuracy to labels.",
             data,
             {
                 "height": 440,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedstill.audit.evidence import Seed
+from fedstill.audit.terms import parts
 from fedstill.audit.verdicts import Interval, ObjectiveVerdict, PairVerdict, TeacherVerdict
 from fedstill.core.numbers import MISSING
 from fedstill.report.study.marks import PATTERNS, STUDENTS, TEACHERS, Mark
@@ -140,9 +141,7 @@ def seeds_table(view: View) -> Table:
             for free, kind in ((False, "with labels"), (True, "without labels")):
                 if view.taught.get((teacher, objective, free)):
                     rows.append(_Line(teacher, objective, kind, view.student_scores(teacher, objective, free)))
-    if view.audit.evidence.alone:
-        alone = {seed: score.accuracy for seed, score in view.audit.evidence.alone.items()}
-        rows.append(_Line("(none)", "", "labels only", alone))
+    rows += _labels_only(view)
 
     def of(seed: Seed) -> Column[_Line]:
         return Column(f"Seed {seed}", f"seed_{seed}", lambda row: percent(row.scores.get(seed)))
@@ -158,6 +157,19 @@ def seeds_table(view: View) -> Table:
     return make_table("seeds", "Accuracy by seed", columns, rows)
 
 
+def _labels_only(view: View) -> list[_Line]:
+    """One line for all, or where students have labels-only students of their own, one for whatever tells them apart."""
+    if view.alone is not None:
+        return [_Line("(none)", "", "labels only", view.alone_scores)]
+    rows = []
+    for objective in view.objective:
+        own = {teacher: scores for teacher in view.teachers if (scores := view.held_against(teacher, objective))}
+        if own and all(scores == next(iter(own.values())) for scores in own.values()):
+            own = {"(none)": next(iter(own.values()))}
+        rows += [_Line(teacher, objective, "labels only", scores) for teacher, scores in own.items()]
+    return rows
+
+
 @dataclass(frozen=True)
 class _Term:
     objective: str
@@ -168,9 +180,9 @@ class _Term:
 
 def terms_table(view: View) -> list[Table]:
     rows = [
-        _Term(objective, name, size, size / max(sizes.values()) if max(sizes.values()) else 0.0)
+        _Term(objective, name, sizes[name], part)
         for objective, sizes in term_sizes(view).items()
-        for name, size in sizes.items()
+        for name, part in parts(sizes).items()
     ]
     columns: tuple[Column[_Term], ...] = (
         Column("Objective", "objective", lambda row: text(row.objective), right=False),

@@ -2,59 +2,47 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from math import floor, log10
 from typing import Any
 
+from fedstill.audit.terms import IDLE, parts, students_with_terms
+from fedstill.audit.terms import term_sizes as sizes_of
 from fedstill.core.numbers import share
-from fedstill.report.facts import number
 from fedstill.report.figure import Figure, Key, axis, label, names_axis
 from fedstill.report.study.marks import Mark, fills
-from fedstill.report.study.view import View, mean
+from fedstill.report.study.view import View
 
-_IDLE = 0.01  # of an objective's largest term: what is smaller decides nothing
 _ROW = 25
 _LARGE, _SMALL = Mark("", "var(--faithful)"), Mark("▽", "var(--masked)", "/")
 
 
 def term_sizes(view: View) -> dict[str, dict[str, float]]:
-    """The mean size of each term by objective, over teachers and seeds; with labels, where such students left any."""
-    found: dict[str, dict[str, float]] = {}
-    for objective in view.objective:
-        for free in (False, True):
-            sizes: dict[str, list[float | None]] = defaultdict(list)
-            for (_, name, without), students in view.taught.items():
-                if name == objective and without == free:
-                    for student in students:
-                        for term, size in student.terms.items():
-                            sizes[term].append(number(size))
-            means = {term: value for term, values in sizes.items() if (value := mean(values)) is not None}
-            if means:
-                found[objective] = means
-                break
-    return found
+    """The mean size of each term by objective, over teachers and seeds, as the audit takes it."""
+    students = view.audit.evidence.students
+    found = {objective: sizes_of(students_with_terms(students, objective)) for objective in view.objective}
+    return {objective: sizes for objective, sizes in found.items() if sizes}
 
 
 def terms(view: View) -> list[Figure]:
     """Terms on a logarithmic scale; those too small to matter are hatched, and said to be."""
     rows = [
-        (f"{objective}: {term}", size, size / max(sizes.values()))
+        (f"{objective}: {term}", sizes[term], part)
         for objective, sizes in term_sizes(view).items()
-        for term, size in sizes.items()
-        if size > 0
+        for term, part in parts(sizes).items()
+        if part > 0
     ]
     if not rows:
         return []
-    idle = [name for name, _, part in rows if part < _IDLE]
+    idle = [name for name, _, part in rows if part < IDLE]
     bars = {
         "type": "bar",
         "orientation": "h",
         "x": [size for _, size, _ in rows],
         "y": [label(name) for name, _, _ in rows],
-        "text": [f"  {size:.2g}{' ▽ below 1 %' if part < _IDLE else ''}" for _, size, part in rows],
+        "text": [f"  {size:.2g}{' ▽ below 1 %' if part < IDLE else ''}" for _, size, part in rows],
         "textposition": "outside",
         "cliponaxis": False,
-        "marker": fills([_SMALL if part < _IDLE else _LARGE for _, _, part in rows]),
+        "marker": fills([_SMALL if part < IDLE else _LARGE for _, _, part in rows]),
         "hovertemplate": "%{y}: %{x:.3g}<extra></extra>",
     }
     low, high = min(size for _, size, _ in rows), max(size for _, size, _ in rows)

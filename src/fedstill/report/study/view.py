@@ -32,7 +32,9 @@ class View:
             self.taught[student.teacher, student.objective, student.free].append(student)
         seeds = {one.seed for one in evidence.teachers} | {one.seed for one in evidence.students}
         self.seeds: list[Seed] = sorted(seeds | set(evidence.alone), key=_by_size)
-        self.alone = mean(number(score.accuracy) for score in evidence.alone.values())
+        # Labels-only students by seed, if all students are held against the same ones; else there is no line to draw.
+        self.alone_scores = self._labels_only()
+        self.alone = mean(self.alone_scores.values())
 
     @property
     def ranked(self) -> list[PairVerdict]:
@@ -56,6 +58,22 @@ class View:
 
     def student_scores(self, teacher: str, objective: str, free: bool) -> Scores:
         return _scores(self.taught[teacher, objective, free])
+
+    def held_against(self, teacher: str, objective: str) -> Scores:
+        """The labels-only students that go with these students: their own, or those that all share."""
+        shared = self.audit.evidence.alone
+        found = {one.seed: one.alone or shared.get(one.seed) for one in self.taught[teacher, objective, False]}
+        return {seed: score.accuracy for seed, score in found.items() if score is not None}
+
+    def _labels_only(self) -> Scores:
+        everyone = [{seed: score.accuracy for seed, score in self.audit.evidence.alone.items()}]
+        everyone += [self.held_against(*pair) for pair in self.pairs]
+        found: Scores = {}
+        for scores in everyone:
+            for seed, accuracy in scores.items():
+                if found.setdefault(seed, accuracy) != accuracy:
+                    return {}
+        return found
 
     def missing(self, teacher: str, objective: str, free: bool) -> str:
         """Why there is no student, as far as it is known."""

@@ -1,0 +1,38 @@
+"""Evidence that cannot be: refused in one sentence before anything is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedstill.audit.evidence import Evidence
+from fedstill.core.errors import InputError
+
+
+def refuse_damaged(evidence: Evidence) -> None:
+    """Accuracies are shares, and a test set has samples; a file that was edited or cut may say otherwise."""
+    for what, value in _accuracies(evidence):
+        if not 0 <= value <= 1:  # which NaN is not, either
+            raise InputError(f"{evidence.name} is damaged: {what} is {value:g}, and not from 0 to 1")
+    counts = evidence.class_counts
+    if any(count < 0 for count in counts):
+        raise InputError(f"{evidence.name} is damaged: a class has {min(counts)} test samples")
+    if counts and not sum(counts):
+        raise InputError(f"{evidence.name} is damaged: by its class counts the test set is empty")
+
+
+def _accuracies(evidence: Evidence) -> Iterator[tuple[str, float]]:
+    for teacher in evidence.teachers:
+        who = f"teacher {teacher.name}, seed {teacher.seed},"
+        if teacher.score is not None:
+            yield f"the accuracy of {who}", teacher.score.accuracy
+        if teacher.recalibrated is not None:
+            yield f"the accuracy with BatchNorm measured anew of {who}", teacher.recalibrated
+        yield from ((f"the masking ceiling by {name} of {who}", value) for name, value in teacher.ceilings.items())
+    for student in evidence.students:
+        who = f"{student.teacher} with {student.objective}, seed {student.seed},"
+        if student.score is not None:
+            yield f"the accuracy of {who}", student.score.accuracy
+        if student.alone is not None:
+            yield f"the accuracy of the labels-only student beside {who}", student.alone.accuracy
+    for seed, score in evidence.alone.items():
+        yield f"the accuracy of the labels-only student of seed {seed}", score.accuracy
