@@ -259,12 +259,13 @@ def report(
         list[Path], typer.Argument(help="A study's results (.json), its folder, or folders of runs.", metavar="SOURCE")
     ],
     out: Annotated[Path | None, typer.Option(help="The page (.html); else beside the results.")] = None,
+    data: Annotated[str | None, typer.Option(help="Of a study on several data sets, which is meant.")] = None,
     data_root: Root = None,
 ) -> None:
     """Write one HTML page about a study and its audit, or about some runs, with all figures also as files."""
     from fedstill.cli import reporting
 
-    reporting.report(sources, out, data_root)
+    reporting.report(sources, out, data, data_root)
 
 
 @app.command()

@@ -36,6 +36,7 @@ def audit_command(
         list[str] | None, typer.Option(help="Exit code 3 on this: masked, serious, warning, or a topic; repeatable.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write the report, with everything drawn.")] = None,
+    data: Annotated[str | None, typer.Option(help="Of a study on several data sets, which is meant.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets are, if a control has to be trained.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every pair, not only those that stand out.")] = False,
@@ -58,7 +59,7 @@ def audit_command(
     else:
         if class_counts is not None or classes is not None or unit != "auto":
             raise InputError("--class-counts, --classes and --unit are for tables: runs know their test data")
-        evidence = _from_runs(source, data_root, quiet or json)
+        evidence = _from_runs(source, data, data_root, quiet or json)
     audit = judge(evidence, delta / 100)
     if html is not None:
         from fedstill.report.study.page import write_audit_report
@@ -90,7 +91,7 @@ def _from_table(
     return read_table(csv, counted(class_counts, classes), checked_unit(unit))
 
 
-def _from_runs(source: Path, data_root: Path | None, quiet: bool) -> Evidence:
+def _from_runs(source: Path, data: str | None, data_root: Path | None, quiet: bool) -> Evidence:
     from fedstill.audit.reading import evidence_of
     from fedstill.cli.progress import Display
 
@@ -101,7 +102,7 @@ def _from_runs(source: Path, data_root: Path | None, quiet: bool) -> Evidence:
         return displays[-1:]
 
     try:
-        return evidence_of(source, data_root, observers=observed)
+        return evidence_of(source, data_root, observers=observed, data=data)
     finally:
         for display in displays:
             display.close()

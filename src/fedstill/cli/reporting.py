@@ -16,23 +16,23 @@ from fedstill.report.study.gather import gathered
 from fedstill.studies.results import load_results
 
 
-def report(sources: Sequence[Path], page: Path | None, data_root: Path | None) -> None:
+def report(sources: Sequence[Path], page: Path | None, data: str | None, data_root: Path | None) -> None:
     if page is not None:
         checked_page(page)
     study = _study(sources)
     if study is not None:
-        written = write_study(study, page or study.with_suffix(".html"), data_root)
+        written = write_study(study, page or study.with_suffix(".html"), data_root, data)
     else:
         runs = _runs(sources)
         written = write_report(runs, page or Path("report.html"))
     console.print(f"open {written.resolve()} in a browser", highlight=False, soft_wrap=True)
 
 
-def write_study(results: Path, page: Path, data_root: Path | None = None) -> Path:
+def write_study(results: Path, page: Path, data_root: Path | None = None, data: str | None = None) -> Path:
     """Audit a study's results and write its page."""
     loaded = load_results(results)
     extras = gathered(loaded, results.parent, data_root) if loaded.students is not None else Extras()
-    return write_audit_report(judge(evidence_of(results, data_root)), page, extras=extras)
+    return write_audit_report(judge(evidence_of(results, data_root, data=data)), page, extras=extras)
 
 
 def checked_page(page: Path) -> None:
