@@ -144,6 +144,13 @@ def test_weight_and_mode_are_the_students_own(tmp_path: Path) -> None:
     }
 
 
+def test_what_leaves_may_hang_on_settings(tmp_path: Path) -> None:
+    """FedBN declares its egress by its settings: with a proxy model it uploads BatchNorm layers, too."""
+    methods = [{"name": "fedbn", "proxy": "average"}, "ditto"]
+    made = Study(RECIPE, {"method": methods, "objective": "vanilla", "labels": "use"}).run(tmp_path)
+    assert all("parameters" in teacher.egress for teacher in evidence_from(made, tmp_path).teachers)
+
+
 def test_one_data_set_at_a_time(tmp_path: Path) -> None:
     """Labels-only students and chance levels of two data sets must not be mixed."""
     draw = np.random.default_rng(0)

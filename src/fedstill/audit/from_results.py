@@ -257,4 +257,8 @@ def _pooled(run: Run | None) -> bool:
 def _egress(run: Run | None) -> frozenset[str]:
     if run is None:
         return frozenset()
-    return frozenset(item.kind for item in methods[run.experiment.method.name].egress)
+    chosen = run.experiment.method
+    method = methods[chosen.name](
+        chosen.settings, run.task, run.experiment.training
+    )  # some send less or more by settings
+    return frozenset(line.kind for line in method.egress)
