@@ -83,6 +83,9 @@ class Subset:
         return Subset(self.data.unlabelled(), self.rows)
 
 
-def every_row(data: Dataset, size: int) -> list[Tensor]:
+AT_ONCE = 256  # samples of an evaluation batch; what a model says may depend on how many are said together
+
+
+def every_row(data: Dataset, size: int = AT_ONCE) -> list[Tensor]:
     """Row numbers of the whole set in order, in pieces of `size`, for evaluation."""
     return list(torch.arange(len(data)).split(size))

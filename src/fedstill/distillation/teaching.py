@@ -15,8 +15,6 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
 from fedstill.distillation.logits import average_teachers
 
-AT_ONCE = 256  # as in evaluation: a teacher's words on a sample may depend on how many are said together
-
 
 @dataclass(frozen=True)
 class Teacher:
@@ -70,7 +68,7 @@ class Lectures:
 
     def _listen(self, task: Task, data: Dataset) -> None:
         ids, logits, features = [], [], []
-        for rows in every_row(data, AT_ONCE):
+        for rows in every_row(data):
             batch = data.batch(rows)
             output = said_by(self.teachers, task, batch)
             ids.append(batch["sample_id"])

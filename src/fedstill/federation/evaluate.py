@@ -17,7 +17,6 @@ from fedstill.federation.clients import ClientStore
 from fedstill.federation.settle import all_finite
 
 Metrics = Mapping[str, float]
-AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class CentralEvaluator:
         ((architecture, state),) = models.items()
         model = self.task.build(architecture, state).eval()
         said = []
-        for rows in every_row(self.test, AT_ONCE):
+        for rows in every_row(self.test):
             with torch.inference_mode():
                 said.append(self.task.forward(model, self.test.batch(rows)).logits.cpu())
         logits = torch.cat(said)

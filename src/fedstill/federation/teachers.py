@@ -23,7 +23,7 @@ from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle
 from fedstill.distillation.base import Softened
 from fedstill.distillation.ceiling import masking_ceiling
-from fedstill.distillation.teaching import AT_ONCE, Teacher, said_by
+from fedstill.distillation.teaching import Teacher, said_by
 from fedstill.federation.result import Run
 from fedstill.methods import Distillation
 from fedstill.methods.recalibration import recalibrated
@@ -80,9 +80,7 @@ class Staff:
         key = f"{[source.sha256 for source in experiment.teachers]} {_lesson(experiment)}"
         if key not in self._words:
             with Streams(0).ambient("ceiling"):
-                said = [
-                    said_by(method.teachers, task, proxy.batch(rows)).logits.cpu() for rows in every_row(proxy, AT_ONCE)
-                ]
+                said = [said_by(method.teachers, task, proxy.batch(rows)).logits.cpu() for rows in every_row(proxy)]
             self._words[key] = torch.cat(said)
         settings = objective.settings
         assert isinstance(settings, Softened)

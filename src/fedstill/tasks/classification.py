@@ -18,8 +18,6 @@ from fedstill.core.task import Output, Tensors
 from fedstill.data.augment import Augmentation, NoAugmentation
 from fedstill.models import build_model, duplicate
 
-_EVALUATION_BATCH = 256
-
 
 @cache
 def _template(architecture: str, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -70,7 +68,7 @@ class Classification:
         broken = torch.zeros((), dtype=torch.int64)
         for model in models:
             model.eval()
-            for rows in every_row(data, _EVALUATION_BATCH):
+            for rows in every_row(data):
                 batch = data.batch(rows)
                 with torch.inference_mode():
                     logits = self.forward(model, batch).logits.cpu()
