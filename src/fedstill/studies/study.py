@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -149,40 +150,22 @@ class Study:
     def results(self, out: str | Path = "runs") -> Results:
         """What the folder of runs holds of this study so far."""
         ledger, recipe = Ledger(Path(out)), self.recipe
-        teachers = self._stage(ledger, self.teachers, recipe.experiment, self.axes, self.grid)
+        stage = self._stage(ledger, self.teachers, recipe.experiment, self.axes, self.grid)
+        stage |= {"columns": recipe.columns, "rows": recipe.rows}
+        results = Results(recipe.name, recipe.about, **stage, command=self.command)
         students = recipe.students
         if students is None:
-            return Results(
-                recipe.name,
-                recipe.about,
-                **teachers,
-                columns=recipe.columns,
-                rows=recipe.rows,
-                command=self.command,
-            )
-        taught = self._stage(
+            return results
+        stage = self._stage(
             ledger,
             self.students,
             students.experiment,
             {**self.axes, **self.student_axes},
             {**self.grid, **self.student_grid},
         )
-        taught["source"]["which"] = students.which
-        return Results(
-            recipe.name,
-            recipe.about,
-            **teachers,
-            columns=recipe.columns,
-            rows=recipe.rows,
-            command=self.command,
-            students=Results(
-                f"{recipe.name}, students",
-                recipe.about,
-                **taught,
-                columns=students.columns,
-                rows=students.rows,
-            ),
-        )
+        stage["source"]["which"] = students.which
+        stage |= {"columns": students.columns, "rows": students.rows}
+        return replace(results, students=Results(f"{recipe.name}, students", recipe.about, **stage))
 
     def _stage(
         self,
