@@ -54,6 +54,8 @@ def engines() -> Iterator[dict[str, Engine]]:
 class Tampered:
     """An engine whose clients misbehave, as told by `tamper(reply, turn)`, and that poisons global generators."""
 
+    at_sites = False
+
     def __init__(self, engine: Engine, tamper: Any) -> None:
         self.engine, self.tamper = engine, tamper
         self.open = engine.open

@@ -6,6 +6,7 @@ generator poisoned between clients, a lost upload, a refused reply and a client 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine
 from fedstill.core.streams import Streams
+from fedstill.engines import make_engine
 from fedstill.federation.plan import Plan
 from fedstill.federation.run import execute
 from fedstill.methods import methods
@@ -100,6 +102,23 @@ def test_every_engine_gives_the_same_bits(
     for name in ENGINES:
         run = execute(plan, tampered(engines[name], nan_from_client_two), tmp_path / name)
         assert everything(run.path) == reference, name
+
+
+@pytest.fixture(scope="module")
+def flower_ray() -> Iterator[Engine]:
+    pytest.importorskip("flwr")
+    pytest.importorskip("ray")
+    with make_engine("flower-ray", 2) as engine:
+        yield engine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", VARIANTS, indirect=True)
+def test_flower_on_ray_gives_the_same_bits(
+    plan: Plan, reference: dict[str, bytes], flower_ray: Engine, tampered: Any, tmp_path: Path
+) -> None:
+    run = execute(plan, tampered(flower_ray, nan_from_client_two), tmp_path / "flower-ray")
+    assert everything(run.path) == reference
 
 
 @pytest.mark.parametrize("plan", VARIANTS, indirect=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,12 @@ def follow(page: str, folder: Path) -> None:
 def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path)
     assert (tmp_path / "runs").is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ, reason="Flower is missing")
+def test_commands_of_the_deployment_page_work_in_an_empty_folder(tmp_path: Path) -> None:
+    follow("docs/deploy.md", tmp_path)
 
 
 def test_the_five_lines_of_the_readme(tmp_path: Path) -> None:

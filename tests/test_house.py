@@ -28,7 +28,8 @@ FLOORS = [
     {"studies"},
     {"audit", "export"},
     {"report"},
-    {"deploy", "cli"},
+    {"deploy"},
+    {"cli"},
 ]
 # These know the core and nothing else.
 CORE_ONLY = {"participation", "engines"}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fedstill
 from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Client
+from fedstill.core.protocols import Client, Turn
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.on_site import SiteScores
 from fedstill.federation.plan import make_plan
@@ -90,6 +92,31 @@ def test_the_manifest_tells_what_leaves_for_it() -> None:
     assert "at the sites" in manifest["evaluation"]
 
 
-def test_what_needs_the_servers_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="validation share is cut on the server"):
-        both("fedavg", tmp_path, validation=0.1)
+def test_what_needs_the_servers_data_is_refused() -> None:
+    given = {"data": "digits", "method": "distill", "objective": "labels-only", "evaluation": "on-site"}
+    with pytest.raises(InputError, match="distillation is evaluated where the proxy data is"):
+        make_plan(make_experiment(given))
+
+
+def test_each_site_keeps_a_share_of_its_own_data_to_select_a_round_by(tmp_path: Path) -> None:
+    """Stratified within each shard: nobody trains on what it is judged by, and the sums are over all of it."""
+    plan = make_plan(make_experiment({**SMALL, "method": "fedavg", "evaluation": "on-site", "validation": 0.25}))
+    turn = Turn(0, 1, 3, "train", plan.streams)
+    kept = 0
+    for who, size in zip(plan.profiles, plan.clients.shards.sizes().tolist(), strict=True):
+        client = plan.clients(who, {}, turn)
+        again = plan.clients(who, {}, replace(turn, round=1, streams=plan.streams.at("round", 1)))
+        assert client.validation is not None
+        assert again.validation is not None
+        ids = [
+            set(part.batch(torch.arange(len(part)))["sample_id"].tolist()) for part in (client.data, client.validation)
+        ]
+        assert not ids[0] & ids[1]
+        assert len(client.data) == who.samples == size - len(client.validation)
+        assert len(client.validation) == pytest.approx(0.25 * size, abs=1)
+        assert ids[1] == set(again.validation.batch(torch.arange(len(again.validation)))["sample_id"].tolist())
+        kept += len(client.validation)
+    run = fedstill.run({**SMALL, "method": "fedavg", "evaluation": "on-site", "validation": 0.25}, out=tmp_path)
+    accuracies = [record["validation"]["accuracy"] for record in run.journal]
+    assert all((accuracy * kept) == pytest.approx(round(accuracy * kept)) for accuracy in accuracies)
+    assert run.result["round_of"]["selected"] == accuracies.index(max(accuracies))

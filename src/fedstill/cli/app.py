@@ -11,6 +11,7 @@ import typer
 from fedstill._version import __version__
 from fedstill.cli.auditing import audit_command
 from fedstill.cli.data_app import data_app
+from fedstill.cli.deploy_app import deploy_app
 from fedstill.cli.options import (
     Clients,
     Cut,
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 
 
 @app.command()
@@ -53,8 +55,8 @@ def run(
     seed: Seed = None,
     set_: Set = None,
     out: Out = Path("runs"),
-    engine: Annotated[str, typer.Option(help="in-process, processes or wire.")] = "in-process",
-    workers: Annotated[int, typer.Option(help="Worker processes of the processes engine.")] = 2,
+    engine: Annotated[str, typer.Option(help="in-process, processes, flower-ray or wire.")] = "in-process",
+    workers: Annotated[int, typer.Option(help="Processes of the engines processes and flower-ray.")] = 2,
     data_root: Root = None,
     device: Device = "cpu",
     preset: Preset = None,
@@ -80,7 +82,9 @@ def study(
     recipe: Annotated[str, typer.Argument(help="A recipe, its file, or a results file (.json) to draw again.")],
     set_: Set = None,
     out: Out = Path("runs"),
-    workers: Annotated[int, typer.Option(help="Worker processes, at most one for each core.")] = 1,
+    workers: Annotated[int | None, typer.Option(help="Worker processes, at most one for each core.")] = None,
+    executor: Annotated[str, typer.Option(help="local, or ray for many machines.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: HOST:PORT or auto; else one is made.")] = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="What the table shows, e.g. accuracy, best, personal; repeatable.")
     ] = None,
@@ -105,7 +109,7 @@ def study(
         return
     made = studies.assemble(recipe, preset, variant, set_ or [], plugin or [], data_root, device)
     act = studies.show_plan if dry_run else studies.run
-    act(made, out, workers, retry_failed, wanted)
+    act(made, out, workers, retry_failed, wanted, executor, address)
 
 
 @app.command()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.console import Console
 
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, table
@@ -103,12 +104,10 @@ def show_result(run: Run) -> None:
     for name, accuracy in result["also"].items():
         console.print(f"{name}: {share(accuracy)}", highlight=False)
     if personal := result["personal"]:
-        console.print(
-            f"personal models of {personal['clients']:.0f} clients: {share(personal['mean'])}"
-            f" ± {share(personal['std'])} on the whole test set,"
-            f" {share(personal['own_mean'])} on each client's own mix of classes",
-            highlight=False,
-        )
+        own = f" on the whole test set, {share(personal['own_mean'])} on each client's own mix of classes"
+        where = " on each site's own test data" if run.experiment.evaluation == "on-site" else own
+        spread = f"{share(personal['mean'])} ± {share(personal['std'])}"
+        console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}", highlight=False)
         if personal.get("non_finite"):
             console.print(f"[bold]{personal['non_finite']} of them are not finite[/bold]: they count as chance")
     for name, value in result["facts"].items():
@@ -147,11 +146,15 @@ def egress(experiment: Experiment, data_root: Path | None, as_json: bool) -> Non
         print_json(manifest)
         return
     console.print(f"What leaves a client in each round of {manifest['method']} ({manifest['model']}):\n")
+    manifest_table(manifest, console)
+    console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.", highlight=False)
+    for part in ("participation", "evaluation"):
+        console.print(f"{part.capitalize()}: {manifest[part]}.", highlight=False)
+
+
+def manifest_table(manifest: Mapping[str, Any], where: Console) -> None:
     rows = [
         (line["name"], line["kind"], line["to"], str(line["tensors"]), size(line["bytes"]), line["why"])
         for line in manifest["leaves"]
     ]
-    table("", ("name", "kind", "to", "tensors", "size", "what it is"), rows, right=(3, 4))
-    console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.", highlight=False)
-    for part in ("participation", "evaluation"):
-        console.print(f"{part.capitalize()}: {manifest[part]}.", highlight=False)
+    table("", ("name", "kind", "to", "tensors", "size", "what it is"), rows, right=(3, 4), where=where)

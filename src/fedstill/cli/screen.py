@@ -20,14 +20,20 @@ def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    where: Console = console,
+) -> None:
     """A plain table that fits the terminal; the columns in `right` are aligned to the right."""
     drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         drawn.add_column(name, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    console.print(drawn)
+    where.print(drawn)
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:

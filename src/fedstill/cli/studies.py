@@ -16,7 +16,7 @@ from fedstill.core.files import write_atomically
 from fedstill.core.numbers import duration, share
 from fedstill.studies import Results, Study, load_results, make_table
 from fedstill.studies.agenda import Job
-from fedstill.studies.crew import crew_size
+from fedstill.studies.crew import check_executor, crew_size
 from fedstill.studies.grid import called
 from fedstill.studies.ledger import Ledger
 from fedstill.studies.results import Labels
@@ -65,13 +65,23 @@ def assemble(
     )
 
 
-def run(study: Study, out: Path, workers: int, retry_failed: bool, wanted: Wanted) -> None:
+def run(
+    study: Study,
+    out: Path,
+    workers: int | None,
+    retry_failed: bool,
+    wanted: Wanted,
+    executor: str = "local",
+    address: str | None = None,
+) -> None:
     older = _check(wanted)
     if older is not None:
         study.results(out).extended(older, *study.identities(out))  # refused now if they do not belong together
     display = StudyDisplay(wanted.quiet or wanted.as_json)
     try:
-        results = study.run(out, workers=workers, retry_failed=retry_failed, watcher=display)
+        results = study.run(
+            out, workers=workers, retry_failed=retry_failed, watcher=display, executor=executor, address=address
+        )
     finally:
         display.close()
     _leave(study, results, older, out, wanted)
@@ -86,11 +96,24 @@ def show_results(file: Path, wanted: Wanted) -> None:
     _tell(load_results(file), wanted)
 
 
-def show_plan(study: Study, out: Path, workers: int, retry_failed: bool, wanted: Wanted) -> None:
-    """What would be run; data that is not here is said, and is no error. Files are written of what is there."""
+def show_plan(
+    study: Study,
+    out: Path,
+    workers: int | None,
+    retry_failed: bool,
+    wanted: Wanted,
+    executor: str = "local",
+    address: str | None = None,
+) -> None:
+    """What would be run; data that is not here is said, and is no error. Files are written of what is there.
+
+    A cluster is not asked for its size: without `workers` the time left is that of this machine's cores.
+    """
+    check_executor(executor, address, study.device)
+    size = crew_size(workers, executor, cores=workers if address else None)
     older = _check(wanted)
     agenda = study.agenda
-    tally = Tally(Ledger(out), agenda.jobs, crew_size(workers), retry_failed)
+    tally = Tally(Ledger(out), agenda.jobs, size, retry_failed)
     counts = {"experiments": len(agenda.cells), "runs": tally.total, "done": tally.done, "failed": len(tally.failures)}
     left = tally.seconds_left()
     if wanted.as_json:
@@ -112,7 +135,7 @@ def show_plan(study: Study, out: Path, workers: int, retry_failed: bool, wanted:
         told += [f"{counts['runs']} runs", f"{counts['done']} done", f"{counts['failed']} failed"]
         console.print(f"\n{study.recipe.name}: {', '.join(told)}", highlight=False)
         if left is not None and tally.waiting:
-            console.print(f"about {duration(left)} left with {crew_size(workers)} worker(s)", highlight=False)
+            console.print(f"about {duration(left)} left with {size} worker(s)", highlight=False)
         for sentence in agenda.missing.values():
             console.print(f"cannot run here: {sentence}", highlight=False, markup=False)
     if wanted.results or wanted.table:

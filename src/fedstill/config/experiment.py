@@ -111,7 +111,12 @@ class Experiment(Settings):
     rounds: int = Field(10, ge=1, le=1_000_000)
     seed: int = Field(0, ge=0, lt=2**63)
     training: Training = Training()
-    validation: float = Field(0.0, ge=0, lt=1, description="share of the training split kept to select a round by")
+    validation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training data (of each site's, evaluated on site) to select a round by",
+    )
     evaluation: Literal["central", "on-site"] = Field(
         "central", description="on test data that the server holds, or at the sites, which send sums"
     )

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 # The wire's type names, in the order in which the format lays tensors out (widest first, then by name).
-_TYPES: dict[torch.dtype, str] = {
+TYPES: dict[torch.dtype, str] = {
     torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
@@ -25,8 +25,8 @@ _TYPES: dict[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_RANK = {dtype: rank for rank, dtype in enumerate(_TYPES)}
-_DEFAULT_LIMIT = 4 * 2**30
+_RANK = {dtype: rank for rank, dtype in enumerate(TYPES)}
+DEFAULT_LIMIT = 4 * 2**30
 
 
 class MessageError(ValueError):
@@ -53,7 +53,7 @@ class Message(Mapping[str, Tensor]):
         for name in sorted(tensors):
             _check_name(name)
             tensor = tensors[name].detach().cpu().contiguous()
-            if tensor.dtype not in _TYPES:
+            if tensor.dtype not in TYPES:
                 raise MessageError(f"tensor {name!r} has type {tensor.dtype}, which a message cannot carry")
             # Views and tied tensors share memory: on the wire every tensor stands alone, so it does here too.
             if tensor.nbytes != tensor.untyped_storage().nbytes() or tensor.data_ptr() in seen:
@@ -88,7 +88,7 @@ class Message(Mapping[str, Tensor]):
         return b"".join([self._header(), *(_raw(self._tensors[name]) for name in self._layout())])
 
     @classmethod
-    def decode(cls, data: bytes, limit: int = _DEFAULT_LIMIT) -> Message:
+    def decode(cls, data: bytes, limit: int = DEFAULT_LIMIT) -> Message:
         """The message in `data`; anything else, or more than `limit` bytes, is a `MessageError`."""
         if len(data) > limit:
             raise MessageError(f"a message of {len(data)} bytes is over the limit of {limit}")
@@ -108,7 +108,7 @@ class Message(Mapping[str, Tensor]):
             tensor = self._tensors[name]
             span = [offset, offset + tensor.nbytes]
             entries[name] = {
-                "dtype": _TYPES[tensor.dtype],
+                "dtype": TYPES[tensor.dtype],
                 "shape": list(tensor.shape),
                 "data_offsets": span,
             }

@@ -27,7 +27,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Profile:
-    """What the server may know of a client; `since` is the last round whose reply was accepted (None: never)."""
+    """What the server may know of a client.
+
+    `since` is the last round whose reply was accepted (None: never), `kept` the round that wrote the state which counts
+    now (None: it has none): where states stay with the clients, they find them by it.
+    """
 
     id: int
     samples: int
@@ -35,6 +39,7 @@ class Profile:
     device: str = "default"
     cluster: int | None = None
     since: int | None = None
+    kept: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class Client:
     state: Tensors = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
     test: Dataset | None = None  # where models are evaluated on site
+    validation: Dataset | None = None  # of its own, where a share of each client's data selects a round
 
 
 class ClientFactory(Protocol):
@@ -97,12 +103,13 @@ class Abstain(Exception):  # noqa: N818 - not a fault
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back; `state` is None where it is kept on site."""
+    """What came back, and the client's new state; where that stays on site, `kept` is its digest (empty: no news)."""
 
     profile: Profile
     message: Message
     state: Tensors | None
     work: float = 0.0
+    kept: str = ""
 
 
 Reason = Literal["dropped", "battery", "refused", "failed", "abstained"]
@@ -192,6 +199,10 @@ class Method(Exchange):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return (self,)
 
+    def every_exchange(self) -> Sequence[Exchange]:
+        """Those of all rounds, for sites: they have no server state, and know an exchange by its name."""
+        return self.exchanges({}, 0)
+
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
         """The shared models by architecture; empty if none is shared."""
         return {}
@@ -214,6 +225,8 @@ class Engine(Protocol):
 
     Outcomes come in any order; jobs are pulled lazily, so that no more requests exist than workers.
     """
+
+    at_sites: bool  # True: clients' states stay where the clients are, and are not sent along
 
     def open(self, factory: ClientFactory) -> None:
         """Get ready to run the clients that this factory makes; an engine may be opened again and again."""

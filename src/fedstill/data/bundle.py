@@ -92,6 +92,7 @@ class Source:
     name: str
     root: Path
     path: Path | None = None
+    part: bool = False  # one site's part of a whole: need not have samples of every class
 
 
 Loader = Callable[[Source], Bundle]

@@ -13,7 +13,7 @@ A data set in code takes a function and a name, and can then be used everywhere 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedstill.core.errors import InputError
@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 
-def load(name: str, root: Path | None = None, path: Path | None = None) -> Bundle:
-    """The data set of that name, from the data root or from a path given for it.
+def load(name: str, root: Path | None = None, path: Path | None = None, part: bool = False) -> Bundle:
+    """The data set of that name, from the data root or from a path given for it; or one site's `part` of one.
 
     >>> load("digits").shape
     (1, 8, 8)
     """
     loader, source = look_up(name, root, path)
-    return loader(source)
+    return loader(replace(source, part=part))
 
 
 def add(name: str, path: Path, root: Path | None = None) -> Bundle:

@@ -13,8 +13,10 @@ from fedstill.data.readers.raw import Findings
 from fedstill.data.tidy import Samples
 
 
-def find_faults(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
-    """Reasons not to train on this data."""
+def find_faults(
+    splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings, every_class: bool = True
+) -> None:
+    """Reasons not to train on this data; one site's part of it need not have samples of `every_class`."""
     for part in ("train", "test"):
         if part not in splits and not found.faults:
             found.faults.append(f"there is no {part} split")
@@ -39,7 +41,7 @@ def find_faults(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
             flat = (split.inputs == split.inputs[:, :1]).flatten(1).all(dim=1).nonzero().flatten().tolist()
             if flat:
                 found.faults.append(f"{len(flat):,} {part} clouds hold one place only{_first(split, flat)}")
-    if "train" in splits:
+    if "train" in splits and every_class:
         for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
             if count == 0:
                 found.faults.append(f"class {name!r} has no training samples")

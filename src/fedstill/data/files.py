@@ -47,7 +47,7 @@ class FromFiles:
         with found.collecting():
             raw = readers.read(self.locate(source), found, replace(self.asked, name=source.name))
         splits, classes = tidy(raw, found, self.classes)
-        find_faults(splits, classes, found)
+        find_faults(splits, classes, found, every_class=not source.part)
         return splits, classes
 
     def locate(self, source: Source) -> Path:

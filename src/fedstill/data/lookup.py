@@ -6,11 +6,11 @@ from pathlib import Path
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.data.bundle import Loader, Source, datasets
-from fedstill.data.files import FromFiles
 from fedstill.data.roots import data_root, recorded
+from fedstill.data.shard import FilesOrShard
 
 _PREFIXES = ("npz", "folder")
-_ANY_FILES = FromFiles("Files of your own.")
+_ANY_FILES = FilesOrShard("Files of your own.")
 
 
 def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tuple[Loader, Source]:

@@ -129,6 +129,14 @@ class Pooled(Partition):
         return Shards.by_owner(np.zeros(len(labels), dtype=np.int64), 1)
 
 
+@partitions.register("sites")
+class Sites(Partition):
+    """Every site brings its own data: deployments only, nothing is cut."""
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        raise InputError("partition 'sites' is for deployments, where each site has its own data: choose another one")
+
+
 @partitions.register("dirichlet")
 class Dirichlet(Partition):
     """Each class is shared in proportions drawn from Dirichlet(alpha): small alpha is skewed, large is even."""

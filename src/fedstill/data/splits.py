@@ -24,7 +24,9 @@ def hold_out(labels: Tensor) -> tuple[Tensor, Tensor]:
     return _stratified(labels, TEST_SHARE, Streams(0).draw("split"), least=1)
 
 
-def split_validation(labels: Tensor, share: float, streams: Streams) -> tuple[Tensor, Tensor]:
+def split_validation(
+    labels: Tensor, share: float, streams: Streams, may_be_empty: bool = False
+) -> tuple[Tensor, Tensor]:
     """Training and validation rows, each ascending; a class keeps at least one row for training.
 
     >>> train, validation = split_validation(torch.tensor([0] * 8 + [1] * 4), 0.25, Streams(7))
@@ -34,7 +36,7 @@ def split_validation(labels: Tensor, share: float, streams: Streams) -> tuple[Te
     if not 0 < share < 1:
         raise InputError(f"the validation share must lie between 0 and 1, not {share}")
     kept, taken = _stratified(labels, share, streams.draw("validation"))
-    if not len(taken):
+    if not len(taken) and not may_be_empty:
         raise InputError(f"a validation share of {share} of {len(labels)} samples is not one sample: raise it")
     return kept, taken
 

@@ -15,6 +15,7 @@ from fedstill.core.task import Tensors
 class InProcess:
     """One client after the other in this process (the default)."""
 
+    at_sites = False
     factory: ClientFactory
 
     def open(self, factory: ClientFactory) -> None:

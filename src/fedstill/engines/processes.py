@@ -35,6 +35,8 @@ _SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are mapped from a f
 class Processes:
     """N worker processes with one thread each; data is mapped once and shared between them."""
 
+    at_sites = False
+
     def __init__(self, workers: int = 2) -> None:
         if workers < 1:
             raise InputError(f"workers is {workers}: at least one is needed")

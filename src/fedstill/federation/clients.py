@@ -1,11 +1,11 @@
-"""The clients of a simulation: made on demand from shards, with state that is kept in a file each.
+"""The clients of a simulation, made on demand from shards; and clients' states, in a file each or at the sites.
 
 Memory grows with those who take part, not with the population: a client that is not asked is two numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -16,10 +16,13 @@ from torch import Tensor
 from fedstill.core.dataset import Dataset, Subset
 from fedstill.core.errors import RunError
 from fedstill.core.files import write_atomically
-from fedstill.core.message import Message, MessageError
-from fedstill.core.protocols import Client, Profile, Turn
+from fedstill.core.message import Message, MessageError, digest
+from fedstill.core.protocols import Client, Profile, Reply, Turn
+from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.partitions import Shards
+from fedstill.data.parts import shape_kinds
+from fedstill.data.splits import split_validation
 from fedstill.federation.checkpoint import candidates
 
 
@@ -31,11 +34,24 @@ class SimulatedClients:
     data: Dataset
     shards: Shards
     test: tuple[Dataset, Shards] | None = None  # cut in the same way, where models are evaluated on site
+    share: float = 0.0  # of each shard that is kept to select a round by, where that is done on site
 
     def __call__(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
         shard = Subset(self.data, self.shards.rows(profile.id))
+        data, validation = parted(shard, self.share, turn.streams.seed, profile.id)
         test = None if self.test is None else Subset(self.test[0], self.test[1].rows(profile.id))
-        return Client(profile, self.task, shard, turn.streams.at("client", profile.id), state, test=test)
+        streams = turn.streams.at("client", profile.id)
+        return Client(profile, self.task, data, streams, state, test=test, validation=validation)
+
+
+def parted(shard: Dataset, share: float, seed: int, client: int) -> tuple[Dataset, Dataset | None]:
+    """What a client trains on, and what it keeps to select a round by; the same in every round and on every machine."""
+    if not share:
+        return shard, None
+    kinds = torch.zeros(len(shard), dtype=torch.int64) if shard.labels() is None else shape_kinds(shard)
+    rows = split_validation(kinds, share, Streams(seed).at("client", client), may_be_empty=True)
+    train, validation = (Subset(shard, part) for part in rows)
+    return train, validation
 
 
 class ClientStore:
@@ -62,13 +78,13 @@ class ClientStore:
         return store
 
     def load(self, client: int) -> Tensors:
-        version, digest = self._staged.get(client, (int(self.rounds[client]), int(self.digests[client])))
+        version, checksum = self._staged.get(client, (int(self.rounds[client]), int(self.digests[client])))
         if version < 0:
             return {}
         path = self._path(client, version)
         try:
             data = path.read_bytes()
-            if _digest(data) != digest:
+            if _checksum(data) != checksum:
                 raise MessageError("its digest is not the one recorded")
             return Message.decode(data)
         except (OSError, MessageError) as error:
@@ -81,7 +97,20 @@ class ClientStore:
         data = Message(state).encode()
         self.folder.mkdir(exist_ok=True)
         write_atomically(self._path(client, round), data)
-        self._staged[client] = (round, _digest(data))
+        self._staged[client] = (round, _checksum(data))
+
+    def take(self, reply: Reply, round: int) -> None:
+        """Stage what an accepted reply says of its client's state."""
+        if reply.state is not None:
+            self.stage(reply.profile.id, round, reply.state)
+
+    def version(self, client: int) -> int | None:
+        """The round that wrote the state which counts now; None: there is none."""
+        version, _ = self._staged.get(client, (int(self.rounds[client]), 0))
+        return version if version >= 0 else None
+
+    def digest(self, client: int) -> str:
+        return digest(self.load(client))
 
     def discard(self) -> None:
         """Forget what was staged: the round was skipped."""
@@ -92,8 +121,8 @@ class ClientStore:
     def versions(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, with the staged versions in place."""
         rounds, digests = self.rounds.clone(), self.digests.clone()
-        for client, (round, digest) in self._staged.items():
-            rounds[client], digests[client] = round, digest
+        for client, (round, checksum) in self._staged.items():
+            rounds[client], digests[client] = round, checksum
         return {"rounds": rounds, "digests": digests}
 
     def committed(self) -> None:
@@ -119,8 +148,7 @@ class ClientStore:
         return True
 
     def holders(self) -> list[int]:
-        """The clients that have state, those of the round being played included."""
-        return sorted({*torch.nonzero(self.rounds >= 0).flatten().tolist(), *self._staged})
+        return _holders(self.rounds, self._staged)
 
     def sweep(self, older: Sequence[Tensors] = ()) -> None:
         """Delete what an interrupted round left behind; the versions of an older checkpoint stay one more round."""
@@ -137,5 +165,67 @@ class ClientStore:
         return self.folder / f"{client}.{round}.safetensors"
 
 
-def _digest(data: bytes) -> int:
+def _checksum(data: bytes) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
+
+
+class SiteStore:
+    """What the server knows of states that stay at the sites: which round wrote each one, and its digest.
+
+    The same questions as to a `ClientStore`, so that a round does not know where states are.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.rounds = torch.full((clients,), -1)
+        self.digests = torch.zeros(clients, 32, dtype=torch.uint8)
+        self._staged: dict[int, tuple[int, bytes]] = {}
+
+    def load(self, client: int) -> Tensors:
+        """Nothing is sent along: a request names the version."""
+        return {}
+
+    def take(self, reply: Reply, round: int) -> None:
+        if reply.kept:
+            self._staged[reply.profile.id] = (round, bytes.fromhex(reply.kept))
+
+    def version(self, client: int) -> int | None:
+        version, _ = self._staged.get(client, (int(self.rounds[client]), b""))
+        return version if version >= 0 else None
+
+    def digest(self, client: int) -> str:
+        known = bytes(self.digests[client].tolist())
+        return self._staged.get(client, (0, known))[1].hex()
+
+    def discard(self) -> None:
+        self._staged.clear()
+
+    def versions(self) -> dict[str, Tensor]:
+        rounds, digests = self.rounds.clone(), self.digests.clone()
+        for client, (round, told) in self._staged.items():
+            rounds[client], digests[client] = round, torch.tensor(list(told), dtype=torch.uint8)
+        return {"rounds": rounds, "digests": digests}
+
+    def committed(self) -> None:
+        self.restore(self.versions())
+
+    def restore(self, versions: Tensors) -> None:
+        self.rounds, self.digests = versions["rounds"], versions["digests"]
+        self._staged.clear()
+
+    def sound(self) -> bool:
+        """Nobody here can tell: a site that has lost its state says so when it is asked."""
+        return True
+
+    def holders(self) -> list[int]:
+        return _holders(self.rounds, self._staged)
+
+    def sweep(self, older: Sequence[Tensors] = ()) -> None:
+        """Sites see to their own files."""
+
+
+Store = ClientStore | SiteStore
+
+
+def _holders(rounds: Tensor, staged: Iterable[int]) -> list[int]:
+    """The clients that have state, those of the round being played included."""
+    return sorted({*torch.nonzero(rounds >= 0).flatten().tolist(), *staged})

@@ -106,8 +106,8 @@ def launch(
     bundle: Bundle | None = None,
 ) -> Run:
     """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
-    if device != "cpu" and engine == "processes":
-        raise InputError("the processes engine runs on the cpu: use --engine in-process with another device")
+    if device != "cpu" and engine in ("processes", "flower-ray"):
+        raise InputError(f"the {engine} engine runs on the cpu: use --engine in-process with another device")
     made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device, bundle=bundle)
     with made as ready:

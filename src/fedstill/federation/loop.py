@@ -22,7 +22,7 @@ from fedstill.core.protocols import Engine, Exchange, Fate, Lost, Method, Partic
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import Progress
-from fedstill.federation.clients import ClientStore
+from fedstill.federation.clients import Store
 from fedstill.federation.settle import fault
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class Federation:
     min_replies: int = 1
     norm_limit: float | None = None
 
-    def begin(self, store: ClientStore) -> Progress:
+    def begin(self, store: Store) -> Progress:
         since = torch.full((len(self.profiles),), -1)
         return Progress(
             round=0,
@@ -106,7 +106,7 @@ class Federation:
     def carry(self, errand: Errand) -> Generator[Reply | Lost]:
         return self.engine.carry(errand.exchange, errand.jobs, errand.turn)
 
-    def play(self, progress: Progress, store: ClientStore) -> Generator[Errand, Results, tuple[Progress, Outcome]]:
+    def play(self, progress: Progress, store: Store) -> Generator[Errand, Results, tuple[Progress, Outcome]]:
         """One round: gives errands, and is sent what came of them (see `played`).
 
         A round with too few replies is skipped: nothing that was merged or staged in it counts.
@@ -148,7 +148,7 @@ class Federation:
         server: Tensors,
         cohort: Sequence[Profile],
         turn: Turn,
-        store: ClientStore,
+        store: Store,
         outcome: Outcome,
     ) -> Generator[Errand, Results, list[Reply]]:
         """Ask the cohort and settle what comes back: the accepted replies, sorted by client id."""
@@ -162,7 +162,7 @@ class Federation:
                 elif (request := exchange.request(server, who, turn)) is not None:
                     requests[who.id] = request
                     outcome.traffic.down += request.nbytes
-                    yield who, request, store.load(who.id)
+                    yield replace(who, kept=store.version(who.id)), request, store.load(who.id)
 
         def settled(result: Reply | Lost) -> Reply | Lost:
             who = result.profile
@@ -185,8 +185,7 @@ class Federation:
                 outcome.lost.append(result)
             else:
                 accepted.append(result)
-                if result.state is not None:
-                    store.stage(result.profile.id, turn.round, result.state)
+                store.take(result, turn.round)
         accepted.sort(key=lambda reply: reply.profile.id)
         outcome.asked |= set(requests)
         outcome.heard |= {reply.profile.id for reply in accepted}

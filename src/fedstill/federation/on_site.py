@@ -8,7 +8,7 @@ that client's data only.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import cast
 
@@ -21,12 +21,12 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
-from fedstill.federation.clients import ClientStore
+from fedstill.federation.clients import Store
 from fedstill.federation.evaluate import Evaluation, Metrics, models_finite, negative_variances, spread_of
 from fedstill.federation.loop import Errand, Results
 from fedstill.federation.settle import fault
 
-SHARED, OWN = "scores/shared/", "scores/own/"
+SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
 _SERVER = "server/"  # the part of the request that makes a client's own model complete
 _MODEL = "model/"
 
@@ -37,8 +37,8 @@ class SiteScores(Exchange):
     name = "evaluate"
     egress = (Egress("scores/*", "statistics", "test samples by true and predicted class, and the summed loss"),)
 
-    def __init__(self, method: Method, task: Task) -> None:
-        self.method, self.task = method, task
+    def __init__(self, method: Method, task: Task, validation: bool = False) -> None:
+        self.method, self.task, self.validation = method, task, validation
 
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
         models = self.method.models(state)
@@ -55,6 +55,11 @@ class SiteScores(Exchange):
             model = client.task.build(architecture, request.part(f"shared/{architecture}/"))
             scores |= under(f"{SHARED}{architecture}/", dict(client.task.score([model], client.test)))
             client.meter.add(len(client.test))
+            if self.validation:
+                held = client.validation
+                models = [model] if held is not None and len(held) else []
+                kept = dict(client.task.score(models, held if models and held else cast(Dataset, _NoData())))
+                scores |= under(f"{VALIDATION}{architecture}/", kept)
         if self.method.personal:
             state = self.method.personalise(under(_MODEL, request.part(_SERVER)), client.state)
             own = [] if state is None else [client.task.build(client.profile.architecture, state)]
@@ -64,7 +69,9 @@ class SiteScores(Exchange):
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         nothing = dict(self.task.score([], cast(Dataset, _NoData())))
-        places = [f"{SHARED}{name}/" for name in self.method.models(state)] + ([OWN] if self.method.personal else [])
+        scored = (SHARED, VALIDATION) if self.validation else (SHARED,)
+        places = [f"{place}{name}/" for place in scored for name in self.method.models(state)]
+        places += [OWN] if self.method.personal else []
         return {
             f"{place}{name}": (tuple(tensor.shape), tensor.dtype)
             for place in places
@@ -89,11 +96,15 @@ class OnSiteEvaluator:
     task: Task
     streams: Streams
     rounds: int
+    validation: bool = False  # whether sites keep a share of their training data to select a round by
+
+    def exchange(self, method: Method) -> SiteScores:
+        return SiteScores(method, self.task, self.validation)
 
     def __call__(
-        self, method: Method, server: Tensors, profiles: Sequence[Profile], store: ClientStore, round: int
+        self, method: Method, server: Tensors, profiles: Sequence[Profile], store: Store, round: int
     ) -> Generator[Errand, Results, Evaluation]:
-        exchange = SiteScores(method, self.task)
+        exchange = self.exchange(method)
         turn = Turn(round, self.rounds, len(profiles), exchange.name, self.streams.at("round", round, exchange.name))
         requests: dict[int, Message] = {}
 
@@ -102,7 +113,7 @@ class OnSiteEvaluator:
                 request = exchange.request(server, who, turn)
                 assert request is not None
                 requests[who.id] = request
-                yield who, request, store.load(who.id)
+                yield replace(who, kept=store.version(who.id)), request, store.load(who.id)
 
         results = yield Errand(exchange, jobs(), turn)
         heard = [
@@ -118,13 +129,14 @@ class OnSiteEvaluator:
             "down": sum(request.nbytes for request in requests.values()),
         }
         models = method.models(server)
-        test = self._shared(list(models), heard)
+        test = self._shared(list(models), heard, SHARED)
+        validation = self._shared(list(models), heard, VALIDATION) if self.validation else {}
         personal = self._personal(heard) if method.personal else {}
         if not models and personal:
             test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
         finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0 and not personal.get("non_finite", 0)
         sites = {"asked": len(requests), "heard": len(heard), **traffic}
-        return Evaluation(test, {}, personal, {}, negative_variances(self.task, models), finite, sites)
+        return Evaluation(test, validation, personal, {}, negative_variances(self.task, models), finite, sites)
 
     def truth(self) -> None:
         """Labels of test samples do not leave a site."""
@@ -132,9 +144,9 @@ class OnSiteEvaluator:
     def predictions(self, models: Mapping[str, Tensors]) -> None:
         """Nor does what is said of each of them."""
 
-    def _shared(self, architectures: Sequence[str], heard: Sequence[Reply]) -> Metrics:
+    def _shared(self, architectures: Sequence[str], heard: Sequence[Reply], place: str) -> Metrics:
         each = [
-            self.task.summarise(_sums([reply.message.part(f"{SHARED}{name}/") for reply in heard]))
+            self.task.summarise(_sums([reply.message.part(f"{place}{name}/") for reply in heard]))
             for name in architectures
             if heard
         ]

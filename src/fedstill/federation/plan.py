@@ -14,7 +14,7 @@ from fedstill.config import Experiment, overlay, with_defaults
 from fedstill.core.dataset import Dataset, Subset
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.plugins import loaded_plugins
-from fedstill.core.protocols import Method, Profile
+from fedstill.core.protocols import ClientFactory, Method, Profile
 from fedstill.core.streams import Streams
 from fedstill.data.augment import Augmentation
 from fedstill.data.bundle import Bundle
@@ -24,7 +24,7 @@ from fedstill.data.parts import has_point_labels, shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.distillation import objectives
 from fedstill.distillation.teaching import Teacher
-from fedstill.federation.clients import SimulatedClients
+from fedstill.federation.clients import SimulatedClients, parted
 from fedstill.federation.evaluate import CentralEvaluator
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.proxy import proxy_data
@@ -55,12 +55,12 @@ class Plan:
 
     experiment: Experiment
     identity: str
-    bundle: Bundle
+    fingerprint: str  # of the data
     task: Classification
     method: Method
     policy: Policy
     profiles: list[Profile]
-    clients: SimulatedClients
+    clients: ClientFactory
     evaluator: CentralEvaluator | OnSiteEvaluator
     streams: Streams
     teachers: list[dict[str, Any]]  # each one's name and metrics
@@ -76,6 +76,14 @@ class Plan:
         return f"{self.experiment.method.name}-{data}-{self.identity}"
 
 
+@dataclass(frozen=True)
+class Simulation(Plan):
+    """A plan whose clients are cut from one data set, which is here."""
+
+    clients: SimulatedClients
+    bundle: Bundle
+
+
 def make_plan(
     experiment: Experiment,
     data_root: Path | None = None,
@@ -83,7 +91,7 @@ def make_plan(
     *,
     bundle: Bundle | None = None,
     staff: Staff | None = None,
-) -> Plan:
+) -> Simulation:
     """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
     check_device(device)
     experiment, bundle = resolve(experiment, bundle or load(experiment.data, data_root))
@@ -92,7 +100,7 @@ def make_plan(
     staff = staff or Staff()
     experiment, teachers = staff.load(experiment, bundle, device)
     method = make_method(experiment, task, streams, teachers)
-    _check_needs(method, experiment, bundle)
+    check_needs(method, experiment, labelled=bundle.train.labels() is not None)
     train, validation = _held_out(experiment, bundle, streams)
     fingerprint = bundle.fingerprint()
     if isinstance(method, Distillation):
@@ -110,11 +118,7 @@ def make_plan(
     )
     on_site = experiment.evaluation == "on-site"
     if on_site:
-        _check_on_site(experiment, method)
-    policy = experiment.participation.settings
-    assert isinstance(policy, Policy)
-    if experiment.min_replies > experiment.clients:
-        raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
+        check_on_site(experiment, method)
 
     def class_shares(client: int) -> Tensor:
         if labels is None:
@@ -122,37 +126,48 @@ def make_plan(
         counts = torch.bincount(labels[shards.rows(client)].flatten(), minlength=len(bundle.classes))
         return counts / counts.sum().clamp(min=1)
 
+    share = experiment.validation if on_site else 0.0
     sizes = shards.sizes().tolist()
-    return Plan(
+    if share:
+        parts = [Subset(train, shards.rows(client)) for client in range(experiment.clients)]
+        sizes = [len(parted(part, share, experiment.seed, client)[0]) for client, part in enumerate(parts)]
+    return Simulation(
         experiment,
         experiment.identity(fingerprint, loaded_plugins().values()),
-        bundle,
+        bundle.fingerprint(),
         task,
         method,
-        policy,
+        chosen_policy(experiment),
         [Profile(client, size, task.architectures[0]) for client, size in enumerate(sizes)],
-        SimulatedClients(task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None),
-        OnSiteEvaluator(task, streams, method.rounds(experiment.rounds))
+        SimulatedClients(task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None, share),
+        OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
         if on_site
         else CentralEvaluator(task, bundle.test, validation, class_shares),
         streams,
         staff.examine(experiment, teachers, task, bundle, train),
         staff.ceiling(experiment, method, task, train) if isinstance(method, Distillation) else None,
+        bundle,
     )
 
 
 def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]:
-    """Fill in what the data and the model decide where the user did not: model, points, training, augmentation."""
-    if bundle.kind == "image" and experiment.points is not None:
+    """Fill in what the data and the model decide where the user did not; and clouds with as many points as decided."""
+    experiment = settled(experiment, bundle.kind, has_point_labels(bundle.train), bundle.shape[0])
+    return experiment, bundle if experiment.points is None else bundle.with_points(experiment.points)
+
+
+def settled(experiment: Experiment, kind: str, point_labels: bool, points: int) -> Experiment:
+    """The experiment with model, points, training and augmentation, for data of a kind, with clouds of so many points.
+
+    Where the data is not here, those who have it say these three things of it.
+    """
+    if kind == "image" and experiment.points is not None:
         raise InputError(f"{experiment.data} holds images: leave `points` out")
-    model = experiment.model or (POINT_MODEL if has_point_labels(bundle.train) else None)
-    decided = decided_by(bundle.kind, model, methods[experiment.method.name])
-    if bundle.kind == "image":
-        return with_defaults(experiment, decided), bundle
-    decided["points"] = min(decided.get("points", bundle.shape[0]), bundle.shape[0])
-    experiment = with_defaults(experiment, decided)
-    assert experiment.points is not None
-    return experiment, bundle.with_points(experiment.points)
+    model = experiment.model or (POINT_MODEL if point_labels else None)
+    decided = decided_by(kind, model, methods[experiment.method.name])
+    if kind != "image":
+        decided["points"] = min(decided.get("points", points), points)
+    return with_defaults(experiment, decided)
 
 
 def decided_by(kind: str, model: str | None, method: type[Method]) -> dict[str, Any]:
@@ -167,11 +182,22 @@ def decided_by(kind: str, model: str | None, method: type[Method]) -> dict[str, 
 def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Classification:
     """The task of an experiment on a data set; a model that cannot read that data is refused."""
     assert experiment.model is not None
+    kind = task_kind(has_point_labels(bundle.train), experiment.model, experiment.data)
+    return task_of_kind(kind, experiment, bundle.classes, bundle.shape, device)
+
+
+def task_of_kind(
+    kind: type[Classification],
+    experiment: Experiment,
+    classes: tuple[str, ...],
+    shape: tuple[int, ...],
+    device: str = "cpu",
+) -> Classification:
+    assert experiment.model is not None
     assert experiment.augmentation is not None
     augmentation = experiment.augmentation.settings
     assert isinstance(augmentation, Augmentation)
-    kind = task_kind(bundle.train, experiment.model, experiment.data)
-    task = kind(bundle.classes, bundle.shape, (experiment.model,), device, augmentation)
+    task = kind(classes, shape, (experiment.model,), device, augmentation)
     task.build(experiment.model)
     return task
 
@@ -213,6 +239,14 @@ def make_method(
     return method
 
 
+def chosen_policy(experiment: Experiment) -> Policy:
+    policy = experiment.participation.settings
+    assert isinstance(policy, Policy)
+    if experiment.min_replies > experiment.clients:
+        raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
+    return policy
+
+
 def check_device(device: str) -> None:
     if device not in DEVICES:
         raise InputError(f"unknown device {device!r}: {did_you_mean(device, DEVICES)}")
@@ -221,11 +255,7 @@ def check_device(device: str) -> None:
         raise InputError(f"this machine has no {device} device: leave --device out to use the cpu")
 
 
-def _check_on_site(experiment: Experiment, method: Method) -> None:
-    if experiment.validation:
-        raise InputError(
-            "a validation share is cut on the server, which has no data with evaluation=on-site: leave it out"
-        )
+def check_on_site(experiment: Experiment, method: Method) -> None:
     if isinstance(method, Distillation):
         raise InputError("distillation is evaluated where the proxy data is: leave evaluation=on-site out")
 
@@ -239,17 +269,17 @@ def _test_shards(experiment: Experiment, bundle: Bundle, streams: Streams) -> tu
 
 
 def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Dataset | None]:
-    """Training and validation data. A share is cut from the training split before anyone gets a shard."""
-    if not experiment.validation:
+    """Training and validation data. A share is cut before anyone gets a shard; or by each client, from its own."""
+    if not experiment.validation or experiment.evaluation == "on-site":
         return bundle.train, None
     train, validation = split_validation(shape_kinds(bundle.train), experiment.validation, streams)
     return Subset(bundle.train, train), Subset(bundle.train, validation)
 
 
-def _check_needs(method: Method, experiment: Experiment, bundle: Bundle) -> None:
+def check_needs(method: Method, experiment: Experiment, labelled: bool) -> None:
     """A method says what it needs; what this experiment cannot give is refused here."""
     given = {"features", "teacher"}  # who has no teacher was refused when the method was made
-    if bundle.train.labels() is not None:
+    if labelled:
         given.add("labels")
     if len(method.task.architectures) == 1:
         given.add("one-architecture")

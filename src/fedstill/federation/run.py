@@ -20,7 +20,7 @@ from fedstill.core.protocols import Engine
 from fedstill.core.task import Tensors
 from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Leader, Progress
-from fedstill.federation.clients import ClientStore
+from fedstill.federation.clients import ClientStore, SiteStore, Store
 from fedstill.federation.evaluate import CentralEvaluator, Evaluation
 from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_models, write_json
 from fedstill.federation.loop import Errand, Federation, Results, played
@@ -50,18 +50,7 @@ def execute(plan: Plan, engine: Engine, out: Path, observers: Sequence[Observer]
 def opened(plan: Plan, out: Path) -> Iterator[RunFolder]:
     """The run's folder, ours alone while we are in here; one that another process works on is refused."""
     folder = RunFolder(writable_folder(out) / plan.folder_name)
-    folder.create(
-        {
-            "identity": plan.identity,
-            "experiment": plan.experiment.model_dump(mode="json"),
-            "fingerprint": plan.bundle.fingerprint(),
-            "classes": plan.bundle.classes,
-            "shape": plan.bundle.shape,
-            "behaviour": BEHAVIOUR,
-            "fedstill": __version__,
-            "torch": torch.__version__,
-        }
-    )
+    folder.create(described(plan))
     lock = folder.lock()
     try:
         with one_thread():
@@ -72,12 +61,27 @@ def opened(plan: Plan, out: Path) -> Iterator[RunFolder]:
         lock.release()
 
 
+def described(plan: Plan) -> Record:
+    """What a run's folder says of the run before anything has happened."""
+    return {
+        "identity": plan.identity,
+        "experiment": plan.experiment.model_dump(mode="json"),
+        "fingerprint": plan.fingerprint,
+        "classes": plan.task.classes,
+        "shape": plan.task.shape,
+        "behaviour": BEHAVIOUR,
+        "fedstill": __version__,
+        "torch": torch.__version__,
+    }
+
+
 class Attempt:
     """One attempt at a run: `round`, `keep` what it gave, and so on while it `goes_on`; then `finish`."""
 
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer] = ()) -> None:
         self.plan, self.folder, self.observers = plan, folder, observers
-        self.store = ClientStore(folder.path / "clients", len(plan.profiles))
+        self.at_sites = engine.at_sites
+        self.store = self._empty_store()
         self.unsaved: dict[str, bytes] = {}
         self.federation = Federation(
             plan.method,
@@ -100,6 +104,10 @@ class Attempt:
                 if teacher["constant"] == 1:
                     observer.note(f"the teacher {teacher['name']} says the same of every test sample")
             observer.start(as_played, self.progress.journal)
+
+    def _empty_store(self) -> Store:
+        clients = len(self.plan.profiles)
+        return SiteStore(clients) if self.at_sites else ClientStore(self.folder.path / "clients", clients)
 
     @property
     def goes_on(self) -> bool:
@@ -128,6 +136,7 @@ class Attempt:
         """By the server's own test data, or one more errand to all sites."""
         evaluator, method, profiles = self.plan.evaluator, self.plan.method, self.plan.profiles
         if isinstance(evaluator, CentralEvaluator):
+            assert isinstance(self.store, ClientStore)
             return evaluator(method, server, profiles, self.store)
         return (yield from evaluator(method, server, profiles, self.store, round))
 
@@ -180,9 +189,9 @@ class Attempt:
                 notes.append(f"a file that round {progress.round} needs is damaged")
                 progress = None
         if progress is None:
-            self.store = ClientStore(self.folder.path / "clients", len(self.plan.profiles))
+            self.store = self._empty_store()
         sweep_temporaries(self.folder.path)
-        sweep_temporaries(self.store.folder)
+        sweep_temporaries(self.folder.path / "clients")
         self.store.sweep([older.clients for older in found])
         if self.folder.restore_journal(progress.journal if progress else ()) and progress:
             notes.append("the journal was restored from the checkpoint")
@@ -243,14 +252,14 @@ def summary(plan: Plan, progress: Progress) -> Record:
     }
 
 
-def run_digest(models: dict[str, Tensors], store: ClientStore | None) -> str:
+def run_digest(models: dict[str, Tensors], store: Store | None) -> str:
     """One hash over the shared models by architecture and, where there are personal models, all client state."""
     whole = sha256()
     for architecture in sorted(models):
         whole.update(f"{architecture} {digest(models[architecture])}\n".encode())
     if store is not None:
         for client in store.holders():
-            whole.update(f"client {client} {digest(store.load(client))}\n".encode())
+            whole.update(f"client {client} {store.digest(client)}\n".encode())
     return whole.hexdigest()
 
 

@@ -56,6 +56,9 @@ class Wrapped(WrappedExchange, Method):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return [self.wrap(exchange) for exchange in self.inner.exchanges(server, round)]
 
+    def every_exchange(self) -> Sequence[Exchange]:
+        return [self.wrap(exchange) for exchange in self.inner.every_exchange()]
+
     def check(self) -> None:
         self.inner.check()
 

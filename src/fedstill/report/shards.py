@@ -49,7 +49,7 @@ def _table(run: Run, data_root: Path | None) -> Table | None:
         plan = make_plan(run.experiment, data_root)
     except InputError:
         return None
-    if plan.bundle.fingerprint() != run.config["fingerprint"]:
+    if plan.fingerprint != run.config["fingerprint"]:
         return None
     names = kind_names(plan.bundle)
     counts = plan.clients.shards.table(shape_kinds(plan.clients.data), len(names))

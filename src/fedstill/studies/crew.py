@@ -1,4 +1,4 @@
-"""Who does the runs: this process one after another, or a crew of worker processes."""
+"""Who does the runs: this process one after another, a crew of worker processes, or a Ray cluster (`ray_crew`)."""
 
 from __future__ import annotations
 
@@ -9,57 +9,114 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from fedstill.core.errors import InputError
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.federation.lesson import Told
 from fedstill.studies.agenda import Job
 from fedstill.studies.worker import Outcome, Place, perform
 
 Lesson = Sequence[Job]  # done in one go
-Told = Callable[[Lesson, float], None]  # how much of a lesson is over
 Given = Mapping[str, Any]
 
-
-def crew_size(workers: int) -> int:
-    """At most one worker for each core: more of them would only take turns."""
-    if workers < 1:
-        raise InputError(f"workers is {workers}: at least one is needed")
-    return min(workers, os.cpu_count() or 1)
+EXECUTORS = ("local", "ray")
 
 
-class Crew:
+class Crew(Protocol):
+    """Does lessons, several at a time; entered before the first one, and left with nobody still working."""
+
+    @property
+    def size(self) -> int:
+        """How many lessons it does at a time."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether somebody has nothing to do."""
+
+    @property
+    def working(self) -> bool:
+        """Whether there is something to hear of."""
+
+    def start(self, lesson: Lesson, givens: Sequence[Given], told: Told) -> None:
+        """Have somebody idle do these runs; what comes of it is heard of later."""
+
+    def hear(self) -> tuple[Lesson, list[Outcome]]:
+        """The next lesson that is over, and how its runs ended."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def crew_size(workers: int | None, executor: str = "local", cores: int | None = None) -> int:
+    """At most one worker for each core, of this machine if no others are given: more would only take turns.
+
+    Where nobody says how many, one on this machine, and on Ray as many as there are cores.
+    """
+    cores = cores or os.cpu_count() or 1
+    wanted = workers if workers is not None else cores if executor == "ray" else 1
+    if wanted < 1:
+        raise InputError(f"workers is {wanted}: at least one is needed")
+    return min(wanted, cores)
+
+
+def check_executor(executor: str, address: str | None, device: str) -> None:
+    """Refuse what does not go together, whatever there is on this machine."""
+    if executor not in EXECUTORS:
+        raise InputError(f"unknown executor {executor!r}: {did_you_mean(executor, EXECUTORS)}")
+    if executor == "local" and address is not None:
+        raise InputError("an address is that of a Ray cluster: add --executor ray, or leave --address out")
+    if executor == "ray" and device != "cpu":
+        raise InputError("studies on Ray run on the cpu: leave --device out, or --executor ray")
+
+
+def crew_maker(executor: str, workers: int | None, address: str | None, device: str) -> Callable[[Place], Crew]:
+    """Who will do the runs, once there is a place for them; what cannot work is refused now."""
+    check_executor(executor, address, device)
+    size = crew_size(workers, executor)
+    if executor == "local":
+        return partial(LocalCrew, size)
+    from fedstill.studies.ray_cluster import check_address, find_ray
+    from fedstill.studies.ray_crew import RayCrew
+
+    find_ray()
+    check_address(address)
+    return partial(RayCrew, workers, address)
+
+
+class LocalCrew:
     """Does lessons, one for each worker at a time; with a single worker there is no other process."""
 
-    def __init__(self, size: int, place: Place, told: Told) -> None:
-        self.size, self.place, self.told = size, place, told
+    def __init__(self, size: int, place: Place) -> None:
+        self.size, self.place = size, place
         self.workers: list[_Worker] = []
-        self.busy: dict[_Worker, Lesson] = {}
+        self.busy: dict[_Worker, tuple[Lesson, Told]] = {}
         self.inbox: SimpleQueue[tuple[_Worker, str | None]] = SimpleQueue()
         self.done: list[tuple[Lesson, list[Outcome]]] = []  # by this process
 
     @property
     def idle(self) -> bool:
-        """Whether somebody has nothing to do."""
         return not self.done if self.size == 1 else len(self.busy) < self.size
 
     @property
     def working(self) -> bool:
         return bool(self.done or self.busy)
 
-    def start(self, lesson: Lesson, givens: Sequence[Given]) -> None:
-        """Have somebody idle do these runs; what comes of it is heard of later."""
+    def start(self, lesson: Lesson, givens: Sequence[Given], told: Told) -> None:
         if self.size == 1:
-            self.done.append((lesson, perform(givens, self.place, lambda share: self.told(lesson, share))))
+            self.done.append((lesson, perform(givens, self.place, told)))
             return
         worker = next((one for one in self.workers if one not in self.busy), None) or self._hire()
-        self.busy[worker] = lesson
+        self.busy[worker] = lesson, told
         worker.send(json.dumps(list(givens)))
 
     def hear(self) -> tuple[Lesson, list[Outcome]]:
-        """The next lesson that is over, and how its runs ended."""
         if self.done:
             return self.done.pop()
         while True:
@@ -70,14 +127,14 @@ class Crew:
                     if news is None and worker in self.workers:  # died between two lessons
                         self.workers.remove(worker)
                 elif isinstance(news, list):
-                    return self.busy.pop(worker), [Outcome(**outcome) for outcome in news]
+                    return self.busy.pop(worker)[0], [Outcome(**outcome) for outcome in news]
                 elif news is None:
                     self.workers.remove(worker)
-                    lesson = self.busy.pop(worker)
+                    lesson, _ = self.busy.pop(worker)
                     ended = Outcome("failed", f"its worker process ended with code {worker.process.wait()}")
                     return lesson, [ended] * len(lesson)
                 else:
-                    self.told(self.busy[worker], float(news))
+                    self.busy[worker][1](float(news))
 
     def _hire(self) -> _Worker:
         worker = _Worker(self.place, self.inbox)

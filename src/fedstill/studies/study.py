@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from time import sleep
@@ -19,7 +19,7 @@ from fedstill.core.plugins import loaded_plugins
 from fedstill.federation.launch import use_plugins
 from fedstill.studies.agenda import Agenda, make_agenda
 from fedstill.studies.board import Board
-from fedstill.studies.crew import Crew, Lesson, crew_size
+from fedstill.studies.crew import Crew, Lesson, crew_maker
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
 from fedstill.studies.results import Labels, Pupil, Results, Row, class_counts, correct_by, figures_of
@@ -105,47 +105,51 @@ class Study:
         self,
         out: str | Path = "runs",
         *,
-        workers: int = 1,
+        workers: int | None = None,
         retry_failed: bool = False,
         watcher: Watcher | None = None,
+        executor: str = "local",
+        address: str | None = None,
     ) -> Results:
         """Do every run that nobody has done yet; one that fails is recorded, and the rest goes on.
 
-        Runs that failed before are left alone unless `retry_failed`.
+        Runs that failed before are left alone unless `retry_failed`. The executor `local` is this process, or so many
+        worker processes; `ray` is the Ray cluster at that address, or a Ray of this study's own.
         """
-        size = crew_size(workers)
+        hired = crew_maker(executor, workers, address, self.device)
         self.agenda.check_data()
         forget_data()
         folder = writable_folder(Path(out))
-        ledger = Ledger(folder)
-        tally = Tally(ledger, self.agenda.jobs, size, retry_failed)
+        root = None if self.data_root is None else str(self.data_root)
+        with hired(Place(str(folder), root, self.device, tuple(loaded_plugins()))) as crew:
+            self._work(crew, Tally(Ledger(folder), self.agenda.jobs, crew.size, retry_failed), watcher)
+        return self.results(folder)
+
+    def _work(self, crew: Crew, tally: Tally, watcher: Watcher | None) -> None:
+        """Have the crew do what is waiting."""
         if watcher is not None:
             watcher.start(tally)
-        root = None if self.data_root is None else str(self.data_root)
-        place = Place(str(folder), root, self.device, tuple(loaded_plugins()))
         # Fewer teachers than workers: their students are shared out, and a teacher speaks in several places.
         taught = len({job.lesson for job in tally.waiting if job.teacher is not None or job.experiment.teachers})
-        board = Board(tally, watcher, parts=max(1, size // taught) if taught else 1)
+        board = Board(tally, watcher, parts=max(1, crew.size // taught) if taught else 1)
 
         def told(lesson: Lesson, share: float) -> None:
             tally.halfway.update(dict.fromkeys(lesson, share))
             if watcher is not None:
                 watcher.heard(tally)
 
-        with Crew(size, place, told) as crew:
-            while True:
-                while crew.idle and (lesson := board.next()) is not None:
-                    crew.start(lesson, board.givens(lesson))
-                if crew.working:
-                    board.returned(*crew.hear())
-                elif board.elsewhere:
-                    if watcher is not None:
-                        watcher.waiting(tally, len(board.elsewhere))
-                    sleep(_PATIENCE)
-                    board.revisit()
-                else:
-                    break
-        return self.results(folder)
+        while True:
+            while crew.idle and (lesson := board.next()) is not None:
+                crew.start(lesson, board.givens(lesson), partial(told, lesson))
+            if crew.working:
+                board.returned(*crew.hear())
+            elif board.elsewhere:
+                if watcher is not None:
+                    watcher.waiting(tally, len(board.elsewhere))
+                sleep(_PATIENCE)
+                board.revisit()
+            else:
+                break
 
     def results(self, out: str | Path = "runs") -> Results:
         """What the folder of runs holds of this study so far."""
@@ -253,7 +257,9 @@ def study(
     recipe: str | Mapping[str, Any],
     *,
     out: str | Path = "runs",
-    workers: int = 1,
+    workers: int | None = None,
+    executor: str = "local",
+    address: str | None = None,
     preset: str | None = None,
     variant: str | None = None,
     plugins: Sequence[str | Path] = (),
@@ -265,4 +271,6 @@ def study(
 ) -> Results:
     """Run a grid of experiments, or go on with it; what was run before, in whatever study, is not run again."""
     made = Study(recipe, settings, preset=preset, variant=variant, plugins=plugins, data_root=data_root, device=device)
-    return made.run(out, workers=workers, retry_failed=retry_failed, watcher=watcher)
+    return made.run(
+        out, workers=workers, retry_failed=retry_failed, watcher=watcher, executor=executor, address=address
+    )

@@ -13,19 +13,17 @@ from torch import Tensor, nn
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.errors import InputError
 from fedstill.core.task import Output
-from fedstill.data.parts import has_point_labels
 from fedstill.models import models
 from fedstill.tasks.classification import Classification, metrics_from
 
 _EVALUATION_BATCH = 16  # clouds: a model holds features for every point and neighbour of them
 
 
-def task_kind(data: Dataset, model: str, name: str) -> type[Classification]:
-    """The task that fits some data; a model that answers another question than the data asks is refused.
+def task_kind(points: bool, model: str, name: str) -> type[Classification]:
+    """The task that fits some data, by name; a model that answers another question than the data asks is refused.
 
-    Both `data` and `model` must be about points, or both about whole samples.
+    Both must be about points (`points`: every one has a label), or both about whole samples.
     """
-    points = has_point_labels(data)
     wanted: type[Classification] = Segmentation if points else Classification
     fits = [each for each in models.names() if task_of(each) is wanted]
     if model not in fits and points:

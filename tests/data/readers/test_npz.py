@@ -182,3 +182,12 @@ def test_archives_cut_anywhere_give_a_sentence(tmp_path: Path) -> None:
         (tmp_path / "toy.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
         with suppress(InputError):
             load(name)
+
+
+def test_one_sites_part_is_not_read_as_a_whole_data_set(tmp_path: Path) -> None:
+    """Under a known name the usual reader would take it, and lose the ids of its rows."""
+    saved(tmp_path, **usual(fedstill_shard=np.array("image")))
+    with pytest.raises(
+        InputError, match=r"toy.npz is one site's part of a data set: it can be used as npz:.*toy.npz only"
+    ):
+        load("mnist", tmp_path, tmp_path / "toy.npz")

@@ -36,6 +36,7 @@ _HABITS = (
     _Habit({"whole": ("x", "y_keyword")}, "keyword_classes", gaps=True),
     _Habit({"whole": ("x", "y")}),
 )
+SHARD = "fedstill_shard"  # the mark of one site's part of a data set, which `data/shard.py` reads
 EXPECTED = "x_train, y_train, x_test, y_test, or train_images, train_labels, test_images, test_labels, or x, y"
 # What zipfile, zlib and numpy raise on damaged archives; NotImplementedError and RuntimeError are zipfile's
 # words for unknown compression and for encryption.
@@ -44,19 +45,21 @@ _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.err
 
 def read(path: Path, found: Findings) -> Raw:
     raw = Raw({})
-    with found.collecting(), _opened(path) as archive:
+    with found.collecting(), opened(path) as archive:
+        if SHARD in archive.files:  # read in the usual way it would lose its sample ids, and its clouds their last bits
+            raise InputError(f"{path} is one site's part of a data set: it can be used as npz:{path} only")
         habit = _habit(archive, path)
         for part, keys in habit.splits.items():
             pair: list[Array] = []
             for key in keys:
                 with found.collecting():
-                    pair.append(_array(archive, key, path))
+                    pair.append(array(archive, key, path))
             if len(pair) == 2:
                 split = Split(pair[0], pair[1], f"{', '.join(keys)} in {path}")
                 raw.splits[part] = _labelled(split, found) if habit.gaps else split
         if habit.classes in archive.files:
             with found.collecting():
-                raw.classes = tuple(str(name) for name in _array(archive, habit.classes, path).reshape(-1).tolist())
+                raw.classes = tuple(str(name) for name in array(archive, habit.classes, path).reshape(-1).tolist())
     return raw
 
 
@@ -64,12 +67,12 @@ def read_unlabelled(path: Path) -> Array | None:
     """The samples of an archive that holds no labels, under a name of any habit; None where it holds labels."""
     samples = [inputs for habit in _HABITS for part, (inputs, _) in habit.splits.items() if part in ("train", "whole")]
     labels = {labels for habit in _HABITS for _, labels in habit.splits.values()}
-    with _opened(path) as archive:
+    with opened(path) as archive:
         if labels & set(archive.files):
             return None
         for key in samples:
             if key in archive.files:
-                return _array(archive, key, path)
+                return array(archive, key, path)
     return None
 
 
@@ -84,7 +87,7 @@ def _labelled(split: Split, found: Findings) -> Split:
     return split._replace(inputs=split.inputs[have], labels=split.labels[have])
 
 
-def _opened(path: Path) -> NpzFile:
+def opened(path: Path) -> NpzFile:
     try:
         with path.open("rb") as file:
             first = file.read(2)
@@ -110,7 +113,7 @@ def _habit(archive: NpzFile, path: Path) -> _Habit:
     raise InputError(f"{path} holds {', '.join(sorted(held)) or 'nothing'}; expected are {EXPECTED}")
 
 
-def _array(archive: NpzFile, key: str, path: Path) -> Array:
+def array(archive: NpzFile, key: str, path: Path) -> Array:
     if key not in archive.files:
         raise InputError(f"{path} lacks {key!r}; it holds {', '.join(sorted(archive.files))}")
     try:

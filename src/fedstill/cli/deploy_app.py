@@ -1,0 +1,161 @@
+"""The commands below `fedstill deploy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedstill.cli.options import Cut, Data, Experiment, Json, Model, Out, Plugin, Preset, Root, Seed, Set, Variant
+
+deploy_app = typer.Typer(
+    help="A federation across machines: its folders, its server and its sites.", no_args_is_help=True
+)
+
+Folder = Annotated[Path, typer.Argument(help="The deployment's folder.", metavar="DIR")]
+Days = Annotated[int, typer.Option(help="How long the server's certificate counts.")]
+
+
+@deploy_app.command(name="init")
+def deploy_init(
+    folder: Folder,
+    sites: Annotated[int, typer.Option(help="How many sites take part.")],
+    address: Annotated[str, typer.Option(help="The name or IP at which sites call the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port on which the server listens.")] = 9092,
+    days: Days = 365,
+    json: Json = False,
+) -> None:
+    """Make certificates, keys and instructions for a server and its sites."""
+    from fedstill.cli import deploying
+
+    deploying.init(folder, sites, address, port, days, json)
+
+
+@deploy_app.command(name="renew")
+def deploy_renew(
+    folder: Folder,
+    address: Annotated[str | None, typer.Option(help="Where sites call the server, if that has changed.")] = None,
+    days: Days = 365,
+    json: Json = False,
+) -> None:
+    """Make a new certificate for the server; sites need nothing new."""
+    from fedstill.cli import deploying
+
+    deploying.renew(folder, address, days, json)
+
+
+@deploy_app.command(name="split")
+def deploy_split(
+    experiment: Experiment,
+    out: Annotated[Path, typer.Argument(help="Folder for the files.", metavar="OUT")],
+    sites: Annotated[
+        int | None, typer.Option(help="How many sites; else as many as the experiment has clients.")
+    ] = None,
+    data: Data = None,
+    model: Model = None,
+    partition: Cut = None,
+    seed: Seed = None,
+    set_: Set = None,
+    data_root: Root = None,
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Cut an experiment's data into a file for each site, as a simulation would."""
+    from fedstill.cli import deploying, experiments
+
+    settings = [*(set_ or []), "evaluation=on-site"]
+    flags = experiments.Flags(data, model, partition, clients=sites, seed=seed, set_=settings)
+    deploying.split(experiments.assemble(experiment, flags, preset, variant, plugin or []), out, sites, data_root, json)
+
+
+Insecure = Annotated[bool, typer.Option("--insecure", help="WITHOUT ENCRYPTION: for tests on one machine only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+
+
+@deploy_app.command(name="server")
+def deploy_server(
+    folder: Folder,
+    experiment: Experiment,
+    model: Model = None,
+    participation: Annotated[str | None, typer.Option(help="Who takes part, e.g. random:fraction=0.5.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    sites: Annotated[str | None, typer.Option(help="Only these sites, e.g. 0,2; else all of the deployment.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",
+    port: Annotated[int | None, typer.Option(help="The port to listen on; else the deployment's.")] = None,
+    patience: Annotated[float, typer.Option(help="Seconds for one reply, after which a site counts as lost.")] = 3600,
+    wait: Annotated[float, typer.Option(help="Seconds for missing sites when an interrupted run goes on.")] = 60,
+    limit: Annotated[float, typer.Option(help="The largest reply that is accepted, in megabytes.")] = 1024,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew with whatever data the sites have now.")] = False,
+    insecure: Insecure = False,
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
+    from fedstill.cli import experiments, serving
+
+    flags = experiments.Flags(None, model, None, participation, None, rounds, seed, set_ or [])
+    chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
+    terms = serving.Terms(host, port, insecure, serving.site_numbers(sites), patience, wait, limit, fresh)
+    serving.server(folder, chosen, out, terms, quiet, json)
+
+
+@deploy_app.command(name="site")
+def deploy_site(
+    folder: Folder,
+    data: Annotated[str, typer.Option(help="This site's own data: a file, npz:FILE, folder:FOLDER or a name.")],
+    site: Annotated[int | None, typer.Option(help="Its number, where DIR is the whole deployment's folder.")] = None,
+    server: Annotated[str | None, typer.Option(help="HOST:PORT of the server; else the deployment's.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Leave when an experiment has ended.")] = False,
+    insecure: Insecure = False,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    quiet: Quiet = False,
+) -> None:
+    """Take part with this site's own data, as far as its policy file allows."""
+    from fedstill.cli import serving
+
+    serving.site(folder, site, data, server, once, insecure, data_root, plugin or [], quiet)
+
+
+@deploy_app.command(name="status")
+def deploy_status(folder: Folder, json: Json = False) -> None:
+    """What the server is doing, which sites are connected, and until when its certificate counts."""
+    from fedstill.cli import serving
+
+    serving.status(folder, json)
+
+
+@deploy_app.command(name="try")
+def deploy_try(
+    folder: Folder,
+    experiment: Annotated[str, typer.Argument(help="A method or recipe.", metavar="METHOD_OR_RECIPE")] = "fedavg",
+    data: Data = None,
+    model: Model = None,
+    partition: Cut = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = 3,
+    seed: Seed = None,
+    set_: Set = None,
+    data_root: Root = None,
+    compare: Annotated[bool, typer.Option(help="Also run it in this process, and compare the models.")] = True,
+    insecure: Insecure = False,
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Rehearse a deployment on this machine: a server and all sites, each with its own shard only."""
+    from fedstill.cli import experiments, trying
+
+    flags = experiments.Flags(data, model, partition, None, None, rounds, seed, set_ or [])
+    asked = trying.Asked(experiment, flags, preset, variant, plugin or [])
+    trying.try_out(folder, asked, data_root, compare, insecure, quiet, json)

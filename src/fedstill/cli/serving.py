@@ -1,0 +1,174 @@
+"""`fedstill deploy server`, `site` and `status`: what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstill.cli.deploying import need_extra
+from fedstill.cli.experiments import manifest_table, show_result
+from fedstill.cli.progress import Display
+from fedstill.cli.screen import console, errors, print_json, table
+from fedstill.config import Experiment
+from fedstill.core.errors import InputError
+from fedstill.core.numbers import size
+from fedstill.core.protocols import Lost, Reply
+from fedstill.data.catalogue import load
+from fedstill.federation.launch import use_plugins
+from fedstill.federation.result import Run
+
+INSECURE = "INSECURE: nothing is encrypted, anybody on the way can read and change it. Never do this with real data."
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the server was asked to run."""
+
+    host: str
+    port: int | None
+    insecure: bool
+    sites: tuple[int, ...]
+    patience: float
+    wait: float
+    limit: float  # megabytes
+    fresh: bool
+
+
+def site_numbers(text: str | None) -> tuple[int, ...]:
+    """`0,2` as numbers."""
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
+    except ValueError:
+        raise InputError(f"cannot read the sites {text!r}: write their numbers, as in --sites 0,2") from None
+
+
+def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet: bool, as_json: bool) -> None:
+    need_extra()
+    from fedstill.deploy import server as deployed
+    from fedstill.deploy.folder import open_server
+
+    if terms.insecure:
+        errors.print(f"[bold red]{INSECURE}[/bold red]")
+    display = Display(quiet or as_json)
+    settings = deployed.Terms(
+        terms.host,
+        terms.port,
+        terms.insecure,
+        terms.sites,
+        terms.patience,
+        terms.wait,
+        int(terms.limit * 2**20),
+        terms.fresh,
+    )
+    try:
+        done = deployed.serve(open_server(folder), experiment, out, _AtServer(quiet), settings, [display])
+    finally:
+        display.close()
+    run = Run(done.path)
+    if as_json:
+        print_json(run.to_dict())
+    else:
+        show_result(run)
+
+
+class _AtServer:
+    """Says what happens, each thing once."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.missing = quiet, tuple[int, ...]()
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            errors.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def waiting(self, for_sites: Sequence[int]) -> None:
+        if tuple(for_sites) != self.missing:
+            self.missing = tuple(for_sites)
+            self.note(f"waiting for site {', '.join(map(str, for_sites))}")
+
+
+def site(
+    folder: Path,
+    number: int | None,
+    data: str,
+    address: str | None,
+    once: bool,
+    insecure: bool,
+    data_root: Path | None,
+    plugins: Sequence[Path],
+    quiet: bool,
+) -> None:
+    need_extra()
+    from fedstill.deploy.folder import open_site
+    from fedstill.deploy.site import take_part
+
+    use_plugins(plugins)
+    place = open_site(folder, number)
+    bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
+    if insecure:
+        errors.print(f"[bold red]{INSECURE}[/bold red]")
+    watcher = _AtSite(quiet)
+    watcher.note(
+        f"site {place.site} of {place.name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples"
+    )
+    take_part(place, bundle, watcher, address=address, insecure=insecure, once=once)
+
+
+class _AtSite:
+    """A site's log: what will leave, what was asked and answered, where the model is."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+
+    def note(self, text: str) -> None:
+        errors.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def manifest(self, manifest: Mapping[str, Any], experiment: str) -> None:
+        if not self.quiet:
+            errors.print(
+                f"\nExperiment {experiment}: {manifest['method']}, {manifest['model']}. What will leave this site in"
+                " each round, from a rehearsal on its own data:",
+                highlight=False,
+            )
+            manifest_table(manifest, errors)
+
+    def answered(self, exchange: str, round: int, rounds: int, outcome: Reply | Lost) -> None:
+        if isinstance(outcome, Lost):
+            self.note(f"round {round + 1} of {rounds}, {exchange}: {outcome.reason}, {outcome.detail}")
+        elif not self.quiet:
+            self.note(f"round {round + 1} of {rounds}, {exchange}: sent {size(outcome.message.nbytes)}")
+
+    def received(self, folder: Path) -> None:
+        self.note(f"the experiment is over; its models are in {folder}: see `fedstill export {folder} model.onnx`")
+
+
+def status(folder: Path, as_json: bool) -> None:
+    need_extra()
+    from fedstill.deploy.certificates import day, expiry
+    from fedstill.deploy.folder import open_server
+    from fedstill.deploy.status import read_status
+
+    place = open_server(folder)
+    known = read_status(place.path)
+    until = expiry(place.certificate)
+    if as_json:
+        print_json(
+            {"name": place.name, "address": place.address, "port": place.port, "expires": until.isoformat()}
+            | (known or {"alive": False})
+        )
+        return
+    console.print(f"{place.name}: {place.address} port {place.port}, certificate until {day(until)}", highlight=False)
+    if known is None:
+        console.print("no server has run here yet: start one with `fedstill deploy server`")
+        return
+    alive = known["state"] if known["alive"] else f"not running (last heard {known['at']}, then {known['state']})"
+    console.print(f"server: {alive}", highlight=False)
+    if known["run"]:
+        console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}", highlight=False)
+    rows = [
+        (name, "connected" if here and known["alive"] else "away", known["lost"].get(name, ""))
+        for name, here in known["sites"].items()
+    ]
+    table("", ("site", "is", "last lost"), rows)

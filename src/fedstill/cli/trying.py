@@ -1,0 +1,111 @@
+"""`fedstill deploy try`: a rehearsal of a deployment on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstill.cli.deploying import need_extra
+from fedstill.cli.experiments import Flags, assemble, show_result
+from fedstill.cli.screen import console, errors, print_json
+from fedstill.cli.serving import INSECURE
+from fedstill.config import Experiment
+from fedstill.core.errors import RunError
+from fedstill.federation.launch import launch
+from fedstill.federation.plan import make_plan
+from fedstill.federation.result import Run
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An experiment as it was asked for, so that a server can be asked the same."""
+
+    experiment: str
+    flags: Flags
+    preset: str | None
+    variant: str | None
+    plugins: Sequence[Path]
+
+    def arguments(self) -> list[str]:
+        """For `fedstill deploy server`: data and partition are the sites' own affair."""
+        flags = self.flags
+        options = {"--model": flags.model, "--rounds": flags.rounds, "--seed": flags.seed}
+        options |= {"--preset": self.preset, "--variant": self.variant}
+        given = [text for name, value in options.items() if value is not None for text in (name, str(value))]
+        repeated = [text for setting in flags.set_ for text in ("--set", setting)]
+        return [self.experiment, *given, *repeated, *plugin_arguments(self.plugins)]
+
+
+def plugin_arguments(plugins: Sequence[Path]) -> list[str]:
+    return [text for plugin in plugins for text in ("--plugin", str(plugin))]
+
+
+def try_out(
+    folder: Path, asked: Asked, data_root: Path | None, compare: bool, insecure: bool, quiet: bool, as_json: bool
+) -> None:
+    need_extra()
+    from fedstill.deploy.folder import open_server
+    from fedstill.deploy.roster import for_sites
+    from fedstill.deploy.shards import write_shards
+
+    place = open_server(folder)
+    given = Flags(**{**vars(asked.flags), "clients": place.sites, "set_": [*asked.flags.set_, "evaluation=on-site"]})
+    experiment = assemble(asked.experiment, given, asked.preset, asked.variant, asked.plugins)
+    for_sites(experiment, place.sites)  # refused now if it cannot be deployed
+    if insecure:
+        errors.print(f"[bold red]{INSECURE}[/bold red]")
+    plan = make_plan(experiment, data_root)
+    shutil.rmtree(folder / "try", ignore_errors=True)  # of an earlier rehearsal
+    shards = write_shards(plan, folder / "try" / "data")
+    run = _played(folder, asked, shards, insecure, quiet)
+    same = _alone(experiment, folder / "try" / "alone", data_root).sha256 == run.sha256 if compare else None
+    if as_json:
+        print_json({**run.to_dict(), **({} if same is None else {"as_in_one_process": same})})
+    else:
+        show_result(run)
+        if same:
+            console.print("the same experiment in one process gives the same models, bit for bit")
+    if same is False:
+        raise RunError("the same experiment in one process gives other models: that must not be, please report it")
+
+
+def _played(folder: Path, asked: Asked, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
+    from fedstill.deploy.rehearsal import Company
+
+    plain = ["--insecure"] if insecure else []
+    port = str(_free_port())
+    tried = folder / "try"
+    with Company(tried / "logs", {"FEDSTILL_DATA": str(tried / "no-data-here")}) as company:
+        _say(quiet, f"starting a server and {len(shards)} sites on this machine; their logs are in {tried / 'logs'}")
+        answer = tried / "result.json"
+        with open(answer, "wb") as output:
+            listen = ["--host", "127.0.0.1", "--port", port, "--json", *plain]
+            company.start(
+                "server", ["server", str(folder), *asked.arguments(), "--out", str(tried / "runs"), *listen], output
+            )
+            for number, shard in enumerate(shards):
+                where = ["--site", str(number), "--server", f"127.0.0.1:{port}", "--data", f"npz:{shard}", *plain]
+                company.start(f"site-{number}", ["site", str(folder), *where, *plugin_arguments(asked.plugins)])
+            company.wait("server")
+        content: dict[str, Any] = json.loads(answer.read_text())
+    return Run(content["run"])
+
+
+def _alone(experiment: Experiment, out: Path, data_root: Path | None) -> Run:
+    return launch(experiment, out=out, data_root=data_root)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _say(quiet: bool, text: str) -> None:
+    if not quiet:
+        errors.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,68 @@
+"""Files of a deployment: complete or complained about, and private ones for their owner only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedstill.core.errors import BusyError, InputError
+
+
+def site_name(site: int | str) -> str:
+    """What a site's folder is called, and the file of its data where that was cut for it."""
+    return f"site-{site}"
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file of a deployment, or a sentence."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: copy the folder again, whole, from where it was made") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def private_content(path: Path) -> bytes:
+    """The bytes of a private key, which nobody but its owner may be able to read."""
+    data = content(path)
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InputError(f"others may read the private key {path}: keep it to yourself with `chmod 600 {path}`")
+    return data
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A new file that only its owner may read, from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def only_one(folder: Path, what: str) -> Iterator[None]:
+    """Held while a server or a site runs from a folder; the system frees it when that process dies, however it dies."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BusyError(f"another {what} is running from {folder}: stop it first") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a server or a site runs from there."""
+    try:
+        with only_one(folder, "process"):
+            return False
+    except BusyError:
+        return True

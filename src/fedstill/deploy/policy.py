@@ -1,0 +1,100 @@
+"""What a site lets go: its own file, which no server can change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from fedstill.config.experiment import sentence
+from fedstill.core.egress import Kind
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.numbers import listed
+from fedstill.core.settings import Settings
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+EXAMPLE = """\
+# What may leave this site. An experiment that sends anything else is refused here, before it starts.
+# Kinds: parameters (weights of models), statistics (counts, sums and means), metrics (how much work was done),
+#        logits and features (what a model says of single samples: these can tell a lot about them),
+#        labels and inputs (the data itself).
+allow: [parameters, statistics, metrics]
+
+# Take part in one experiment only: its digest, in quotes, as agreed with the others. Left empty, any experiment will do
+# whose kinds are allowed above.
+experiment:
+"""
+
+
+class SitePolicy(Settings):
+    """Kinds of content that may leave, and, where a site wants that, the one experiment it agreed to.
+
+    >>> policy = SitePolicy(allow={"parameters", "metrics"})
+    >>> leaves = [{"name": "parameters/*", "kind": "parameters"}, {"name": "logits", "kind": "logits", "why": "..."}]
+    >>> [line["name"] for line in policy.forbidden(leaves)]
+    ['logits']
+    """
+
+    allow: frozenset[Kind] = Field(description="kinds of content that may leave this site")
+    experiment: str | None = Field(None, min_length=1, description="digest of the one experiment agreed on")
+
+    @field_validator("allow", mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple | set | frozenset):
+            raise ValueError("write a list of kinds, as in [parameters, statistics, metrics]")
+        for kind in value:
+            if kind not in KINDS:
+                raise ValueError(f"unknown kind {kind!r}: {did_you_mean(str(kind), KINDS)}")
+        return frozenset(value)
+
+    @field_validator("experiment", mode="before")
+    @classmethod
+    def _quoted(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, str):
+            raise ValueError("write the digest in quotes")  # YAML takes digits alone for a number
+        return value
+
+    def forbidden(self, leaves: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The lines of a manifest that this policy does not allow; what is of no known kind is never allowed."""
+        return [line for line in leaves if line.get("kind") not in self.allow]
+
+    def refusal(self, manifest: Mapping[str, Any], site: int | None = None, digest: str | None = None) -> str | None:
+        """Why this site does not take part, in a sentence for both ends; None where it does.
+
+        `digest` is that of the experiment; a site that agreed to one experiment takes part in no other, nor in one
+        without a digest.
+        """
+        who = "this site" if site is None else f"site {site}"
+        if self.experiment is not None and self.experiment != digest:
+            asked = f"this is {digest}" if digest else "this one came without a digest"
+            return f"{who} does not take part: its policy agrees to experiment {self.experiment} only, and {asked}"
+        lines = self.forbidden(manifest["leaves"])
+        if not lines:
+            return None
+        what = dict.fromkeys(f"{line.get('kind')} ({line.get('why', 'for no stated reason')})" for line in lines)
+        allowed = [kind for kind in KINDS if kind in self.allow]
+        return (
+            f"{who} does not take part: {manifest['method']} sends {listed(list(what))},"
+            f" and its policy allows {f'{listed(allowed)} only' if allowed else 'nothing to leave'}"
+        )
+
+
+def read_policy(path: Path) -> SitePolicy:
+    """A site's policy file. One that cannot be understood is refused: nothing is allowed by mistake."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: without a policy nothing leaves; write `allow: [...]` into it") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(given, dict):
+        raise InputError(f"{path} says nothing: write what may leave, as in `allow: [parameters, statistics, metrics]`")
+    try:
+        return SitePolicy.model_validate(given)
+    except ValidationError as error:
+        raise InputError(f"{path}: {sentence(error, SitePolicy.model_fields)}") from None

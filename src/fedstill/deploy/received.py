@@ -1,0 +1,76 @@
+"""What a site takes home at the end: a run's folder with the shared models and its own, for `fedstill export`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import RunError
+from fedstill.core.files import disk_trouble
+from fedstill.core.message import Message, part, under
+from fedstill.core.task import Tensors
+from fedstill.deploy.states import States
+from fedstill.federation import checkpoint
+from fedstill.federation.checkpoint import Progress
+from fedstill.federation.clients import ClientStore
+from fedstill.federation.folder import MODELS, RunFolder, pack_models, write_json
+from fedstill.federation.plan import Plan
+from fedstill.federation.run import described
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")  # of a run: it becomes a folder here
+_SERVER = "server/"  # the part of the server's state that makes a personal model complete
+
+
+def last_message(folder: RunFolder, server: Tensors) -> Message:
+    """What the server sends when the run is over: its models, and what personal ones are completed with."""
+    models = {
+        f"{which}/{architecture}/{name}": tensor
+        for which in MODELS
+        if folder.model_path(which).is_file()
+        for architecture, state in folder.load_models(which).items()
+        for name, tensor in state.items()
+    }
+    return Message({**models, **under(_SERVER, under("model/", part(server, "model/")))})
+
+
+def write_received(site: Path, plan: Plan, states: States, models: Message, header: Mapping[str, Any]) -> Path:
+    """Write the folder, and give its place."""
+    try:
+        result = json.loads(str(header["result"]))
+        kept, name = int(header["kept"]), str(header["name"])
+    except (KeyError, ValueError):
+        result, kept, name = None, -1, ""
+    if not isinstance(result, dict) or not _NAME.fullmatch(name):
+        raise RunError("the server's last message cannot be read")
+    folder = RunFolder(site / "received" / name)
+    try:
+        folder.create(described(plan))
+        for which in MODELS:
+            if state := models.part(f"{which}/"):
+                folder.save_models(which, pack_models({str(plan.experiment.model): _of(plan, state)}))
+        if plan.method.personal:
+            _write_own(folder.path, plan, models.part(_SERVER), states, kept)
+        write_json(folder.path / "result.json", result)
+    except OSError as error:
+        raise disk_trouble(folder.path, error) from error
+    return folder.path
+
+
+def _of(plan: Plan, state: Tensors) -> Tensors:
+    """The model of the one architecture there is; what does not fit it is an error."""
+    own = part(state, f"{plan.experiment.model}/")
+    plan.task.build(str(plan.experiment.model), own)
+    return own
+
+
+def _write_own(path: Path, plan: Plan, server: Tensors, states: States, kept: int) -> None:
+    """This client's state as a run keeps it, so that its own model is found as any other client's is."""
+    (who,) = plan.profiles
+    if kept < 0:
+        return
+    store = ClientStore(path / "clients", plan.experiment.clients)
+    store.stage(who.id, kept, states.load(kept))
+    checkpoint.save(path, Progress(plan.rounds, server, {}, store.versions()))

@@ -1,0 +1,86 @@
+"""A whole deployment on this machine: a server without data, and sites that have their own shard and nothing else.
+
+Every process is a child of this one, and none outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from fedstill.core.errors import RunError
+
+_COMMAND = "import sys; from fedstill.cli import main; sys.argv[0] = 'fedstill'; main()"
+
+
+@dataclass
+class Company:
+    """Commands of `fedstill deploy`, started in the background, each with a log, and stopped together."""
+
+    logs: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _files: list[IO[bytes]] = field(default_factory=list)
+
+    def start(self, name: str, arguments: Sequence[str], output: IO[bytes] | None = None) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        log = open(self.logs / f"{name}.log", "ab")  # noqa: SIM115 - closed with the company
+        self._files.append(log)
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, "deploy", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log if output is None else output,
+            stderr=log,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+                **self.environment,
+            },
+            start_new_session=True,  # Ctrl-C is for us; we stop them
+        )
+
+    def wait(self, name: str) -> None:
+        """Until that one has ended; if another ends first, or it fails, that is an error with the end of its log."""
+        while (code := self.processes[name].poll()) is None:
+            for other, process in self.processes.items():
+                if other != name and process.poll() not in (None, 0):
+                    raise RunError(f"{other} ended early: {self.last_words(other)}")
+            with suppress(subprocess.TimeoutExpired):
+                self.processes[name].wait(timeout=0.2)
+        if code != 0:
+            raise RunError(f"{name} ended with code {code}: {self.last_words(name)}")
+
+    def last_words(self, name: str) -> str:
+        lines = (self.logs / f"{name}.log").read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+    def kill(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for file in self._files:
+            file.close()

@@ -1,0 +1,116 @@
+"""Who takes part, and what they say of their data: all that a server without data plans a run by."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fedstill._version import __version__
+from fedstill.config import BEHAVIOUR, Experiment, make_experiment, overlay
+from fedstill.core.errors import InputError
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.settings import Settings
+from fedstill.data.bundle import Bundle
+from fedstill.data.parts import has_point_labels
+from fedstill.methods import Distillation, Privacy, methods
+
+PROTOCOL = 1
+
+
+class SiteFacts(Settings):
+    """What a site tells of its data, and nothing else of it leaves before the first round."""
+
+    samples: int = Field(ge=0, le=10**12)  # for training; those kept to select a round by are not counted
+    test_samples: int = Field(ge=0, le=10**12)
+    classes: tuple[str, ...] = Field(min_length=1, max_length=100_000)
+    kind: Literal["image", "cloud"]
+    shape: tuple[int, ...] = Field(min_length=2, max_length=4)
+    labelled: bool
+    point_labels: bool
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> SiteFacts:
+        return cls(
+            samples=len(bundle.train),
+            test_samples=len(bundle.test),
+            classes=bundle.classes,
+            kind=bundle.kind,
+            shape=bundle.shape,
+            labelled=bundle.train.labels() is not None,
+            point_labels=has_point_labels(bundle.train),
+            fingerprint=bundle.fingerprint(),
+        )
+
+    @classmethod
+    def read(cls, text: str) -> SiteFacts:
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise InputError(f"what it says of its data cannot be read: {error.errors()[0]['msg']}") from None
+
+    @property
+    def label_space(self) -> tuple[Any, ...]:
+        """What must be equal at all sites; clouds may have different numbers of points."""
+        return self.classes, self.kind, self.point_labels, self.shape[1:] if self.kind == "cloud" else self.shape
+
+
+def other_label_spaces(facts: Mapping[int, SiteFacts]) -> dict[int, str]:
+    """The sites whose data asks another question than most sites' does, each with why; of equals the first counts."""
+    common, _ = Counter(one.label_space for _, one in sorted(facts.items())).most_common(1)[0]
+    return {
+        site: f"its data is about something else: {_differ(one.label_space, common)}"
+        for site, one in facts.items()
+        if one.label_space != common
+    }
+
+
+def _differ(own: tuple[Any, ...], common: tuple[Any, ...]) -> str:
+    if own[0] != common[0]:
+        return f"its classes are {_some(own[0])}, the others' {_some(common[0])}"
+    return f"it has {own[1]}s of shape {own[3]}, the others {common[1]}s of shape {common[3]}"
+
+
+def _some(classes: Sequence[str]) -> str:
+    return ", ".join(classes[:4]) + (f" and {len(classes) - 4} more" if len(classes) > 4 else "")
+
+
+def for_sites(experiment: Experiment, sites: int) -> Experiment:
+    """The experiment as it is run on real sites; what only makes sense in a simulation is refused."""
+    name = experiment.method.name
+    if methods[name].pooled or issubclass(methods[name], Distillation):
+        raise InputError(
+            f"{name} wants all data in one place, and a deployment has it at its sites: use `fedstill run`"
+        )
+    if experiment.attack.name != "none":
+        raise InputError("attacks are simulated, and this is a deployment: leave `attack` out")
+    privacy = experiment.privacy.settings
+    assert isinstance(privacy, Privacy)
+    given = experiment.model_dump(mode="json", exclude_unset=True)
+    private = {"name": experiment.privacy.name, **privacy.on_site().model_dump(mode="json")}
+    fixed = {"clients": sites, "evaluation": "on-site", "partition": "sites", "privacy": private}
+    return make_experiment(overlay({key: value for key, value in given.items() if value is not None}, fixed))
+
+
+def experiment_digest(experiment: Experiment) -> str:
+    """What both ends know an experiment by: its settings, the plugins it may use, and the behaviour of this version."""
+    facts = {
+        "experiment": experiment.model_dump(mode="json"),
+        "plugins": sorted(loaded_plugins().values()),
+        "behaviour": BEHAVIOUR,
+    }
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str | int]:
+    return {"protocol": PROTOCOL, "fedstill": __version__, "behaviour": BEHAVIOUR}
+
+
+def plugins() -> str:
+    """The plugin files in use, by their contents: both ends must have the same, each from its own disk."""
+    return json.dumps(sorted(loaded_plugins().values()))

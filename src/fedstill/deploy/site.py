@@ -1,0 +1,57 @@
+"""A site's process: connect, answer, and connect again when the line breaks, until somebody stops it."""
+
+from __future__ import annotations
+
+from time import monotonic, sleep
+
+from flwr.app import Context, RecordDict
+
+from fedstill.core.errors import InputError
+from fedstill.data.bundle import Bundle
+from fedstill.deploy.apps import FINISH, client_app
+from fedstill.deploy.files import only_one
+from fedstill.deploy.folder import SiteFolder
+from fedstill.deploy.line import HEARTBEAT, Line, LineError, StillConnectedError
+from fedstill.deploy.office import Office, SiteWatcher
+
+_POLL = 0.1  # seconds between looks for a message
+_AGAIN = 1.0  # seconds before the next attempt to connect
+
+
+def take_part(
+    folder: SiteFolder,
+    bundle: Bundle,
+    watcher: SiteWatcher,
+    *,
+    address: str | None = None,
+    insecure: bool = False,
+    once: bool = False,
+) -> None:
+    """Serve this site's data to the deployment's server; returns only with `once`, after an experiment has ended."""
+    folder.policy()  # refused now, not when the server asks
+    app = client_app(Office(folder, bundle, watcher))
+    context = Context(0, 0, {"partition-id": folder.site}, RecordDict(), {})
+    where = address or f"{f'[{folder.address}]' if ':' in folder.address else folder.address}:{folder.port}"
+    keys, authority = folder.keys(), None if insecure else folder.ca
+    with only_one(folder.path, "site"):
+        lost_at: float | None = None
+        while True:
+            try:
+                with Line(where, keys, authority) as line:
+                    watcher.note(f"connected to {where}")
+                    lost_at = None
+                    while True:
+                        message = line.receive()
+                        if message is None:
+                            sleep(_POLL)
+                            continue
+                        line.send(app(message, context))
+                        if once and message.metadata.message_type == FINISH:
+                            return
+            except LineError as error:
+                if lost_at is None:
+                    lost_at = monotonic()
+                    watcher.note(f"{error}: trying again until it can be reached")
+                if isinstance(error, StillConnectedError) and monotonic() - lost_at > 6 * HEARTBEAT:
+                    raise InputError(f"{error}: stop the other one") from None
+                sleep(_AGAIN)

@@ -1,0 +1,234 @@
+"""Machines to run a study on: a Ray cluster that is there already, or a Ray of the study's own on this machine.
+
+What a study writes goes to one folder that all machines share, and its bits are promised for one version of everything.
+Both are looked at on every machine before the first run starts there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from threading import current_thread, main_thread
+from time import time_ns
+from typing import Any
+
+import torch
+
+from fedstill._version import __version__
+from fedstill.config import BEHAVIOUR
+from fedstill.core.errors import InputError
+from fedstill.data.roots import VARIABLE, data_root
+from fedstill.studies.crew import crew_size
+from fedstill.studies.worker import Place
+
+_CONNECTING = 5.0  # seconds until an address counts as dead; Ray itself would go on trying for minutes
+_LOOKING = 120.0  # seconds that a machine may take to start a worker and look around
+_STORE = 80 * 2**20  # bytes: close to the least that Ray accepts, since only configurations pass through it
+_QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
+# Whatever a worker finds around it, it has one thread: the number of threads changes bits.
+ALONE = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
+
+
+def find_ray() -> Any:
+    """The package, which most people do without."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else every start warns of a coming change
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise InputError("the executor ray needs the extra fedstill[ray]: pip install 'fedstill[ray]'") from None
+
+
+def check_address(address: str | None) -> None:
+    """Refuse an address that cannot be one, or where nobody answers."""
+    if address is None or address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdecimal():
+        raise InputError(
+            f"{address!r} is no address of a Ray cluster: write HOST:PORT of its head, or auto, and start the study on "
+            "one of its machines"
+        )
+    try:
+        socket.create_connection((host, int(port)), _CONNECTING).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"nobody answers at {address} ({error}): is the Ray cluster running?") from None
+
+
+@contextmanager
+def connected(address: str | None, workers: int | None) -> Iterator[int]:
+    """While this is entered there is a Ray; gives how many lessons it can do at a time.
+
+    A Ray that this process uses already stays as it is, a cluster is left again, and one of our own is ended.
+    """
+    ray = find_ray()
+    if ray.is_initialized():
+        if address is not None:
+            raise InputError("this process uses a Ray already: leave the address out")
+        yield _cores(ray, workers)
+        return
+    with _own(ray, crew_size(workers, "ray")) if address is None else _of_others(ray, address):
+        yield _cores(ray, workers)
+
+
+def _cores(ray: Any, workers: int | None) -> int:
+    return crew_size(workers, "ray", cores=int(ray.cluster_resources().get("CPU", 0)) or 1)
+
+
+@contextmanager
+def _own(ray: Any, size: int) -> Iterator[None]:
+    """A Ray on this machine that nobody else can reach, and of which nothing is left afterwards."""
+    # Below the short path: sockets lie in it, and their paths may have about a hundred characters.
+    folder = tempfile.mkdtemp(prefix="fedstill-ray-", dir="/tmp" if Path("/tmp").is_dir() else None)
+    settings = {"num_cpus": size, "include_dashboard": False, "object_store_memory": _STORE, "_temp_dir": folder}
+    try:
+        # Ray listens on all interfaces, and does what it is told, unless it believes that there can be no cluster.
+        with _leaving(ray), _altered("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", False), _without_telemetry():
+            ray.init(address="local", **settings, **_QUIET)
+            yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _of_others(ray: Any, address: str) -> Iterator[None]:
+    with _leaving(ray):
+        try:
+            ray.init(address=address, **_QUIET)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise InputError(f"cannot use the Ray cluster at {address}: {_sentence(error)}") from None
+        yield
+
+
+@contextmanager
+def _leaving(ray: Any) -> Iterator[None]:
+    """Shut Ray down afterwards, and take back the handler of signals that it leaves behind."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        # It would print pages about a lost worker, among what we print; its own files have them too.
+        with _altered("ray._private.worker", "print_to_stdstream", lambda *_, **__: None):
+            yield
+    finally:
+        ray.shutdown()
+        if before is not None and current_thread() is main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _altered(module: str, name: str, value: Any) -> Iterator[None]:
+    """Something of Ray's own that it has no option for is different meanwhile; a Ray without it stays as it is."""
+    altered = import_module(module)
+    if not hasattr(altered, name):
+        yield
+        return
+    before = getattr(altered, name)
+    setattr(altered, name, value)
+    try:
+        yield
+    finally:
+        setattr(altered, name, before)
+
+
+@contextmanager
+def _without_telemetry() -> Iterator[None]:
+    name = "RAY_USAGE_STATS_ENABLED"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+def rooted(place: Place) -> Place:
+    """The same place, with the data where this process would look for it: other machines have other defaults."""
+    given = None if place.data_root is None else Path(place.data_root)
+    return replace(place, data_root=str(data_root(given).absolute()))
+
+
+def arrive(here: str) -> None:
+    """Go where the study was started, so that paths mean the same; a machine without that folder stays where it is."""
+    with suppress(OSError):
+        os.chdir(here)
+
+
+def look_around(here: str, place: Mapping[str, Any], token: str) -> dict[str, Any]:
+    """What a machine has and sees of a study; done on every machine, this one too."""
+    arrive(here)
+    root = Path(place["data_root"])
+    return {
+        "versions": f"fedstill {__version__} (behaviour {BEHAVIOUR}) with torch {torch.__version__}",
+        "token": (Path(place["out"]) / token).is_file(),
+        "data": sorted(path.name for path in root.iterdir()) if root.is_dir() else None,
+        "plugins": {file: _digest(Path(file)) for file in place["plugins"]},
+    }
+
+
+def check_machines(place: Place, named_root: bool) -> None:
+    """Refuse a cluster unless every machine that can work on the study sees its folders and runs the same versions."""
+    ray = find_ray()
+    scheduling = import_module("ray.util.scheduling_strategies")
+    token = Path(place.out) / f".seen-{os.getpid()}-{time_ns()}"
+    token.touch()
+    try:
+        question = (os.getcwd(), asdict(place), token.name)
+        asked = ray.remote(look_around)
+        answers = {}
+        for node in ray.nodes():
+            if node["Alive"] and node["Resources"].get("CPU"):
+                there = scheduling.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                told = asked.options(num_cpus=0, max_retries=0, runtime_env=ALONE, scheduling_strategy=there)
+                answers[told.remote(*question)] = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        expected = look_around(*question)
+        for answer, machine in answers.items():
+            try:
+                seen = ray.get(answer, timeout=_LOOKING)
+            except ray.exceptions.RayError as error:
+                why = f"is fedstill {__version__} installed there? ({_sentence(error)})"
+                raise InputError(f"the machine {machine} cannot take part: {why}") from None
+            if trouble := difference(expected, seen, place, named_root):
+                raise InputError(f"the machine {machine} {trouble}")
+    finally:
+        token.unlink(missing_ok=True)
+
+
+def difference(here: Mapping[str, Any], there: Mapping[str, Any], place: Place, named_root: bool = True) -> str | None:
+    """What keeps a machine from working on this machine's study, as the rest of a sentence.
+
+    Whose data root nobody has named may have another one, or none: the study's data may need no files.
+    """
+    if there["versions"] != here["versions"]:
+        return f"has {there['versions']}, and this one {here['versions']}: install the same on all of them"
+    if not there["token"]:
+        return f"does not see the folder {Path(place.out).absolute()}: choose an --out that all machines share"
+    if named_root and there["data"] != here["data"]:
+        return f"does not see the same in the data root {place.data_root}: it must be a folder that all machines share"
+    for file, digest in here["plugins"].items():
+        if there["plugins"][file] != digest:
+            return f"does not have the same plugin {file}: put it where all machines see it"
+    return None
+
+
+def names_root(place: Place) -> bool:
+    """Whether somebody has said where the data is."""
+    return place.data_root is not None or bool(os.environ.get(VARIABLE))
+
+
+def _digest(file: Path) -> str | None:
+    return blake2b(file.read_bytes()).hexdigest() if file.is_file() else None
+
+
+def _sentence(error: BaseException) -> str:
+    """The last line that says something: Ray's messages begin with where, and end with why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

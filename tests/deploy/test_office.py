@@ -1,0 +1,174 @@
+"""What a site says to the server's questions, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
+    pytest.skip("Flower is missing", allow_module_level=True)
+
+from fedstill.config import make_experiment
+from fedstill.core.errors import RunError
+from fedstill.core.message import Message
+from fedstill.data.catalogue import load
+from fedstill.deploy.folder import open_site
+from fedstill.deploy.office import Office
+from fedstill.deploy.planning import server_plan
+from fedstill.deploy.roster import SiteFacts, experiment_digest, for_sites, other_label_spaces, plugins, versions
+from fedstill.deploy.states import States
+
+GREETING: dict[str, Any] = {**versions(), "plugins": plugins()}
+
+
+@pytest.fixture
+def office(stage: Any) -> Office:
+    made = stage(1)
+    return Office(open_site(made.folder, 0), load(f"npz:{made.shard(0)}"), made.notes)
+
+
+def offer(office: Office, **changes: Any) -> dict[str, Any]:
+    """What a server would ask, with whatever a test wants different."""
+    given = {"method": "fedavg", "model": "mlp", "rounds": 2, "training": {"epochs": 1, "batch": 64}, **changes}
+    plan, question = server_plan(for_sites(make_experiment(given), 1), [SiteFacts.of(office.bundle)])
+    agreement = {"experiment": plan.experiment.model_dump(mode="json"), "question": asdict(question), "client": 0}
+    return {**GREETING, "run": experiment_digest(plan.experiment), "agreement": json.dumps(agreement)}
+
+
+def test_a_site_tells_what_its_data_is_about(office: Office) -> None:
+    said = office.hello(GREETING)
+    facts = SiteFacts.read(str(said["facts"]))
+    assert said["status"] == "here"
+    assert (facts.samples, facts.test_samples, facts.shape) == (
+        len(office.bundle.train),
+        len(office.bundle.test),
+        (1, 8, 8),
+    )
+    assert facts.classes == tuple("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"fedstill": "0.0.1"}, "version of fedstill .*, and the server has 0.0.1: install the same"),
+        ({"behaviour": 1}, "it has behaviour .*, and the server has 1"),
+        ({"protocol": 99}, "it has protocol 1, and the server has 99"),
+        ({"plugins": '["feed"]'}, "its plugins are not those of the server"),
+    ],
+)
+def test_other_versions_and_other_plugins_are_refused(office: Office, changes: Any, sentence: str) -> None:
+    said = office.hello({**GREETING, **changes})
+    assert said["status"] == "refused"
+    assert re.search(sentence, str(said["detail"]))
+    assert re.search(sentence, office.watcher.text)  # type: ignore[attr-defined]
+
+
+def test_another_recipe_than_the_server_names_is_refused(office: Office) -> None:
+    asked = offer(office)
+    agreement = json.loads(asked["agreement"])
+    agreement["experiment"]["rounds"] = 3
+    said = office.agree({**asked, "agreement": json.dumps(agreement)})
+    assert said["status"] == "refused"
+    assert "their recipes differ" in str(said["detail"])
+
+
+def test_a_policy_that_names_one_experiment_refuses_all_others(office: Office) -> None:
+    asked = offer(office)
+    policy = office.folder.path / "policy.yaml"
+    policy.write_text("allow: [parameters, statistics, metrics]\nexperiment: 'abc'\n")
+    said = office.agree(asked)
+    assert said["status"] == "refused"
+    assert f"agrees to experiment abc only, and this is {asked['run']}" in str(said["detail"])
+    policy.write_text(f"allow: [parameters, statistics, metrics]\nexperiment: '{asked['run']}'\n")
+    assert office.agree(asked)["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"experiment": 3}', '{"experiment": {}, "client": -1, "question": {}}', "x" * 1000]
+)
+def test_what_is_no_experiment_is_refused(office: Office, text: str) -> None:
+    said = office.agree({**GREETING, "run": "0", "agreement": text})
+    assert said["status"] == "refused"
+    assert "cannot be read" in str(said["detail"])
+
+
+def test_an_experiment_names_parts_that_are_installed_here_and_brings_none(office: Office) -> None:
+    """Nothing in it is a path to code: an unregistered method is a sentence, and so is a teacher's function."""
+    asked = offer(office)
+    for changes in ({"method": {"name": "os.system"}}, {"teachers": [{"call": "os:system"}]}):
+        agreement = json.loads(asked["agreement"])
+        agreement["experiment"] |= changes
+        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        assert said["status"] == "refused", changes
+
+
+def test_the_manifest_comes_from_a_rehearsal_on_the_sites_own_data(office: Office) -> None:
+    assert office.agree(offer(office))["status"] == "ready"
+    (manifest,) = office.watcher.manifests  # type: ignore[attr-defined]
+    lines = {line["name"]: line for line in manifest["leaves"]}
+    (part,) = office.parts.values()
+    model = part.plan.task.build("mlp")
+    assert lines["model/parameters/*"]["bytes"] == 4 * sum(tensor.numel() for tensor in model.parameters())
+    assert lines["scores/*"]["bytes"] == 8 * (10 * 10 + 1 + 1)
+    assert lines["facts"]["kind"] == "statistics"
+    assert not (office.folder.path / "states").exists(), "a rehearsal leaves nothing behind"
+
+
+def test_a_request_of_an_experiment_nobody_agreed_to_is_not_answered(office: Office) -> None:
+    for run in ("feed", "../../site", ""):
+        message, header = office.exchange(
+            Message({}), {"run": run, "exchange": "train", "round": 0, "since": -1, "kept": -1}
+        )
+        assert not message
+        assert "has not agreed" in str(header["detail"])
+
+
+def test_a_restarted_site_goes_on_with_what_it_had_agreed_to(office: Office) -> None:
+    asked = offer(office)
+    office.agree(asked)
+    again = Office(office.folder, office.bundle, office.watcher)
+    plan = office.parts[asked["run"]].plan
+    server = plan.method.start(plan.streams)
+    header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1}
+    first = office.exchange(Message(server), header)
+    second = again.exchange(Message(server), header)
+    assert first[1]["status"] == second[1]["status"] == "reply"
+    assert all(torch.equal(tensor, second[0][name]) for name, tensor in first[0].items())
+    other = Office(office.folder, replace(office.bundle, test=office.bundle.train), office.watcher)
+    assert "with other data than it has now" in str(other.exchange(Message(server), header)[1]["detail"])
+
+
+def test_sites_of_another_label_space_are_told_apart() -> None:
+    facts = SiteFacts.of(load("digits"))
+    other = facts.model_copy(update={"classes": ("cat", "dog")})
+    flat = facts.model_copy(update={"shape": (3, 8, 8)})
+    refused = other_label_spaces({0: other, 1: facts, 2: facts, 3: flat})
+    assert set(refused) == {0, 3}
+    assert "its classes are cat, dog, the others' 0, 1, 2, 3 and 6 more" in refused[0]
+    assert "of shape (3, 8, 8), the others images of shape (1, 8, 8)" in refused[3]
+    assert set(other_label_spaces({0: facts, 1: other})) == {1}, "of equals the first counts"
+
+
+def test_states_are_found_by_the_round_that_the_server_names(tmp_path: Path) -> None:
+    states = States(tmp_path / "states")
+    assert states.load(None) == {}
+    for round in range(4):
+        states.save(round, {"x": torch.tensor(round)})
+    assert int(states.load(2)["x"]) == 2  # round 3 was never accepted
+    assert sorted(path.name for path in (tmp_path / "states").iterdir()) == ["1.safetensors", "2.safetensors"]
+    assert int(states.load(1)["x"]) == 1  # the server has gone back a round
+    with pytest.raises(RunError, match="state of round 3 is not in"):
+        states.load(2)
+    (tmp_path / "states" / "1.safetensors").write_bytes(b"junk")
+    with pytest.raises(RunError, match="damaged"):
+        states.load(1)
+    assert States(tmp_path / "states").load(None) == {}
+    assert list((tmp_path / "states").iterdir()) == []

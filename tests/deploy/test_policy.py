@@ -1,0 +1,121 @@
+"""What a site lets go, and the sentences in which it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fedstill.core.errors import InputError
+from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, read_policy
+from fedstill.federation.manifest import egress_manifest
+
+
+def line(kind: str, why: str = "what it is") -> dict[str, Any]:
+    return {"name": f"{kind}/*", "kind": kind, "to": "server", "bytes": 8, "why": why}
+
+
+def manifest(*lines: dict[str, Any], method: str = "fedgkt") -> dict[str, Any]:
+    return {"method": method, "leaves": list(lines)}
+
+
+USUAL = SitePolicy(allow=["parameters", "statistics", "metrics"])  # type: ignore[arg-type]
+
+
+def test_the_sentence_for_both_ends() -> None:
+    asked = manifest(line("parameters"), line("labels", "labels of the training samples"))
+    assert USUAL.refusal(asked, 2) == (
+        "site 2 does not take part: fedgkt sends labels (labels of the training samples),"
+        " and its policy allows parameters, statistics and metrics only"
+    )
+    assert [one["kind"] for one in USUAL.forbidden(asked["leaves"])] == ["labels"]
+
+
+def test_several_lines_and_an_empty_policy() -> None:
+    asked = manifest(line("logits", "a"), line("features", "b"), line("features", "b"))
+    told = USUAL.refusal(asked)
+    assert told is not None
+    assert told.startswith("this site does not take part: fedgkt sends logits (a) and features (b), and its policy")
+    nothing = SitePolicy(allow=frozenset())
+    assert str(nothing.refusal(manifest(line("metrics")), 0)).endswith("and its policy allows nothing to leave")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_needs_its_own_permission(kind: str) -> None:
+    others = SitePolicy(allow=[one for one in KINDS if one != kind])  # type: ignore[arg-type]
+    assert others.refusal(manifest(line(kind))) is not None
+    assert SitePolicy(allow=[kind]).refusal(manifest(line(kind))) is None  # type: ignore[list-item,arg-type]
+
+
+def test_what_nobody_knows_is_never_allowed() -> None:
+    everything = SitePolicy(allow=frozenset(KINDS))
+    assert everything.refusal(manifest({"name": "x", "kind": "novel"})) is not None
+    assert everything.refusal(manifest({"name": "x"})) is not None
+
+
+def test_a_site_that_agreed_to_one_experiment() -> None:
+    pinned = SitePolicy(allow=USUAL.allow, experiment="ab12")
+    fine = manifest(line("parameters"))
+    assert pinned.refusal(fine, 1, "ab12") is None
+    assert pinned.refusal(fine, 1, "cd34") == (
+        "site 1 does not take part: its policy agrees to experiment ab12 only, and this is cd34"
+    )
+    assert "came without a digest" in str(pinned.refusal(fine, 1))
+    assert "sends labels" in str(pinned.refusal(manifest(line("labels")), 1, "ab12")), "a pin allows nothing by itself"
+    assert USUAL.refusal(fine, 1, "cd34") is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn"])
+def test_the_example_allows_what_sends_models(method: str, tiny_plan: Any, tmp_path: Path) -> None:
+    """On manifests of real experiments, evaluated on site; without `statistics` they are refused."""
+    (tmp_path / "policy.yaml").write_text(EXAMPLE)
+    policy = read_policy(tmp_path / "policy.yaml")
+    assert policy == USUAL
+    made = egress_manifest(tiny_plan(method=method, model="cnn-bn", evaluation="on-site"))
+    assert policy.refusal(made) is None
+    less = SitePolicy(allow=frozenset({"parameters", "metrics"}))
+    assert {one["kind"] for one in less.forbidden(made["leaves"])} == {"statistics"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("allow: [parameter]", "unknown kind 'parameter': did you mean 'parameters'?"),
+        ("allow: parameters", "allow: write a list of kinds"),
+        ("allow:", "allow: write a list of kinds"),
+        ("allow: [[labels]]", "unknown kind"),
+        ("experiment: abc", "allow: field required"),
+        ("alow: [parameters]", "allow: field required"),
+        ("allow: [metrics]\nexperimnt: abc", "unknown setting 'experimnt': did you mean 'experiment'?"),
+        ("allow: [metrics]\nexperiment: 1234", "experiment: write the digest in quotes"),
+        ("allow: [metrics]\nexperiment: ''", "experiment: string should have at least 1 character"),
+        ("", "says nothing: write what may leave"),
+        ("- parameters", "says nothing"),
+        ("allow: [", "cannot be read"),
+        ("allow: !!python/object:os.system [x]", "cannot be read"),
+    ],
+)
+def test_a_policy_that_cannot_be_understood_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_policy(path)
+    told = str(caught.value)
+    assert sentence in told
+    assert told.startswith(str(path))
+    assert "\n" not in told
+
+
+def test_no_policy_is_no_permission(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without a policy nothing leaves"):
+        read_policy(tmp_path / "policy.yaml")
+    (tmp_path / "policy.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_policy(tmp_path / "policy.yaml")
+
+
+def test_a_policy_cannot_be_changed_in_passing() -> None:
+    with pytest.raises(ValidationError):
+        USUAL.allow = frozenset(KINDS)  # type: ignore[misc]

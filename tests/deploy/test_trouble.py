@@ -1,0 +1,267 @@
+"""What goes wrong in a deployment, and that it harms nobody else: kills, garbage, strangers."""
+
+from __future__ import annotations
+
+import os
+import time
+from base64 import b64encode
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import torch
+
+if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
+    pytest.skip("Flower is missing", allow_module_level=True)
+
+import httpx
+from flwr.app import Context, Message, RecordDict
+
+from fedstill.core.errors import InputError
+from fedstill.data.catalogue import load
+from fedstill.deploy.apps import client_app
+from fedstill.deploy.certificates import (
+    certificate_bytes,
+    check_certificate,
+    make_server_certificate,
+    read_certificate,
+)
+from fedstill.deploy.folder import make_deployment, open_server, open_site
+from fedstill.deploy.keys import read_tls_key, tls_key_bytes
+from fedstill.deploy.line import Line, LineError
+from fedstill.deploy.link import Certificates, Link
+from fedstill.deploy.office import Office
+from fedstill.engines.flower.carrier import EXCHANGE
+from fedstill.engines.flower.records import packed, unpacked
+
+
+class OddSite(Thread):
+    """A site in this process that answers as it should, except where `answer` says something else."""
+
+    def __init__(self, made: Any, site: int, answer: Any = None, **changes: Any) -> None:
+        super().__init__(daemon=True)
+        self.made, self.site, self.answer = made, site, answer
+        self.bundle = replace(load(f"npz:{made.shard(site)}"), **changes)
+        self.closing = Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        folder = self.made.site_folder(self.site)
+        office = Office(folder, self.bundle, self.made.notes)
+        app, context = client_app(office), Context(0, 0, {}, RecordDict(), {})
+        while not self.closing.is_set():
+            try:
+                with Line(f"127.0.0.1:{self.made.port}", folder.keys(), folder.ca) as line:
+                    while not self.closing.is_set():
+                        message = line.receive()
+                        if message is None:
+                            time.sleep(0.05)
+                            continue
+                        reply = self.answer(message) if self.answer else None
+                        line.send(reply or app(message, context))
+            except LineError:
+                time.sleep(0.1)
+            except Exception as error:
+                self.error = error
+                return
+
+    def __enter__(self) -> OddSite:
+        self.start()
+        return self
+
+    def __exit__(self, *rest: object) -> None:
+        self.closing.set()
+        self.join(timeout=10)
+
+
+def junk(kind: str) -> Any:
+    def answer(message: Message) -> Message | None:
+        if message.metadata.message_type != EXCHANGE:
+            return None
+        request, header = unpacked(message.content)
+        if header["exchange"] == "evaluate":
+            return None
+        good = {"status": "reply", "work": 1.0, "kept": ""}
+        more = {"loss/cross-entropy": torch.tensor(1.0, dtype=torch.float64), "steps": torch.tensor(1)}
+        reply = {**request, **more}
+
+        def made(tensors: Any = reply, **changes: Any) -> Message:
+            return Message(packed(tensors, {**good, **changes}), reply_to=message)
+
+        match kind:
+            case "nan":
+                return made({n: t * float("nan") if t.is_floating_point() else t for n, t in reply.items()})
+            case "empty":
+                return Message(RecordDict({}), reply_to=message)
+            case "state":
+                return made(kept="../../etc/passwd")
+            case "surplus":
+                return made({**reply, "more": torch.ones(3)})
+        return made({**reply, "more": torch.arange(2**20)})
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("nan", "not finite"),
+        ("empty", "lacks its tensors"),
+        ("state", "not a digest"),
+        ("surplus", "which nobody asked for"),
+        ("huge", "over the limit of 1048576 bytes"),
+    ],
+)
+def test_a_site_that_sends_garbage_is_lost_and_the_other_goes_on(stage: Any, kind: str, sentence: str) -> None:
+    made = stage(2)
+    with OddSite(made, 0), OddSite(made, 1, junk(kind)):
+        run = made.serve(terms={"limit": 2**20}, rounds=1, model="mlp")
+    (record,) = run.journal()
+    assert record["accepted"] == [0]
+    (lost,) = record["lost"]
+    assert lost["client"] == 1
+    assert sentence in lost["detail"]
+    assert record["finite"]
+
+
+def test_a_site_with_an_unregistered_key_is_refused(stage: Any) -> None:
+    made = stage(1)
+    (made.folder / "server" / "sites" / "0.pub").write_bytes((made.folder / "site-0" / "site.pub").read_bytes())
+    other = made.path / "other"
+    make_deployment(other, 1, "127.0.0.1", made.port)
+    ours = open_server(made.folder)
+    with (
+        Link("127.0.0.1", made.port, ours.public_keys(), Certificates(ours.certificate, ours.key)),
+        pytest.raises(InputError, match="does not know this site's key"),
+        Line(f"127.0.0.1:{made.port}", open_site(other, 0).keys(), ours.ca),
+    ):
+        pass
+
+
+def test_a_server_of_another_authority_is_refused_before_anything_is_sent(stage: Any) -> None:
+    made = stage(1)
+    other = made.path / "other"
+    make_deployment(other, 1, "127.0.0.1", made.port)
+    ours, theirs = open_server(made.folder), open_server(other)
+    site = open_site(made.folder, 0)
+    with (
+        Link("127.0.0.1", made.port, ours.public_keys(), Certificates(theirs.certificate, theirs.key)),
+        pytest.raises(InputError, match=r"not signed by this deployment's authority .* nothing was sent"),
+        Line(f"127.0.0.1:{made.port}", site.keys(), site.ca),
+    ):
+        pass
+    with pytest.raises(InputError):
+        check_certificate(ours.ca, theirs.certificate, "127.0.0.1")
+
+
+def test_a_server_without_tls_is_refused_by_a_site_that_was_not_told(stage: Any) -> None:
+    made = stage(1)
+    ours, site = open_server(made.folder), open_site(made.folder, 0)
+    with (
+        Link("127.0.0.1", made.port, ours.public_keys(), None),
+        pytest.raises(InputError, match="without TLS"),
+        Line(f"127.0.0.1:{made.port}", site.keys(), site.ca),
+    ):
+        pass
+
+
+def test_nothing_but_the_sites_interface_can_be_reached(stage: Any) -> None:
+    """Not the one that starts runs and registers keys, nor that of server programs, nor the documentation."""
+    made = stage(1)
+    ours = open_server(made.folder)
+    with Link("127.0.0.1", made.port, ours.public_keys(), None) as link:
+        known = {"/docs", "/openapi.json", *link.app.openapi()["paths"]}
+        assert len(known) > 10
+        (key,) = ours.public_keys().values()
+        ask = httpx.Client(base_url=f"http://127.0.0.1:{made.port}", headers={"flwr-public-key": b64encode(key)})
+        reached = {path for path in known if ask.post(path).status_code != 404}
+        big = ask.post("/v1/fleet/push-object", content=bytes(30 * 2**20))
+        stranger = httpx.post(f"http://127.0.0.1:{made.port}/v1/fleet/pull-messages", content=bytes(100))
+    assert reached
+    assert all(path.startswith("/v1/fleet/") for path in reached)
+    assert not reached & {"/v1/fleet/register-node", "/v1/fleet/get-fab", "/v1/fleet/get-run"}
+    assert big.status_code == 413
+    assert stranger.status_code == 401
+
+
+def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(stage: Any) -> None:
+    made = stage(1)
+    policy = made.folder / "site-0" / "policy.yaml"
+    policy.write_text("allow: [statistics, metrics]\n")
+    with OddSite(made, 0):
+        thread = made.serve_in_background(rounds=1, model="mlp")
+        await_refusal(made)
+        assert thread.is_alive()
+        assert "this site does not take part: site 0 does not take part: fedavg sends parameters" in made.notes.text
+        assert "site 0 cannot take part: site 0 does not take part: fedavg sends parameters" in made.notes.text
+        assert "allows statistics and metrics only" in made.notes.text
+        # The policy is opened, the site restarted: now it takes part.
+        policy.write_text("allow: [parameters, statistics, metrics]\n")
+    with OddSite(made, 0):
+        thread.join(timeout=60)
+    assert made.error is None
+    assert made.done is not None
+
+
+def await_refusal(made: Any) -> None:
+    until = time.monotonic() + 30
+    while "cannot take part" not in made.notes.text and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def test_a_site_with_another_label_space_is_refused_until_it_has_the_right_data(stage: Any) -> None:
+    made = stage(2)
+    with OddSite(made, 0):
+        with OddSite(made, 1, classes=tuple("abcdefghij")):
+            thread = made.serve_in_background(rounds=1, model="mlp")
+            await_refusal(made)
+            assert (
+                "site 1 cannot take part: its data is about something else: its classes are a, b, c, d"
+                in made.notes.text
+            )
+        with OddSite(made, 1):
+            thread.join(timeout=60)
+    assert made.error is None
+    assert made.done is not None
+    assert made.done.journal()[0]["accepted"] == [0, 1]
+
+
+def test_a_server_whose_certificate_has_expired_is_refused_at_both_ends(stage: Any) -> None:
+    made = stage(1)
+    ours, site = open_server(made.folder), open_site(made.folder, 0)
+    authority = read_certificate(made.folder / "authority" / "ca.crt")
+    signer = read_tls_key(made.folder / "authority" / "ca.key")
+    then = datetime.now(UTC) - timedelta(days=2)
+    key, certificate = make_server_certificate(signer, authority, "127.0.0.1", 1, now=then)
+    ours.key.write_bytes(tls_key_bytes(key))
+    ours.certificate.write_bytes(certificate_bytes(certificate))
+    with (
+        Link("127.0.0.1", made.port, ours.public_keys(), Certificates(ours.certificate, ours.key)),
+        pytest.raises(InputError, match="has expired: ask its operator for a new one"),
+        Line(f"127.0.0.1:{made.port}", site.keys(), site.ca),
+    ):
+        pass
+    with pytest.raises(InputError, match="expired"):
+        made.serve()
+
+
+def test_a_policy_that_is_tightened_while_an_experiment_runs_counts_at_once(stage: Any) -> None:
+    made = stage(2)
+    policy = made.folder / "site-1" / "policy.yaml"
+
+    class Tighten:
+        def start(self, experiment: Any, journal: Any) -> None: ...
+        def note(self, text: str) -> None: ...
+        def finish(self) -> None: ...
+        def round(self, record: Any) -> None:
+            policy.write_text("allow: [metrics]\n")
+
+    with OddSite(made, 0), OddSite(made, 1):
+        run = made.serve(rounds=2, model="mlp", observers=[Tighten()])
+    first, second = run.journal()
+    assert first["accepted"] == [0, 1]
+    assert second["accepted"] == [0]
+    assert "allows metrics only" in second["lost"][0]["detail"]
