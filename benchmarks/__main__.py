@@ -16,7 +16,7 @@ from benchmarks.machine import cores, load
 from benchmarks.report import HEAD, DifferenceError, Findings, table
 from benchmarks.sizes import SIZES
 
-NAMES = ("rounds", "methods", "flower", "memory", "where", "pointnet2", "lessons")
+NAMES = ("rounds", "methods", "flower", "deployment", "memory", "where", "pointnet2", "lessons", "patches")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 FASTER_LOOP = """
@@ -16,6 +19,11 @@ def begin_faster(self):
     begin(self)
     self.rate *= 1.01
 PlainLoop.__post_init__ = begin_faster
+"""
+WITHOUT_FLOWER = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "flwr" else find(name, *more)
 """
 
 
@@ -46,5 +54,34 @@ def test_a_loop_that_learns_something_else_is_noticed() -> None:
 
 
 def test_the_doctests_of_the_helpers() -> None:
-    done = python("-m", "doctest", "benchmarks/timing.py", "benchmarks/report.py")
+    files = [f"benchmarks/{name}.py" for name in ("timing", "report", "proxy", "deployment")]
+    done = python("-m", "doctest", *files)
     assert done.returncode == 0, done.stdout
+
+
+def test_without_flower_the_deployment_is_said_to_be_missing_and_the_rest_goes_on() -> None:
+    code = f"{WITHOUT_FLOWER}\nfrom benchmarks.__main__ import main\nraise SystemExit(main())"
+    done = python("-c", code, "--only", "deployment")
+    assert done.returncode == 0, done.stderr
+    assert "not measured" in done.stdout
+    assert "flwr not installed: pip install 'fedstill[flower,ray]'" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_deployment_is_measured(tmp_path: Path) -> None:
+    if not all(importlib.util.find_spec(module) for module in ("flwr", "ray")):
+        pytest.skip("Flower or Ray is missing")
+    file = tmp_path / "figures.json"
+    done = python("-m", "benchmarks", "--only", "deployment", "--size", "tiny", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text())["deployment"]
+    assert [row["what"].split(", ")[1] for row in figures["rows"]] == [
+        f"{engine} / in-process" for engine in ("processes", "flower-ray", "deployment")
+    ]
+    costs, parts = figures["tables"].values()
+    messages, up, down = (int(cell.replace(",", "")) for cell in costs[-1][5:8])
+    # Three clients get and send a model of eight tensors in training; evaluated, its pieces are fetched, and training
+    # begins with the same ones: on the wire the model goes down once a round, in messages twice.
+    assert up > messages / 3
+    assert messages / 3 < down < 2 * messages / 3
+    assert int(parts[1][2]) > 100  # requests

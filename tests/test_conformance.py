@@ -25,6 +25,8 @@ from fedstill.models import build_model
 ROUNDS = 4
 pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
+SHORT = {"samples": 40, "steps": 3, "batch": 16}
+POOL = {"patches": {"count": 60}, "selection": {"kmeans": 5, "prune": 0.25}}
 DISTILL = {"name": "distill", "share": 0.15}  # of the data, since one client has it all
 # Beside every method as it comes: settings that change what is exchanged or kept.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -37,6 +39,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fedavgm, buffers as parameters": {"method": {"name": "fedavgm", "buffers": "as-parameters"}},
     "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}},
     "fedavg, private": {"method": {"name": "fedavg", "weights": "uniform"}, "privacy": "client-level"},
+    "feddf": {"method": {"name": "feddf", "proxy": "digits", **SHORT, "initialise": 0.5}},
+    "feddf, two architectures": {
+        "method": {"name": "feddf", "proxy": "digits", **SHORT, "mu": 0.1},
+        "models": {"cnn-bn": 3, "mlp": 2},
+    },
+    "single-image": {"method": {"name": "single-image", "image": "noise:64x64", **POOL, **SHORT}},
+    "fedmd": {"method": {"name": "fedmd", "proxy": "digits", **SHORT}, "models": {"cnn-bn": 3, "mlp": 2}},
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "distill": {"method": DISTILL},
     "distill, adapters": {"method": DISTILL, "objective": "feature"},

@@ -260,3 +260,11 @@ def test_help_and_version_are_quick_to_import() -> None:
     code = "import sys\nfrom fedstill.cli.app import app\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_an_interrupt_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedstill.cli.listing.show", interrupted)
+    assert call("list") == (130, "", "fedstill: interrupted: run the same command again to go on\n")

@@ -153,5 +153,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Company(path / "logs", {"FEDSTILL_DATA": str(path / "nothing")}) as company:
         made = make_stage(path, 3, company)
         for site in range(3):
+            policy = made.folder / f"site-{site}" / "policy.yaml"
+            policy.write_text("allow: [parameters, statistics, metrics, logits]\n")
             made.start_site(site)
         yield made

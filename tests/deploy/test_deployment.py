@@ -18,15 +18,27 @@ from fedstill.federation.folder import RunFolder
 from fedstill.federation.result import Run
 from fedstill.methods import methods
 
-PERSONAL = {"fedbn", "ditto", "local-only"}
+SHORT = {"samples": 40, "steps": 3}
+LOGITS: dict[str, dict[str, Any]] = {
+    "feddf": {"proxy": "digits", **SHORT, "initialise": 0.5},
+    "fedmd": {"proxy": "patches:china", **SHORT},
+    "single-image": {"patches": {"count": 60}, "selection": {"kmeans": 5, "prune": 0.25}, **SHORT},
+}
+PERSONAL = {"fedbn", "ditto", "local-only", "fedmd"}
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: {"method": name} for name in methods.names() if name not in ("centralised", "distill")},
+    **{name: {"method": name} for name in methods.names() if name not in ("centralised", "distill", *LOGITS)},
+    **{name: {"method": {"name": name, **settings}} for name, settings in LOGITS.items()},
     "fednova": {"method": "fednova", "training": {"epochs": 1, "batch": 64}},
     "krum": {"method": {"name": "krum", "attackers": 0}},
     "fedavg, recalibrated by layer": {
         "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
     },
     "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}},
+    "feddf, two architectures": {
+        "method": {"name": "feddf", **LOGITS["feddf"]},
+        "model": None,
+        "models": {"cnn-bn": 2, "mlp": 1},
+    },
     "fedavg, a round is selected": {"method": "fedavg", "validation": 0.2},
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "fedavg, some drop out": {"method": "fedavg", "participation": {"name": "random", "number": 2, "dropout": 0.3}},

@@ -165,7 +165,7 @@ def test_the_page_is_one_page_and_complete(made: Path) -> None:
     for part in (
         f"until **{until.day} {until:%B %Y}**",
         "sudo ufw allow 9123/tcp",
-        "fedstill deploy server server RECIPE",
+        "fedstill deploy server server fedavg",
         "fedstill deploy site site-2 --data npz:FILE",
         "`site-0/` … `site-2/`",
         "clinics.example.org",

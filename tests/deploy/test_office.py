@@ -19,6 +19,7 @@ if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
 from fedstill.config import make_experiment
 from fedstill.core.errors import RunError
 from fedstill.core.message import Message
+from fedstill.core.protocols import Kept
 from fedstill.data.catalogue import load
 from fedstill.deploy.folder import open_site
 from fedstill.deploy.office import Office
@@ -38,9 +39,16 @@ def office(stage: Any) -> Office:
 def offer(office: Office, **changes: Any) -> dict[str, Any]:
     """What a server would ask, with whatever a test wants different."""
     given = {"method": "fedavg", "model": "mlp", "rounds": 2, "training": {"epochs": 1, "batch": 64}, **changes}
-    plan, question = server_plan(for_sites(make_experiment(given), 1), [SiteFacts.of(office.bundle)])
+    facts = SiteFacts.of(office.bundle)
+    plan, question = server_plan(for_sites(make_experiment(given), 1, "clinics"), [facts])
     agreement = {"experiment": plan.experiment.model_dump(mode="json"), "question": asdict(question), "client": 0}
-    return {**GREETING, "run": experiment_digest(plan.experiment), "agreement": json.dumps(agreement)}
+    return {
+        **GREETING,
+        "run": plan.identity,
+        "experiment": experiment_digest(plan.experiment),
+        "fingerprint": facts.fingerprint,
+        "agreement": json.dumps(agreement),
+    }
 
 
 def test_a_site_tells_what_its_data_is_about(office: Office) -> None:
@@ -86,8 +94,8 @@ def test_a_policy_that_names_one_experiment_refuses_all_others(office: Office) -
     policy.write_text("allow: [parameters, statistics, metrics]\nexperiment: 'abc'\n")
     said = office.agree(asked)
     assert said["status"] == "refused"
-    assert f"agrees to experiment abc only, and this is {asked['run']}" in str(said["detail"])
-    policy.write_text(f"allow: [parameters, statistics, metrics]\nexperiment: '{asked['run']}'\n")
+    assert f"agrees to experiment abc only, and this is {asked['experiment']}" in str(said["detail"])
+    policy.write_text(f"allow: [parameters, statistics, metrics]\nexperiment: '{asked['experiment']}'\n")
     assert office.agree(asked)["status"] == "ready"
 
 
@@ -95,7 +103,7 @@ def test_a_policy_that_names_one_experiment_refuses_all_others(office: Office) -
     "text", ["", "{}", "[]", '{"experiment": 3}', '{"experiment": {}, "client": -1, "question": {}}', "x" * 1000]
 )
 def test_what_is_no_experiment_is_refused(office: Office, text: str) -> None:
-    said = office.agree({**GREETING, "run": "0", "agreement": text})
+    said = office.agree({**offer(office), "agreement": text})
     assert said["status"] == "refused"
     assert "cannot be read" in str(said["detail"])
 
@@ -125,7 +133,7 @@ def test_the_manifest_comes_from_a_rehearsal_on_the_sites_own_data(office: Offic
 def test_a_request_of_an_experiment_nobody_agreed_to_is_not_answered(office: Office) -> None:
     for run in ("feed", "../../site", ""):
         message, header = office.exchange(
-            Message({}), {"run": run, "exchange": "train", "round": 0, "since": -1, "kept": -1}
+            Message({}), {"run": run, "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
         )
         assert not message
         assert "has not agreed" in str(header["detail"])
@@ -137,7 +145,7 @@ def test_a_restarted_site_goes_on_with_what_it_had_agreed_to(office: Office) -> 
     again = Office(office.folder, office.bundle, office.watcher)
     plan = office.parts[asked["run"]].plan
     server = plan.method.start(plan.streams)
-    header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1}
+    header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
     first = office.exchange(Message(server), header)
     second = again.exchange(Message(server), header)
     assert first[1]["status"] == second[1]["status"] == "reply"
@@ -157,18 +165,96 @@ def test_sites_of_another_label_space_are_told_apart() -> None:
     assert set(other_label_spaces({0: facts, 1: other})) == {1}, "of equals the first counts"
 
 
-def test_states_are_found_by_the_round_that_the_server_names(tmp_path: Path) -> None:
-    states = States(tmp_path / "states")
+def test_states_are_found_by_the_round_and_the_digest_that_the_server_names(tmp_path: Path) -> None:
+    folder = tmp_path / "states"
+    states = States(folder)
     assert states.load(None) == {}
-    for round in range(4):
-        states.save(round, {"x": torch.tensor(round)})
-    assert int(states.load(2)["x"]) == 2  # round 3 was never accepted
-    assert sorted(path.name for path in (tmp_path / "states").iterdir()) == ["1.safetensors", "2.safetensors"]
-    assert int(states.load(1)["x"]) == 1  # the server has gone back a round
-    with pytest.raises(RunError, match="state of round 3 is not in"):
-        states.load(2)
-    (tmp_path / "states" / "1.safetensors").write_bytes(b"junk")
+    made = [Kept(round, states.save(round, {"x": torch.tensor(round)})) for round in range(4)]
+    other = Kept(2, states.save(2, {"x": torch.tensor(7)}))  # another attempt at the same round
+    assert int(states.load(made[2])["x"]) == 2  # round 3 was never accepted, nor was the other attempt
+    assert sorted(path.name[0] for path in folder.iterdir()) == ["1", "2"]
+    with pytest.raises(RunError, match="does not have the state of round 3 that the server knows"):
+        states.load(other)
+    states.save(2, {"x": torch.tensor(2)})
+    assert int(states.load(made[1])["x"]) == 1  # the server has gone back a round
+    (folder / f"1-{made[1].digest}.safetensors").write_bytes(b"junk")
     with pytest.raises(RunError, match="damaged"):
-        states.load(1)
-    assert States(tmp_path / "states").load(None) == {}
-    assert list((tmp_path / "states").iterdir()) == []
+        states.load(made[1])
+    (folder / f"1-{made[1].digest}.safetensors").write_bytes(Message({"x": torch.tensor(5)}).encode())
+    with pytest.raises(RunError, match="its digest is not the one in its name"):
+        states.load(made[1])
+    assert States(folder).load(None) == {}
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"classes": list("9876543210")}, "about other classes or samples"),
+        ({"classes": [f"class {number}" for number in range(16)]}, "about other classes or samples"),
+        ({"shape": [1, 9, 9]}, "about other classes or samples"),
+        ({"shape": [1, 10**6, 10**6]}, "about other classes or samples"),
+    ],
+)
+def test_an_experiment_about_other_data_is_refused(office: Office, changes: Any, sentence: str) -> None:
+    asked = offer(office)
+    agreement = json.loads(asked["agreement"])
+    agreement["question"] |= changes
+    said = office.agree({**asked, "agreement": json.dumps(agreement)})
+    assert said["status"] == "refused"
+    assert sentence in str(said["detail"])
+
+
+def test_an_experiment_for_simulations_is_refused(office: Office) -> None:
+    """Noise that the server could compute again, a simulated attack, evaluation at the server: not at a real site."""
+    private = {"name": "client-level", "where": "client", "delta": 1e-6, "randomness": "named"}
+    for changes in ({"privacy": private}, {"evaluation": "central"}, {"partition": {"name": "iid"}}):
+        asked = offer(office, method={"name": "fedavg", "weights": "uniform"})
+        agreement = json.loads(asked["agreement"])
+        agreement["experiment"] |= changes
+        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        assert said["status"] == "refused", changes
+        assert "one for simulations" in str(said["detail"]), changes
+
+
+@pytest.mark.parametrize("client", [1, 7, 10**30])
+def test_a_client_that_is_not_there_is_refused(office: Office, client: int) -> None:
+    asked = offer(office)
+    agreement = {**json.loads(asked["agreement"]), "client": client}
+    assert office.agree({**asked, "agreement": json.dumps(agreement)})["status"] == "refused"
+
+
+def test_other_data_than_the_run_began_with_is_refused(office: Office) -> None:
+    said = office.agree({**offer(office), "fingerprint": "0" * 64})
+    assert "its data is not that with which this run began" in str(said["detail"])
+
+
+def test_a_policy_without_statistics_says_nothing_of_the_data(office: Office) -> None:
+    (office.folder.path / "policy.yaml").write_text("allow: [parameters]\n")
+    said = office.hello(GREETING)
+    assert said["status"] == "refused"
+    assert "facts" not in said
+
+
+def test_a_server_cannot_choose_which_files_of_a_site_are_opened(office: Office) -> None:
+    for name in ("npz:/etc/shadow", "npz:/nowhere.npz", "digits", "patches:image:/etc/hostname"):
+        asked = offer(office, method={"name": "fedmd", "proxy": "patches:noise:64x64", "samples": 10})
+        agreement = json.loads(asked["agreement"])
+        agreement["experiment"]["method"]["proxy"] = name
+        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        assert said["status"] == "refused", name
+        assert "samples that this site was not started with" in str(said["detail"]), name
+
+
+def test_what_goes_wrong_here_is_told_without_paths_and_data(office: Office) -> None:
+    asked = offer(office)
+    office.agree(asked)
+    (office.folder.path / "policy.yaml").unlink()
+    header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
+    _, told = office.exchange(Message({}), header)
+    assert "is missing" in str(told["detail"])
+    assert str(office.folder.path) not in str(told["detail"])
+    (office.folder.path / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\n")
+    _, told = office.exchange(Message({"model/parameters/nonsense": torch.ones(3)}), header)
+    assert told["status"] == "failed"
+    assert str(told["detail"]).isidentifier(), "of a foreign exception only the kind"

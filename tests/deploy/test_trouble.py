@@ -19,6 +19,9 @@ if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
 
 import httpx
 from flwr.app import Context, Message, RecordDict
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import ObjectTree
 
 from fedstill.core.errors import InputError
 from fedstill.data.catalogue import load
@@ -29,13 +32,15 @@ from fedstill.deploy.certificates import (
     make_server_certificate,
     read_certificate,
 )
+from fedstill.deploy.door import announces_a_message
 from fedstill.deploy.folder import make_deployment, open_server, open_site
 from fedstill.deploy.keys import read_tls_key, tls_key_bytes
 from fedstill.deploy.line import Line, LineError
 from fedstill.deploy.link import Certificates, Link
 from fedstill.deploy.office import Office
+from fedstill.deploy.status import read_status
 from fedstill.engines.flower.carrier import EXCHANGE
-from fedstill.engines.flower.records import packed, unpacked
+from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
 
 
 class OddSite(Thread):
@@ -81,7 +86,7 @@ def junk(kind: str) -> Any:
     def answer(message: Message) -> Message | None:
         if message.metadata.message_type != EXCHANGE:
             return None
-        request, header = unpacked(message.content)
+        request, header = unpacked(unsalted(message.content))
         if header["exchange"] == "evaluate":
             return None
         good = {"status": "reply", "work": 1.0, "kept": ""}
@@ -89,11 +94,13 @@ def junk(kind: str) -> Any:
         reply = {**request, **more}
 
         def made(tensors: Any = reply, **changes: Any) -> Message:
-            return Message(packed(tensors, {**good, **changes}), reply_to=message)
+            return Message(salted(packed(tensors, {**good, **changes})), reply_to=message)
 
         match kind:
             case "nan":
                 return made({n: t * float("nan") if t.is_floating_point() else t for n, t in reply.items()})
+            case "unsalted":
+                return Message(packed(reply, good), reply_to=message)
             case "empty":
                 return Message(RecordDict({}), reply_to=message)
             case "state":
@@ -113,6 +120,7 @@ def junk(kind: str) -> Any:
         ("state", "not a digest"),
         ("surplus", "which nobody asked for"),
         ("huge", "over the limit of 1048576 bytes"),
+        ("unsalted", "lacks its tensors"),
     ],
 )
 def test_a_site_that_sends_garbage_is_lost_and_the_other_goes_on(stage: Any, kind: str, sentence: str) -> None:
@@ -265,3 +273,90 @@ def test_a_policy_that_is_tightened_while_an_experiment_runs_counts_at_once(stag
     assert first["accepted"] == [0, 1]
     assert second["accepted"] == [0]
     assert "allows metrics only" in second["lost"][0]["detail"]
+
+
+def tree(name: str, *children: ObjectTree) -> ObjectTree:
+    return ObjectTree(object_id=name, children=children)
+
+
+def announced(*trees: ObjectTree, messages: int = 1) -> bytes:
+    return PushMessagesRequest(
+        messages_list=[ProtoMessage()] * messages, message_object_trees=trees
+    ).SerializeToString()
+
+
+def test_only_trees_as_flowers_own_are_announced() -> None:
+    leaf = tree("chunk")
+    good = tree("message", tree("records", tree("arrays", tree("array", leaf), tree("other", leaf)), tree("header")))
+    assert announces_a_message(announced(good))
+    assert not announces_a_message(announced(tree("m", good))), "too deep"
+    assert not announces_a_message(announced(tree("m", tree("a", leaf), tree("a")))), "two meanings of one name"
+    assert not announces_a_message(announced(tree("m", tree("a", tree("m"))))), "a circle"
+    assert not announces_a_message(announced(good, good))
+    assert not announces_a_message(announced(good, messages=2))
+    assert not announces_a_message(b"no protobuf")
+
+
+def test_a_graph_that_doubles_at_every_level_is_turned_away(stage: Any) -> None:
+    """Sixty objects of which each names the one before it twice: a few kilobytes that would be 2^60 objects."""
+    graph = tree("0")
+    for level in range(1, 60):
+        graph = tree(str(level), graph, tree(str(level - 1)))
+    assert not announces_a_message(announced(graph))
+
+
+def test_what_a_stranger_sends_in_a_sites_name_is_not_counted_as_the_sites(stage: Any) -> None:
+    made = stage(1)
+    ours = open_server(made.folder)
+    (key,) = ours.public_keys().values()
+    with Link("127.0.0.1", made.port, ours.public_keys(), None, limit=2**20) as link:
+        link.door.refill(key)
+        ask = httpx.Client(base_url=f"http://127.0.0.1:{made.port}", headers={"flwr-public-key": b64encode(key)})
+        statuses = {ask.post("/v1/fleet/push-object", content=bytes(2**19)).status_code for _ in range(5)}
+        assert 200 not in statuses
+        assert link.door.left[key] == 2**20
+
+
+def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, stop_after: Any) -> None:
+    made = stage(2)
+    with OddSite(made, 0), OddSite(made, 1), pytest.raises(KeyboardInterrupt):
+        made.serve(method="scaffold", model="mlp", observers=[stop_after(0)])
+    shuffled = load(f"npz:{made.shard(0)}")
+    with OddSite(made, 0), OddSite(made, 1, train=shuffled.train):
+        run = made.serve(method="scaffold", model="mlp", terms={"wait": 3})
+    assert "site 1 cannot take part: its data has changed since this run began" in made.notes.text
+    first, second = run.journal()
+    assert (first["accepted"], second["accepted"]) == ([0, 1], [0])
+
+
+def test_a_round_in_which_all_sites_are_lost_is_skipped_and_the_next_one_waits(stage: Any) -> None:
+    made = stage(1)
+    stuck = Event()
+
+    def mute(message: Message) -> None:
+        if message.metadata.message_type == EXCHANGE and not stuck.is_set():
+            stuck.set()
+            raise RuntimeError("gone")
+
+    with OddSite(made, 0, mute):
+        thread = made.serve_in_background(rounds=2, model="mlp")
+        assert stuck.wait(timeout=60)
+    with OddSite(made, 0):
+        thread.join(timeout=90)
+    assert made.error is None
+    assert made.done is not None
+    lost, played = made.done.journal()
+    assert (lost["accepted"], played["accepted"]) == ([], [0])
+    assert lost["skipped"]
+    assert lost["lost"][0]["reason"] == "dropped"
+
+
+def test_status_names_sites_and_not_clients(stage: Any) -> None:
+    made = stage(3)
+    with OddSite(made, 1), OddSite(made, 2, junk("nan")):
+        made.serve(terms={"sites": (1, 2)}, rounds=1, model="mlp")
+    known = read_status(made.folder / "server")
+    assert known is not None
+    assert set(known["sites"]) == {"1", "2"}
+    assert set(known["lost"]) == {"2"}
+    assert not known["alive"]

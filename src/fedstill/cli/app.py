@@ -29,6 +29,7 @@ from fedstill.cli.options import (
     Set,
     Variant,
 )
+from fedstill.cli.patches_app import patches_app
 from fedstill.core.errors import FedstillError
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+app.add_typer(patches_app, name="patches")
 
 
 @app.command()
@@ -295,18 +297,21 @@ def _version(
 
 # Typer brings its own copy of click or uses the installed one, depending on its release.
 _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+_INTERRUPTED = 130  # as shells count it: 128 and the number of SIGINT
 
 
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 failed while running, 2 bad input, 3 found by an audit, 130 interrupted."""
     try:
         code = app(standalone_mode=False)
+        if code == _INTERRUPTED:  # typer has made a return value of the interrupt
+            raise KeyboardInterrupt
     except FedstillError as error:
         _complain(str(error), error.exit_code)
     except _USAGE_ERROR as error:
         _complain(error.format_message(), 2)
     except (typer.Abort, KeyboardInterrupt):
-        _complain("interrupted: run the same command again to go on", 130)
+        _complain("interrupted: run the same command again to go on", _INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has had enough (`| head`): not an error.
         sys.stderr.close()

@@ -13,6 +13,7 @@ deploy_app = typer.Typer(
     help="A federation across machines: its folders, its server and its sites.", no_args_is_help=True
 )
 
+
 Folder = Annotated[Path, typer.Argument(help="The deployment's folder.", metavar="DIR")]
 Days = Annotated[int, typer.Option(help="How long the server's certificate counts.")]
 
@@ -92,6 +93,7 @@ def deploy_server(
     wait: Annotated[float, typer.Option(help="Seconds for missing sites when an interrupted run goes on.")] = 60,
     limit: Annotated[float, typer.Option(help="The largest reply that is accepted, in megabytes.")] = 1024,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew with whatever data the sites have now.")] = False,
+    data_root: Root = None,
     insecure: Insecure = False,
     preset: Preset = None,
     variant: Variant = None,
@@ -104,7 +106,7 @@ def deploy_server(
 
     flags = experiments.Flags(None, model, None, participation, None, rounds, seed, set_ or [])
     chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
-    terms = serving.Terms(host, port, insecure, serving.site_numbers(sites), patience, wait, limit, fresh)
+    terms = serving.Terms(host, port, insecure, serving.site_numbers(sites), patience, wait, limit, fresh, data_root)
     serving.server(folder, chosen, out, terms, quiet, json)
 
 
@@ -115,6 +117,9 @@ def deploy_site(
     site: Annotated[int | None, typer.Option(help="Its number, where DIR is the whole deployment's folder.")] = None,
     server: Annotated[str | None, typer.Option(help="HOST:PORT of the server; else the deployment's.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Leave when an experiment has ended.")] = False,
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Shared samples that an experiment may use here, by name; repeatable.")
+    ] = None,
     insecure: Insecure = False,
     data_root: Root = None,
     plugin: Plugin = None,
@@ -123,7 +128,7 @@ def deploy_site(
     """Take part with this site's own data, as far as its policy file allows."""
     from fedstill.cli import serving
 
-    serving.site(folder, site, data, server, once, insecure, data_root, plugin or [], quiet)
+    serving.site(folder, site, data, server, once, insecure, proxy or [], data_root, plugin or [], quiet)
 
 
 @deploy_app.command(name="status")

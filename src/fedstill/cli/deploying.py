@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,6 +80,13 @@ def split(experiment: Experiment, out: Path, sites: int | None, data_root: Path 
         for path, rows, held in zip(paths, training, test, strict=True)
     ]
     table("", ("file", "training samples", "test samples", "size"), lines, right=(1, 2, 3))
+
+
+def stop_cleanly() -> None:
+    """A service is stopped with SIGTERM: what was started is then ended as with Ctrl-C."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
 
 
 def need_extra() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.deploying import need_extra
+from fedstill.cli.deploying import need_extra, stop_cleanly
 from fedstill.cli.experiments import manifest_table, show_result
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, errors, print_json, table
@@ -19,6 +20,7 @@ from fedstill.data.catalogue import load
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
 INSECURE = "INSECURE: nothing is encrypted, anybody on the way can read and change it. Never do this with real data."
 
 
@@ -34,6 +36,7 @@ class Terms:
     wait: float
     limit: float  # megabytes
     fresh: bool
+    data_root: Path | None
 
 
 def site_numbers(text: str | None) -> tuple[int, ...]:
@@ -48,6 +51,10 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet:
     need_extra()
     from fedstill.deploy import server as deployed
     from fedstill.deploy.folder import open_server
+    from fedstill.deploy.rehearsal import die_with_parent
+
+    stop_cleanly()
+    die_with_parent()
 
     if terms.insecure:
         errors.print(f"[bold red]{INSECURE}[/bold red]")
@@ -61,6 +68,7 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet:
         terms.wait,
         int(terms.limit * 2**20),
         terms.fresh,
+        terms.data_root,
     )
     try:
         done = deployed.serve(open_server(folder), experiment, out, _AtServer(quiet), settings, [display])
@@ -96,15 +104,21 @@ def site(
     address: str | None,
     once: bool,
     insecure: bool,
+    proxies: Sequence[str],
     data_root: Path | None,
     plugins: Sequence[Path],
     quiet: bool,
 ) -> None:
     need_extra()
     from fedstill.deploy.folder import open_site
+    from fedstill.deploy.rehearsal import die_with_parent
     from fedstill.deploy.site import take_part
 
+    stop_cleanly()
+    die_with_parent()
     use_plugins(plugins)
+    if address is not None and not _ADDRESS.fullmatch(address):
+        raise InputError(f"cannot read the server's address {address!r}: write HOST:PORT, as in fl.example.org:9092")
     place = open_site(folder, number)
     bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
     if insecure:
@@ -113,7 +127,9 @@ def site(
     watcher.note(
         f"site {place.site} of {place.name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples"
     )
-    take_part(place, bundle, watcher, address=address, insecure=insecure, once=once)
+    take_part(
+        place, bundle, watcher, address=address, insecure=insecure, once=once, data_root=data_root, proxies=proxies
+    )
 
 
 class _AtSite:

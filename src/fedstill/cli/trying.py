@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.deploying import need_extra
+from fedstill.cli.deploying import need_extra, stop_cleanly
 from fedstill.cli.experiments import Flags, assemble, show_result
 from fedstill.cli.screen import console, errors, print_json
 from fedstill.cli.serving import INSECURE
@@ -49,21 +49,29 @@ def try_out(
     folder: Path, asked: Asked, data_root: Path | None, compare: bool, insecure: bool, quiet: bool, as_json: bool
 ) -> None:
     need_extra()
-    from fedstill.deploy.folder import open_server
+    stop_cleanly()
+    from fedstill.deploy.files import site_name
+    from fedstill.deploy.folder import open_server, open_site
+    from fedstill.deploy.making import SERVER
     from fedstill.deploy.roster import for_sites
     from fedstill.deploy.shards import write_shards
 
     place = open_server(folder)
+    open_site(folder, 0)  # all folders must be here
     given = Flags(**{**vars(asked.flags), "clients": place.sites, "set_": [*asked.flags.set_, "evaluation=on-site"]})
     experiment = assemble(asked.experiment, given, asked.preset, asked.variant, asked.plugins)
-    for_sites(experiment, place.sites)  # refused now if it cannot be deployed
+    for_sites(experiment, place.sites, place.name)  # refused now if it cannot be deployed
     if insecure:
         errors.print(f"[bold red]{INSECURE}[/bold red]")
     plan = make_plan(experiment, data_root)
-    shutil.rmtree(folder / "try", ignore_errors=True)  # of an earlier rehearsal
-    shards = write_shards(plan, folder / "try" / "data")
-    run = _played(folder, asked, shards, insecure, quiet)
-    same = _alone(experiment, folder / "try" / "alone", data_root).sha256 == run.sha256 if compare else None
+    tried = folder / "try"
+    shutil.rmtree(tried, ignore_errors=True)  # of an earlier rehearsal
+    shards = write_shards(plan, tried / "data")
+    # Copies: what is handed out later must not hold agreements and states of a rehearsal.
+    for part in (SERVER, *(site_name(site) for site in range(place.sites))):
+        shutil.copytree(folder / part, tried / "folders" / part)
+    run = _played(tried / "folders", tried, asked, shards, insecure, quiet)
+    same = _alone(experiment, tried / "alone", data_root).sha256 == run.sha256 if compare else None
     if as_json:
         print_json({**run.to_dict(), **({} if same is None else {"as_in_one_process": same})})
     else:
@@ -74,12 +82,11 @@ def try_out(
         raise RunError("the same experiment in one process gives other models: that must not be, please report it")
 
 
-def _played(folder: Path, asked: Asked, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
+def _played(folder: Path, tried: Path, asked: Asked, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
     from fedstill.deploy.rehearsal import Company
 
     plain = ["--insecure"] if insecure else []
     port = str(_free_port())
-    tried = folder / "try"
     with Company(tried / "logs", {"FEDSTILL_DATA": str(tried / "no-data-here")}) as company:
         _say(quiet, f"starting a server and {len(shards)} sites on this machine; their logs are in {tried / 'logs'}")
         answer = tried / "result.json"

@@ -28,6 +28,8 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
         raise InputError(f"an experiment needs a method: {did_you_mean(str(chosen), methods)}")
     method = methods[chosen["name"]]
     merged = overlay(method.defaults, given)
+    if isinstance(counts := merged.get("models"), Mapping) and counts and "clients" not in given:
+        merged["clients"] = sum(count for count in counts.values() if isinstance(count, int))
     if method.pooled:
         merged.update(clients=1, partition="pooled", participation="everyone")
     try:

@@ -99,6 +99,10 @@ class Experiment(Settings):
     method: Choice
     data: str = Field("digits", min_length=1)
     model: str | None = Field(None, description="by name; left out, the kind of data decides")
+    models: dict[str, int] = Field(
+        default_factory=dict,
+        description="clients of different shapes: how many have each model, in the order of their ids",
+    )
     points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
     augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
     partition: Choice = Field(default_factory=lambda: choose("partition", "iid"))
@@ -124,6 +128,21 @@ class Experiment(Settings):
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
     norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
 
+    @model_validator(mode="after")
+    def _every_client_has_a_model(self) -> Self:
+        if self.models and (sum(self.models.values()) != self.clients or min(self.models.values()) < 1):
+            raise ValueError(f"models are for {sum(self.models.values())} clients, and there are {self.clients}")
+        if self.models and self.model not in (None, next(iter(self.models))):
+            raise ValueError("leave model out where models are given: the first of them stands for all")
+        return self
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Every client's model."""
+        if not self.models:
+            return (str(self.model),) * self.clients
+        return tuple(model for model, count in self.models.items() for _ in range(count))
+
     @field_validator(*PARTS, mode="before")
     @classmethod
     def _choose(cls, value: Any, info: ValidationInfo) -> Choice | None:
@@ -135,10 +154,12 @@ class Experiment(Settings):
 
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
+        unused = {"evaluation"} if self.evaluation == "central" else set()
+        unused |= set() if self.models else {"models"}
         facts = {
             "experiment": {
                 # What came later counts only where it is used, so that runs from before are found.
-                **self.model_dump(mode="json", exclude={"evaluation"} if self.evaluation == "central" else None),
+                **self.model_dump(mode="json", exclude=unused),
                 "teachers": [teacher.facts() for teacher in self.teachers],
             },
             "data": fingerprint,

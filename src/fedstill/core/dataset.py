@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -81,6 +82,14 @@ class Subset:
 
     def unlabelled(self) -> Subset:
         return Subset(self.data.unlabelled(), self.rows)
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """Samples that clients and server share, with a digest by which they know that they do."""
+
+    data: Dataset
+    digest: str  # sha256, in hex
 
 
 AT_ONCE = 256  # samples of an evaluation batch; what a model says may depend on how many are said together

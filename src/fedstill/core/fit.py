@@ -44,11 +44,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which epochs to run, with what batches."""
+    """Which epochs to run, with what batches; or how many steps, wherever in an epoch they end."""
 
     epochs: range
     batch: int
     clip: float | None = None
+    steps: int | None = None
 
 
 def task_loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
@@ -77,9 +78,13 @@ def fit(
         for learner in learners:
             learner.model.train()
         for epoch in schedule.epochs:
+            if tallies[0].steps == schedule.steps:
+                break
             ambient = _Ambient(learner.streams.torch_state("dropout", epoch) for learner in learners)
             changes = streams.draw("augment", epoch)
             for number, rows in enumerate(_batches(len(data), schedule.batch, streams.draw("order", epoch))):
+                if tallies[0].steps == schedule.steps:
+                    break
                 batch = data.batch(rows)
                 if augment is not None:
                     batch = augment(batch, changes)

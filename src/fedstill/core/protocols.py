@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
-from fedstill.core.dataset import Dataset
+from fedstill.core.dataset import Dataset, Proxy
 from fedstill.core.egress import Egress
 from fedstill.core.message import Message
 from fedstill.core.settings import Settings
@@ -26,11 +26,19 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Which version of a client's state counts: the round that wrote it, and, where it stays on site, its digest."""
+
+    round: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
 class Profile:
     """What the server may know of a client.
 
-    `since` is the last round whose reply was accepted (None: never), `kept` the round that wrote the state which counts
-    now (None: it has none): where states stay with the clients, they find them by it.
+    `since` is the last round whose reply was accepted (None: never), `kept` the state that counts now (None: there is
+    none): where states stay with the clients, they find them by it.
     """
 
     id: int
@@ -39,7 +47,7 @@ class Profile:
     device: str = "default"
     cluster: int | None = None
     since: int | None = None
-    kept: int | None = None
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ class Client:
     state: Tensors = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
     test: Dataset | None = None  # where models are evaluated on site
+    proxy: Proxy | None = None  # samples that everybody has
     validation: Dataset | None = None  # of its own, where a share of each client's data selects a round
 
 
@@ -179,6 +188,13 @@ class Method(Exchange):
 
     def check(self) -> None:
         """Refuse settings that cannot work, before any work."""
+
+    def shared_samples(self) -> str | None:
+        """The samples that clients and server must share, by name; None: none."""
+        return None
+
+    def provide(self, proxy: Proxy) -> None:
+        """Those samples; said once, before the run."""
 
     def check_cohort(self, clients: int) -> None:
         """Refuse settings that cannot work with so many clients a round."""

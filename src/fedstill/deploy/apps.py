@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedstill.core.message import MessageError
 from fedstill.deploy.office import Header, Office
-from fedstill.engines.flower.records import packed, unpacked
+from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
 
 HELLO, AGREE, FINISH = "query.hello", "query.agree", "query.finish"
 
@@ -22,10 +22,10 @@ def client_app(office: Office) -> ClientApp:
 
     def replied(message: Message, answer: Callable[[Any, Any], tuple[Any, Header]]) -> Message:
         try:
-            tensors, header = unpacked(message.content)
+            tensors, header = unpacked(unsalted(message.content))
         except MessageError as error:
-            return Message(packed({}, {"status": "failed", "detail": str(error)}), reply_to=message)
-        return Message(packed(*answer(tensors, header)), reply_to=message)
+            return failed(message, str(error))
+        return Message(salted(packed(*answer(tensors, header))), reply_to=message)
 
     @app.query("hello")
     def _hello(message: Message, context: Context) -> Message:
@@ -44,6 +44,11 @@ def client_app(office: Office) -> ClientApp:
         return replied(message, lambda tensors, header: ({}, office.finish(tensors, header)))
 
     return app
+
+
+def failed(message: Message, why: str) -> Message:
+    """The answer where there is none."""
+    return Message(salted(packed({}, {"status": "failed", "detail": why})), reply_to=message)
 
 
 def server_app(play: Callable[[Grid], None]) -> ServerApp:

@@ -53,6 +53,8 @@ def only_one(folder: Path, what: str) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise BusyError(f"another {what} is running from {folder}: stop it first") from None
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
     try:
         yield
     finally:
@@ -66,3 +68,5 @@ def in_use(folder: Path) -> bool:
             return False
     except BusyError:
         return True
+    except InputError:  # nothing can be written there, so nobody runs from it
+        return False

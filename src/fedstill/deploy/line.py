@@ -40,7 +40,12 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -166,13 +171,15 @@ class Line:
             raise self._refused(error.response) from error
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
+        except (ObjectPullError, ObjectPushError, KeyError, ValueError, TypeError) as error:
+            raise LineError(f"a message did not arrive whole ({type(error).__name__})") from error
 
     def _refused(self, response: httpx.Response) -> Exception:
         match response.status_code:
             case 401 if self.node is None:
                 return InputError(
                     f"the server at {self.address} does not know this site's key: ask its operator to put site.pub into"
-                    " server/sites/ and to restart the server"
+                    " server/sites/ and to restart the server; or the clocks of both machines differ by over 5 seconds"
                 )
             case 412 if self.node is None:
                 return StillConnectedError(

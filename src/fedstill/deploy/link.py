@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -38,24 +37,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.main import create_app
 
 from fedstill.core.errors import InputError, RunError
+from fedstill.deploy.door import Door
 
 logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it set its own when it was imported
 
-_FLEET = "/v1/fleet/"
-_OPEN = frozenset(
-    _FLEET + name
-    for name in (
-        "activate-node",
-        "deactivate-node",
-        "send-node-heartbeat",
-        "pull-messages",
-        "confirm-message-received",
-        "pull-object",
-        "push-messages",
-        "push-object",
-    )
-)
-# Layers of Flower's that are about its other interfaces: they let every request of a site pass, and each costs time.
+_ALIVE_EVERY = 10.0  # seconds
+_PATIENCE = 30.0  # seconds for a reply's last pieces to arrive
+# Layers of Flower's other interfaces, which every request would pass although it can never be theirs.
 _ELSEWHERE = frozenset(
     {
         "ControlSensitiveResponseMiddleware",
@@ -65,14 +53,6 @@ _ELSEWHERE = frozenset(
         "RuntimeTracingMiddleware",
     }
 )
-_KEY_HEADER = b"flwr-public-key"
-_PIECE = 24 * 2**20  # bytes of one HTTP request: Flower cuts arrays into pieces of 20 MiB
-_ALIVE_EVERY = 10.0  # seconds
-_PATIENCE = 30.0  # seconds for a reply's last pieces to arrive
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -99,6 +79,8 @@ class Link(Grid):
         self.app.user_middleware = [one for one in layers if getattr(one.cls, "__name__", "") not in _ELSEWHERE]
         self.app.state.enable_supernode_auth = True
         self.state: LinkState = self.app.state.linkstate_factory.state()
+        if len(set(public_keys.values())) < len(public_keys):
+            raise InputError("two sites have the same public key: each needs its own file in server/sites/")
         self.nodes = {
             site: self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0, name=f"site {site}")
             for site, key in public_keys.items()
@@ -241,74 +223,13 @@ class Link(Grid):
         return replies
 
 
-class Door:
-    """Lets requests to the sites' interface through: from keys that are registered, and of each only so much.
-
-    A site gets a new allowance whenever it is asked something, so that one that floods the server fills nothing. The
-    key is only claimed here; who claims another's fails at the signature, a moment later.
-    """
-
-    def __init__(self, app: Any, keys: Iterable[bytes], limit: int) -> None:
-        self.app, self.limit = app, limit
-        self.left = dict.fromkeys(keys, 0)
-        self.over: set[bytes] = set()  # who sent more than its allowance
-
-    def refill(self, key: bytes) -> None:
-        self.left[key] = self.limit
-        self.over.discard(key)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in _OPEN:
-            await _refuse(send, 404)
-            return
-        whose = _claimed_key(scope)
-        if whose not in self.left:
-            await _refuse(send, 401)
-            return
-        body, more = bytearray(), True
-        while more:
-            piece = await receive()
-            if piece["type"] == "http.disconnect":
-                return
-            body += piece.get("body", b"")
-            more = bool(piece.get("more_body", False))
-            if len(body) > _PIECE:
-                await _refuse(send, 413)
-                return
-        if scope["path"] == f"{_FLEET}push-object":
-            self.left[whose] -= len(body)
-            if self.left[whose] < 0:
-                self.over.add(whose)
-                await _refuse(send, 413)
-                return
-        unread = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def again() -> MutableMapping[str, Any]:
-            return unread.pop() if unread else await receive()
-
-        await self.app(scope, again, send)
-
-
-def _claimed_key(scope: Scope) -> bytes:
-    for name, value in scope["headers"]:
-        if name.lower() == _KEY_HEADER:
-            try:
-                return b64decode(value)
-            except ValueError:
-                break
-    return b""
-
-
-async def _refuse(send: Send, status: int) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
-
-
 def _unreadable(about: Metadata, why: str) -> Message:
     return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
 
 
 def _bound(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise InputError(f"there is no port {port}: ports are 1 to 65535")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -316,6 +237,6 @@ def _bound(host: str, port: int) -> socket.socket:
         made.bind((host, port))
     except OSError as error:
         raise InputError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port"
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --host or --port"
         ) from None
     return made

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 
 from fedstill.config import Experiment
+from fedstill.core.dataset import Proxy
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import Client, Profile, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
-from fedstill.data.bundle import Bundle
+from fedstill.data.bundle import Bundle, Kind
 from fedstill.deploy.roster import SiteFacts
 from fedstill.federation.clients import parted
 from fedstill.federation.on_site import OnSiteEvaluator
@@ -25,6 +27,7 @@ from fedstill.federation.plan import (
     settled,
     task_of_kind,
 )
+from fedstill.federation.proxy import shared_proxy
 from fedstill.tasks.segmentation import task_kind
 
 
@@ -36,6 +39,10 @@ class Question:
     shape: tuple[int, ...]
     point_labels: bool
     labelled: bool
+
+    @property
+    def kind(self) -> Kind:
+        return "cloud" if len(self.shape) == 2 else "image"
 
     @classmethod
     def of(cls, roster: Sequence[SiteFacts]) -> Question:
@@ -59,6 +66,8 @@ def sites_plan(
     profiles: Sequence[Profile],
     fingerprint: str,
     own: Bundle | None = None,
+    data_root: Path | None = None,
+    may_share: Callable[[str], None] | None = None,
 ) -> Plan:
     """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
     assert experiment.model is not None
@@ -68,6 +77,10 @@ def sites_plan(
     method = make_method(experiment, task, streams)
     check_needs(method, experiment, question.labelled)
     check_on_site(experiment, method)
+    if may_share is not None and (shared := method.shared_samples()) is not None:
+        may_share(shared)
+    proxy = shared_proxy(method, question.kind, task.shape, data_root)
+    fingerprint += "" if proxy is None else proxy.digest
     return Plan(
         experiment,
         experiment.identity(fingerprint, loaded_plugins().values()),
@@ -76,7 +89,7 @@ def sites_plan(
         method,
         chosen_policy(experiment),
         list(profiles),
-        _NoClients() if own is None else OwnClient(task, own, experiment.validation),
+        _NoClients() if own is None else OwnClient(task, own, experiment.validation, proxy),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(experiment.validation)),
         streams,
         [],
@@ -84,7 +97,9 @@ def sites_plan(
     )
 
 
-def server_plan(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Plan, Question]:
+def server_plan(
+    experiment: Experiment, roster: Sequence[SiteFacts], data_root: Path | None = None
+) -> tuple[Plan, Question]:
     """The server's plan, from what the sites say of their data; client k is the k-th of them.
 
     What a site keeps to select a round by it keeps of its own rows, and only it can say how many are left: see
@@ -92,9 +107,9 @@ def server_plan(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Pl
     """
     experiment, question = settled_for(experiment, roster)
     fingerprint = sha256(json.dumps([facts.fingerprint for facts in roster]).encode()).hexdigest()
-    architecture = str(experiment.model)
-    profiles = [Profile(client, facts.samples, architecture) for client, facts in enumerate(roster)]
-    return sites_plan(experiment, question, profiles, fingerprint), question
+    models = experiment.architectures
+    profiles = [Profile(client, facts.samples, models[client]) for client, facts in enumerate(roster)]
+    return sites_plan(experiment, question, profiles, fingerprint, data_root=data_root), question
 
 
 def with_samples(plan: Plan, samples: Sequence[int]) -> Plan:
@@ -117,8 +132,10 @@ class OwnClient:
     task: Task
     bundle: Bundle
     share: float  # kept to select a round by
+    proxy: Proxy | None  # samples that everybody has
 
     def __call__(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
         data, validation = parted(self.bundle.train, self.share, turn.streams.seed, profile.id)
         streams = turn.streams.at("client", profile.id)
-        return Client(profile, self.task, data, streams, state, test=self.bundle.test, validation=validation)
+        test = self.bundle.test
+        return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=validation)

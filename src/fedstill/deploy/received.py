@@ -11,6 +11,7 @@ from typing import Any
 from fedstill.core.errors import RunError
 from fedstill.core.files import disk_trouble
 from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Kept
 from fedstill.core.task import Tensors
 from fedstill.deploy.states import States
 from fedstill.federation import checkpoint
@@ -40,9 +41,10 @@ def write_received(site: Path, plan: Plan, states: States, models: Message, head
     """Write the folder, and give its place."""
     try:
         result = json.loads(str(header["result"]))
-        kept, name = int(header["kept"]), str(header["name"])
-    except (KeyError, ValueError):
-        result, kept, name = None, -1, ""
+        name, round = str(header["name"]), int(header["kept"])
+        kept = None if round < 0 else Kept(round, str(header["state"]))
+    except (KeyError, ValueError, OverflowError, RecursionError):
+        result, kept, name = None, None, ""
     if not isinstance(result, dict) or not _NAME.fullmatch(name):
         raise RunError("the server's last message cannot be read")
     folder = RunFolder(site / "received" / name)
@@ -50,7 +52,8 @@ def write_received(site: Path, plan: Plan, states: States, models: Message, head
         folder.create(described(plan))
         for which in MODELS:
             if state := models.part(f"{which}/"):
-                folder.save_models(which, pack_models({str(plan.experiment.model): _of(plan, state)}))
+                models_of = {name: _of(plan, name, state) for name in plan.task.architectures}
+                folder.save_models(which, pack_models(models_of))
         if plan.method.personal:
             _write_own(folder.path, plan, models.part(_SERVER), states, kept)
         write_json(folder.path / "result.json", result)
@@ -59,18 +62,21 @@ def write_received(site: Path, plan: Plan, states: States, models: Message, head
     return folder.path
 
 
-def _of(plan: Plan, state: Tensors) -> Tensors:
-    """The model of the one architecture there is; what does not fit it is an error."""
-    own = part(state, f"{plan.experiment.model}/")
-    plan.task.build(str(plan.experiment.model), own)
+def _of(plan: Plan, architecture: str, state: Tensors) -> Tensors:
+    """The model of one architecture; what does not fit it is an error."""
+    own = part(state, f"{architecture}/")
+    try:
+        plan.task.build(architecture, own)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise RunError(f"the server's last message holds no {architecture}: {error}") from None
     return own
 
 
-def _write_own(path: Path, plan: Plan, server: Tensors, states: States, kept: int) -> None:
+def _write_own(path: Path, plan: Plan, server: Tensors, states: States, kept: Kept | None) -> None:
     """This client's state as a run keeps it, so that its own model is found as any other client's is."""
     (who,) = plan.profiles
-    if kept < 0:
+    if kept is None:
         return
     store = ClientStore(path / "clients", plan.experiment.clients)
-    store.stage(who.id, kept, states.load(kept))
+    store.stage(who.id, kept.round, states.load(kept))
     checkpoint.save(path, Progress(plan.rounds, server, {}, store.versions()))

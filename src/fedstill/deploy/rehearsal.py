@@ -9,16 +9,32 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import sleep
 from types import TracebackType
 from typing import IO, Self
 
 from fedstill.core.errors import RunError
 
+PARENT = "FEDSTILL_PARENT"  # whose death a child must not outlive
 _COMMAND = "import sys; from fedstill.cli import main; sys.argv[0] = 'fedstill'; main()"
+
+
+def die_with_parent() -> None:
+    """Called in a child: end at once when the process that started it is gone, however it went."""
+    parent = os.environ.get(PARENT)
+    if parent is not None:
+        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        sleep(0.5)
+    os._exit(1)
 
 
 @dataclass
@@ -43,6 +59,7 @@ class Company:
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+                PARENT: str(os.getpid()),
                 **self.environment,
             },
             start_new_session=True,  # Ctrl-C is for us; we stop them

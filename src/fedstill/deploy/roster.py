@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from fedstill._version import __version__
 from fedstill.config import BEHAVIOUR, Experiment, make_experiment, overlay
@@ -20,6 +20,7 @@ from fedstill.data.parts import has_point_labels
 from fedstill.methods import Distillation, Privacy, methods
 
 PROTOCOL = 1
+LEAST_POINTS = 32  # of a cloud: all sites' clouds are cut to the smallest
 
 
 class SiteFacts(Settings):
@@ -29,10 +30,16 @@ class SiteFacts(Settings):
     test_samples: int = Field(ge=0, le=10**12)
     classes: tuple[str, ...] = Field(min_length=1, max_length=100_000)
     kind: Literal["image", "cloud"]
-    shape: tuple[int, ...] = Field(min_length=2, max_length=4)
+    shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=2, max_length=3)
     labelled: bool
     point_labels: bool
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _enough_points(self) -> Self:
+        if self.kind == "cloud" and self.shape[0] < LEAST_POINTS:
+            raise ValueError(f"its clouds have {self.shape[0]} points, and {LEAST_POINTS} are the least")
+        return self
 
     @classmethod
     def of(cls, bundle: Bundle) -> SiteFacts:
@@ -52,7 +59,8 @@ class SiteFacts(Settings):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise InputError(f"what it says of its data cannot be read: {error.errors()[0]['msg']}") from None
+            what = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise InputError(f"what it says of its data cannot be right: {what}") from None
 
     @property
     def label_space(self) -> tuple[Any, ...]:
@@ -80,8 +88,8 @@ def _some(classes: Sequence[str]) -> str:
     return ", ".join(classes[:4]) + (f" and {len(classes) - 4} more" if len(classes) > 4 else "")
 
 
-def for_sites(experiment: Experiment, sites: int) -> Experiment:
-    """The experiment as it is run on real sites; what only makes sense in a simulation is refused."""
+def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
+    """The experiment as it is run on real sites, whose data is `called` that; what only simulations can is refused."""
     name = experiment.method.name
     if methods[name].pooled or issubclass(methods[name], Distillation):
         raise InputError(
@@ -93,7 +101,7 @@ def for_sites(experiment: Experiment, sites: int) -> Experiment:
     assert isinstance(privacy, Privacy)
     given = experiment.model_dump(mode="json", exclude_unset=True)
     private = {"name": experiment.privacy.name, **privacy.on_site().model_dump(mode="json")}
-    fixed = {"clients": sites, "evaluation": "on-site", "partition": "sites", "privacy": private}
+    fixed = {"data": called, "clients": sites, "evaluation": "on-site", "partition": "sites", "privacy": private}
     return make_experiment(overlay({key: value for key, value in given.items() if value is not None}, fixed))
 
 

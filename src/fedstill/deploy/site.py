@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from time import monotonic, sleep
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
-from fedstill.deploy.apps import FINISH, client_app
+from fedstill.deploy.apps import FINISH, client_app, failed
 from fedstill.deploy.files import only_one
 from fedstill.deploy.folder import SiteFolder
 from fedstill.deploy.line import HEARTBEAT, Line, LineError, StillConnectedError
@@ -26,10 +29,12 @@ def take_part(
     address: str | None = None,
     insecure: bool = False,
     once: bool = False,
+    data_root: Path | None = None,
+    proxies: Sequence[str] = (),
 ) -> None:
     """Serve this site's data to the deployment's server; returns only with `once`, after an experiment has ended."""
     folder.policy()  # refused now, not when the server asks
-    app = client_app(Office(folder, bundle, watcher))
+    app = client_app(Office(folder, bundle, watcher, data_root, proxies))
     context = Context(0, 0, {"partition-id": folder.site}, RecordDict(), {})
     where = address or f"{f'[{folder.address}]' if ':' in folder.address else folder.address}:{folder.port}"
     keys, authority = folder.keys(), None if insecure else folder.ca
@@ -45,7 +50,7 @@ def take_part(
                         if message is None:
                             sleep(_POLL)
                             continue
-                        line.send(app(message, context))
+                        line.send(_answer(app, message, context, watcher))
                         if once and message.metadata.message_type == FINISH:
                             return
             except LineError as error:
@@ -55,3 +60,12 @@ def take_part(
                 if isinstance(error, StillConnectedError) and monotonic() - lost_at > 6 * HEARTBEAT:
                     raise InputError(f"{error}: stop the other one") from None
                 sleep(_AGAIN)
+
+
+def _answer(app: ClientApp, message: Message, context: Context, watcher: SiteWatcher) -> Message:
+    """Whatever a message makes of this site, the next one is answered too; what happened is this site's to read."""
+    try:
+        return app(message, context)
+    except Exception as error:
+        watcher.note(f"a message of the server could not be answered: {type(error).__name__}: {error}")
+        return failed(message, type(error).__name__)

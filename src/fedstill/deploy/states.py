@@ -1,49 +1,68 @@
-"""A site's own state in an experiment, by the round that wrote it.
+"""A site's own state in a run, by the round that wrote it and its digest.
 
 The server says in each request which version counts. What came later than that was never accepted (the server lost the
-reply, or was restarted) and is dropped; the version before is kept, in case the server has to go back one round.
+reply, or was restarted) and is dropped; the version before is kept, in case the server has to go back one round. Since
+the digest is part of its name, a state can be missing but never be mistaken for another.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from fedstill.core.errors import RunError
-from fedstill.core.files import sweep_temporaries, write_atomically
-from fedstill.core.message import Message, MessageError
+from fedstill.core.files import disk_trouble, sweep_temporaries, write_atomically
+from fedstill.core.message import Message, MessageError, digest
+from fedstill.core.protocols import Kept
 from fedstill.core.task import Tensors
+
+_NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.safetensors")
 
 
 class States:
-    """The versions in one folder: `<round>.safetensors`."""
+    """The versions in one folder: `<round>-<digest>.safetensors`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         sweep_temporaries(folder)
 
-    def load(self, version: int | None) -> Tensors:
+    def load(self, kept: Kept | None) -> Tensors:
         """The version that counts; those that are of no more use are deleted."""
-        held = sorted(self._held())
-        counts = -1 if version is None else version
-        older = [round for round in held if round < counts]
-        for round in [*older[:-1], *(round for round in held if round > counts)]:
-            self._path(round).unlink(missing_ok=True)
-        if version is None:
+        held = self._held()
+        counts = -1 if kept is None else kept.round
+        older = [version for version in held if version.round < counts]
+        useful = {kept, *(version for version in older if version.round == older[-1].round)}
+        for version in held:
+            if version not in useful:
+                self._path(version).unlink(missing_ok=True)
+        if kept is None:
             return {}
+        path = self._path(kept)
         try:
-            return Message.decode(self._path(version).read_bytes())
+            state = Message.decode(path.read_bytes())
         except FileNotFoundError:
-            raise RunError(f"this site's state of round {version + 1} is not in {self.folder}: restore it") from None
+            what = f"the state of round {kept.round + 1} that the server knows"
+            raise RunError(f"this site does not have {what}: restore it in {self.folder}") from None
         except (OSError, MessageError) as error:
-            raise RunError(f"this site's state in {self._path(version)} is damaged: {error}") from None
+            raise RunError(f"this site's state in {path} is damaged: {error}") from None
+        if digest(state) != kept.digest:
+            raise RunError(f"this site's state in {path} is damaged: its digest is not the one in its name")
+        return state
 
-    def save(self, round: int, state: Tensors) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path(round), Message(state).encode())
+    def save(self, round: int, state: Tensors) -> str:
+        """Keep a new version, and give its digest."""
+        made = Kept(round, digest(state))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_trouble(self.folder, error) from error
+        write_atomically(self._path(made), Message(state).encode())
+        return made.digest
 
-    def _held(self) -> list[int]:
-        found = self.folder.glob("*.safetensors") if self.folder.is_dir() else ()
-        return [int(path.stem) for path in found if path.stem.isdecimal()]
+    def _held(self) -> list[Kept]:
+        names = [path.name for path in self.folder.glob("*.safetensors")] if self.folder.is_dir() else []
+        found = [Kept(int(match[1]), match[2]) for name in names if (match := _NAME.fullmatch(name))]
+        return sorted(found, key=lambda version: (version.round, version.digest))
 
-    def _path(self, round: int) -> Path:
-        return self.folder / f"{round}.safetensors"
+    def _path(self, version: Kept) -> Path:
+        return self.folder / f"{version.round}-{version.digest}.safetensors"

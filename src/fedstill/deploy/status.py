@@ -30,8 +30,8 @@ class Nodes(Protocol):
 class Status:
     """Writes the file while the server runs."""
 
-    def __init__(self, folder: Path, link: Nodes) -> None:
-        self.path, self.link = folder / NAME, link
+    def __init__(self, folder: Path, link: Nodes, sites: Sequence[int]) -> None:
+        self.path, self.link, self.sites = folder / NAME, link, sites
         self.facts: dict[str, Any] = {"state": "waiting for sites", "round": 0, "rounds": 0, "lost": {}, "run": None}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep_writing, daemon=True)
@@ -58,7 +58,7 @@ class Status:
     def round(self, record: dict[str, Any]) -> None:
         self.facts["round"] = record["round"] + 1
         for lost in record["lost"]:
-            self.facts["lost"][str(lost["client"])] = f"round {record['round'] + 1}: {lost['detail']}"
+            self.facts["lost"][str(self.sites[lost["client"]])] = f"round {record['round'] + 1}: {lost['detail']}"
 
     def note(self, text: str) -> None:
         """Not kept: the server's own display shows it."""

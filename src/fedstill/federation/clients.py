@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Dataset, Subset
+from fedstill.core.dataset import Dataset, Proxy, Subset
 from fedstill.core.errors import RunError
 from fedstill.core.files import write_atomically
 from fedstill.core.message import Message, MessageError, digest
-from fedstill.core.protocols import Client, Profile, Reply, Turn
+from fedstill.core.protocols import Client, Kept, Profile, Reply, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.partitions import Shards
@@ -35,13 +35,14 @@ class SimulatedClients:
     shards: Shards
     test: tuple[Dataset, Shards] | None = None  # cut in the same way, where models are evaluated on site
     share: float = 0.0  # of each shard that is kept to select a round by, where that is done on site
+    proxy: Proxy | None = None  # samples that everybody has
 
     def __call__(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
         shard = Subset(self.data, self.shards.rows(profile.id))
         data, validation = parted(shard, self.share, turn.streams.seed, profile.id)
         test = None if self.test is None else Subset(self.test[0], self.test[1].rows(profile.id))
         streams = turn.streams.at("client", profile.id)
-        return Client(profile, self.task, data, streams, state, test=test, validation=validation)
+        return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=validation)
 
 
 def parted(shard: Dataset, share: float, seed: int, client: int) -> tuple[Dataset, Dataset | None]:
@@ -104,10 +105,10 @@ class ClientStore:
         if reply.state is not None:
             self.stage(reply.profile.id, round, reply.state)
 
-    def version(self, client: int) -> int | None:
-        """The round that wrote the state which counts now; None: there is none."""
+    def kept(self, client: int) -> Kept | None:
+        """The version that counts now; None: there is none."""
         version, _ = self._staged.get(client, (int(self.rounds[client]), 0))
-        return version if version >= 0 else None
+        return Kept(version) if version >= 0 else None
 
     def digest(self, client: int) -> str:
         return digest(self.load(client))
@@ -188,9 +189,9 @@ class SiteStore:
         if reply.kept:
             self._staged[reply.profile.id] = (round, bytes.fromhex(reply.kept))
 
-    def version(self, client: int) -> int | None:
+    def kept(self, client: int) -> Kept | None:
         version, _ = self._staged.get(client, (int(self.rounds[client]), b""))
-        return version if version >= 0 else None
+        return Kept(version, self.digest(client)) if version >= 0 else None
 
     def digest(self, client: int) -> str:
         known = bytes(self.digests[client].tolist())

@@ -52,6 +52,8 @@ class CentralEvaluator:
         personal = self._personal(method, server, profiles, store)
         first = self.task.architectures[0]
         also = {name: self._shared({first: state}, self.test) for name, state in method.also(server).items()}
+        if len(models) > 1:
+            also |= {name: self._shared({name: state}, self.test) for name, state in models.items()}
         if not models and personal:
             test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
         finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0

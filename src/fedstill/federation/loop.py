@@ -162,7 +162,7 @@ class Federation:
                 elif (request := exchange.request(server, who, turn)) is not None:
                     requests[who.id] = request
                     outcome.traffic.down += request.nbytes
-                    yield replace(who, kept=store.version(who.id)), request, store.load(who.id)
+                    yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
         def settled(result: Reply | Lost) -> Reply | Lost:
             who = result.profile

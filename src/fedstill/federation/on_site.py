@@ -113,7 +113,7 @@ class OnSiteEvaluator:
                 request = exchange.request(server, who, turn)
                 assert request is not None
                 requests[who.id] = request
-                yield replace(who, kept=store.version(who.id)), request, store.load(who.id)
+                yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
         results = yield Errand(exchange, jobs(), turn)
         heard = [
@@ -136,7 +136,8 @@ class OnSiteEvaluator:
             test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
         finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0 and not personal.get("non_finite", 0)
         sites = {"asked": len(requests), "heard": len(heard), **traffic}
-        return Evaluation(test, validation, personal, {}, negative_variances(self.task, models), finite, sites)
+        also = {name: self._shared([name], heard, SHARED) for name in models} if len(models) > 1 and heard else {}
+        return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite, sites)
 
     def truth(self) -> None:
         """Labels of test samples do not leave a site."""

@@ -27,7 +27,7 @@ from fedstill.distillation.teaching import Teacher
 from fedstill.federation.clients import SimulatedClients, parted
 from fedstill.federation.evaluate import CentralEvaluator
 from fedstill.federation.on_site import OnSiteEvaluator
-from fedstill.federation.proxy import proxy_data
+from fedstill.federation.proxy import proxy_data, shared_proxy
 from fedstill.federation.teachers import Staff
 from fedstill.methods import Attack, Distillation, Privacy, methods
 from fedstill.models import models
@@ -106,6 +106,8 @@ def make_plan(
     if isinstance(method, Distillation):
         train, proxy = proxy_data(method, bundle, train, data_root, streams)
         fingerprint += proxy
+    shared = shared_proxy(method, bundle.kind, task.shape, data_root)
+    fingerprint += "" if shared is None else shared.digest
     labels = train.labels()
     kinds = torch.zeros(len(train), dtype=torch.int64) if labels is None else shape_kinds(train)
     shards = partition(
@@ -138,8 +140,10 @@ def make_plan(
         task,
         method,
         chosen_policy(experiment),
-        [Profile(client, size, task.architectures[0]) for client, size in enumerate(sizes)],
-        SimulatedClients(task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None, share),
+        [Profile(client, sizes[client], model) for client, model in enumerate(experiment.architectures)],
+        SimulatedClients(
+            task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None, share, shared
+        ),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
         if on_site
         else CentralEvaluator(task, bundle.test, validation, class_shares),
@@ -163,7 +167,7 @@ def settled(experiment: Experiment, kind: str, point_labels: bool, points: int) 
     """
     if kind == "image" and experiment.points is not None:
         raise InputError(f"{experiment.data} holds images: leave `points` out")
-    model = experiment.model or (POINT_MODEL if point_labels else None)
+    model = experiment.model or next(iter(experiment.models), POINT_MODEL if point_labels else None)
     decided = decided_by(kind, model, methods[experiment.method.name])
     if kind != "image":
         decided["points"] = min(decided.get("points", points), points)
@@ -182,8 +186,9 @@ def decided_by(kind: str, model: str | None, method: type[Method]) -> dict[str, 
 def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Classification:
     """The task of an experiment on a data set; a model that cannot read that data is refused."""
     assert experiment.model is not None
-    kind = task_kind(has_point_labels(bundle.train), experiment.model, experiment.data)
-    return task_of_kind(kind, experiment, bundle.classes, bundle.shape, device)
+    points = has_point_labels(bundle.train)
+    kinds = [task_kind(points, model, experiment.data) for model in dict.fromkeys(experiment.architectures)]
+    return task_of_kind(kinds[0], experiment, bundle.classes, bundle.shape, device)
 
 
 def task_of_kind(
@@ -197,8 +202,9 @@ def task_of_kind(
     assert experiment.augmentation is not None
     augmentation = experiment.augmentation.settings
     assert isinstance(augmentation, Augmentation)
-    task = kind(classes, shape, (experiment.model,), device, augmentation)
-    task.build(experiment.model)
+    task = kind(classes, shape, tuple(dict.fromkeys(experiment.architectures)), device, augmentation)
+    for architecture in task.architectures:
+        task.build(architecture)
     return task
 
 
@@ -283,6 +289,13 @@ def check_needs(method: Method, experiment: Experiment, labelled: bool) -> None:
         given.add("labels")
     if len(method.task.architectures) == 1:
         given.add("one-architecture")
+    if "one-architecture" in method.needs - given:
+        able = [name for name in methods if "one-architecture" not in methods[name].needs]
+        mixed = " and ".join(method.task.architectures)
+        raise InputError(
+            f"{experiment.method.name} averages weights, and clients with {mixed} have none in common: give all one"
+            f" model, or choose {', '.join(able)}"
+        )
     if missing := sorted(method.needs - given):
         raise InputError(
             f"{experiment.method.name} needs {' and '.join(missing)}, which {experiment.data}"

@@ -1,4 +1,4 @@
-"""The data a student learns on, as the label mode allows it."""
+"""The data a student learns on, as the label mode allows it; and samples that clients and server share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 
-from fedstill.core.dataset import Dataset, Subset
+from fedstill.core.dataset import Dataset, Proxy, Subset
 from fedstill.core.errors import InputError
+from fedstill.core.protocols import Method
 from fedstill.core.streams import Streams
-from fedstill.data.bundle import Bundle
+from fedstill.data.bundle import Bundle, Kind
+from fedstill.data.patches import make_patches
 from fedstill.data.splits import split_validation
 from fedstill.data.unlabelled import load_proxy
 from fedstill.distillation.labels import proxy_under_labels
@@ -53,3 +55,32 @@ def proxy_data(
         _, taken = split_validation(kinds, settings.share, streams.at("proxy"))
         data = Subset(data, taken)
     return proxy_under_labels(data, method.objective, settings.labels), fingerprint
+
+
+PATCHES = "patches:"
+
+
+def shared_proxy(method: Method, kind: Kind, shape: tuple[int, ...], data_root: Path | None) -> Proxy | None:
+    """The samples that a method wants everybody to have, handed to the method; None where it wants none.
+
+    Patches are cut from one image, or one cloud, by everybody for themselves; another data set loses its labels.
+    """
+    name = method.shared_samples()
+    if name is None:
+        return None
+    if name.startswith(PATCHES):
+        pool = make_patches(
+            name.removeprefix(PATCHES), shape, kind, getattr(method.settings, "patches", None), data_root
+        )
+        proxy = Proxy(pool, pool.fingerprint())
+    else:
+        other = load_proxy(name, data_root)
+        if other.kind == "cloud" and kind == "cloud" and other.shape[0] >= shape[0]:
+            other = other.with_points(shape[0])
+        if other.kind != kind or other.shape != shape:
+            raise InputError(
+                f"the proxy {name} holds {other.kind}s of shape {other.shape}, and the clients {kind}s of shape {shape}"
+            )
+        proxy = Proxy(other.train.unlabelled(), other.fingerprint())
+    method.provide(proxy)
+    return proxy

@@ -84,16 +84,23 @@ class Run:
 
     @property
     def task(self) -> Classification:
-        model = self.config["experiment"]["model"]
-        return task_of(model)(tuple(self.config["classes"]), tuple(self.config["shape"]), (model,))
+        models = tuple(dict.fromkeys(self.experiment.architectures))
+        return task_of(models[0])(tuple(self.config["classes"]), tuple(self.config["shape"]), models)
 
-    def model(self, which: str = "last", client: int | None = None) -> nn.Module:
-        """A trained model: `last`, `best` or `selected`; or a client's own, where the method has such."""
-        architecture = self.task.architectures[0]
+    def model(self, which: str = "last", client: int | None = None, architecture: str | None = None) -> nn.Module:
+        """A trained model: `last`, `best` or `selected`; or a client's own, where the method has such.
+
+        Where clients have different architectures there is one of each, and the first unless one is named.
+        """
+        known = self.task.architectures
+        architecture = architecture or known[0]
+        if architecture not in known:
+            raise InputError(f"the run {self.path} has no {architecture}: {did_you_mean(architecture, known)}")
         if client is not None and which != "last":
             raise InputError(f"a client's own model is kept of the last round only: leave --which {which} out")
         if client is not None:
-            return self.task.build(architecture, self._personal(client))
+            state = self._personal(client)
+            return self.task.build(self.experiment.architectures[client], state)
         if which not in MODELS:
             raise InputError(f"unknown model {which!r}: {did_you_mean(which, MODELS)}")
         if not self._folder.model_path(which).is_file():

@@ -11,7 +11,9 @@ from fedstill.methods.ditto import Ditto
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
 from fedstill.methods.fedavgm import FedAvgM
 from fedstill.methods.fedbn import FedBn
+from fedstill.methods.feddf import FedDF
 from fedstill.methods.feddyn import FedDyn
+from fedstill.methods.fedmd import FedMD
 from fedstill.methods.fedmedian import FedMedian
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fedprox import FedProx
@@ -20,6 +22,7 @@ from fedstill.methods.local_only import LocalOnly
 from fedstill.methods.moon import Moon
 from fedstill.methods.privacy import Privacy, privacies
 from fedstill.methods.scaffold import Scaffold
+from fedstill.methods.single_image import SingleImage
 from fedstill.methods.trimmed_mean import TrimmedMean
 
 __all__ = [
@@ -34,7 +37,9 @@ __all__ = [
     "FedAvgM",
     "FedAvgSettings",
     "FedBn",
+    "FedDF",
     "FedDyn",
+    "FedMD",
     "FedMedian",
     "FedNova",
     "FedProx",
@@ -46,6 +51,7 @@ __all__ = [
     "MultiKrum",
     "Privacy",
     "Scaffold",
+    "SingleImage",
     "TrimmedMean",
     "attacks",
     "methods",

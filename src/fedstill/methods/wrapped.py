@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from fedstill.core.dataset import Proxy
 from fedstill.core.message import Message
 from fedstill.core.protocols import Client, Exchange, Method, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
@@ -61,6 +62,12 @@ class Wrapped(WrappedExchange, Method):
 
     def check(self) -> None:
         self.inner.check()
+
+    def shared_samples(self) -> str | None:
+        return self.inner.shared_samples()
+
+    def provide(self, proxy: Proxy) -> None:
+        self.inner.provide(proxy)
 
     def rounds(self, given: int) -> int:
         return self.inner.rounds(given)

@@ -7,17 +7,12 @@ Both are looked at on every machine before the first run starts there.
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from threading import current_thread, main_thread
 from time import time_ns
 from typing import Any
 
@@ -25,22 +20,20 @@ import torch
 
 from fedstill._version import __version__
 from fedstill.config import BEHAVIOUR
+from fedstill.core.cluster import check_answer, connection, last_line
 from fedstill.core.errors import InputError
 from fedstill.data.roots import VARIABLE, data_root
 from fedstill.studies.crew import crew_size
 from fedstill.studies.worker import Place
 
-_CONNECTING = 5.0  # seconds until an address counts as dead; Ray itself would go on trying for minutes
 _LOOKING = 120.0  # seconds that a machine may take to start a worker and look around
 _STORE = 80 * 2**20  # bytes: close to the least that Ray accepts, since only configurations pass through it
-_QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
 # Whatever a worker finds around it, it has one thread: the number of threads changes bits.
 ALONE = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
 
 
 def find_ray() -> Any:
     """The package, which most people do without."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else every start warns of a coming change
     try:
         return import_module("ray")
     except ImportError:
@@ -57,10 +50,7 @@ def check_address(address: str | None) -> None:
             f"{address!r} is no address of a Ray cluster: write HOST:PORT of its head, or auto, and start the study on "
             "one of its machines"
         )
-    try:
-        socket.create_connection((host, int(port)), _CONNECTING).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(f"nobody answers at {address} ({error}): is the Ray cluster running?") from None
+    check_answer(host, port, address)
 
 
 @contextmanager
@@ -75,79 +65,12 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
             raise InputError("this process uses a Ray already: leave the address out")
         yield _cores(ray, workers)
         return
-    with _own(ray, crew_size(workers, "ray")) if address is None else _of_others(ray, address):
+    with connection(address, crew_size(workers, "ray"), _STORE):
         yield _cores(ray, workers)
 
 
 def _cores(ray: Any, workers: int | None) -> int:
     return crew_size(workers, "ray", cores=int(ray.cluster_resources().get("CPU", 0)) or 1)
-
-
-@contextmanager
-def _own(ray: Any, size: int) -> Iterator[None]:
-    """A Ray on this machine that nobody else can reach, and of which nothing is left afterwards."""
-    # Below the short path: sockets lie in it, and their paths may have about a hundred characters.
-    folder = tempfile.mkdtemp(prefix="fedstill-ray-", dir="/tmp" if Path("/tmp").is_dir() else None)
-    settings = {"num_cpus": size, "include_dashboard": False, "object_store_memory": _STORE, "_temp_dir": folder}
-    try:
-        # Ray listens on all interfaces, and does what it is told, unless it believes that there can be no cluster.
-        with _leaving(ray), _altered("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", False), _without_telemetry():
-            ray.init(address="local", **settings, **_QUIET)
-            yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _of_others(ray: Any, address: str) -> Iterator[None]:
-    with _leaving(ray):
-        try:
-            ray.init(address=address, **_QUIET)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"cannot use the Ray cluster at {address}: {_sentence(error)}") from None
-        yield
-
-
-@contextmanager
-def _leaving(ray: Any) -> Iterator[None]:
-    """Shut Ray down afterwards, and take back the handler of signals that it leaves behind."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        # It would print pages about a lost worker, among what we print; its own files have them too.
-        with _altered("ray._private.worker", "print_to_stdstream", lambda *_, **__: None):
-            yield
-    finally:
-        ray.shutdown()
-        if before is not None and current_thread() is main_thread():
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _altered(module: str, name: str, value: Any) -> Iterator[None]:
-    """Something of Ray's own that it has no option for is different meanwhile; a Ray without it stays as it is."""
-    altered = import_module(module)
-    if not hasattr(altered, name):
-        yield
-        return
-    before = getattr(altered, name)
-    setattr(altered, name, value)
-    try:
-        yield
-    finally:
-        setattr(altered, name, before)
-
-
-@contextmanager
-def _without_telemetry() -> Iterator[None]:
-    name = "RAY_USAGE_STATS_ENABLED"
-    before = os.environ.get(name)
-    os.environ[name] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
 
 
 def rooted(place: Place) -> Place:
@@ -194,7 +117,7 @@ def check_machines(place: Place, named_root: bool) -> None:
             try:
                 seen = ray.get(answer, timeout=_LOOKING)
             except ray.exceptions.RayError as error:
-                why = f"is fedstill {__version__} installed there? ({_sentence(error)})"
+                why = f"is fedstill {__version__} installed there? ({last_line(error)})"
                 raise InputError(f"the machine {machine} cannot take part: {why}") from None
             if trouble := difference(expected, seen, place, named_root):
                 raise InputError(f"the machine {machine} {trouble}")
@@ -226,9 +149,3 @@ def names_root(place: Place) -> bool:
 
 def _digest(file: Path) -> str | None:
     return blake2b(file.read_bytes()).hexdigest() if file.is_file() else None
-
-
-def _sentence(error: BaseException) -> str:
-    """The last line that says something: Ray's messages begin with where, and end with why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from flwr.app import Message as Envelope
 
 from fedstill.core.message import DEFAULT_LIMIT, Message, MessageError
 from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reason, Reply, Turn
 from fedstill.core.task import Tensors
-from fedstill.engines.flower.records import packed, unpacked
+from fedstill.engines.flower.records import Header, new_salt, packed, salted, unpacked, unsalted
 
 EXCHANGE = "train.exchange"
 _POLL = 0.05  # seconds
 _REASONS: tuple[Reason, ...] = ("failed", "refused", "abstained")
+_SILENT = 5  # Flower's number for a node that is not there any more
 
 
 class Lines(Protocol):
@@ -32,13 +33,76 @@ class Lines(Protocol):
     def since(self, node: int) -> str: ...
 
 
+@dataclass(frozen=True)
+class Letter:
+    """Something to send to a node, and for whom."""
+
+    to: Any  # whatever the sender knows the receiver by
+    node: int
+    what: str  # Flower's message type
+    message: Mapping[str, Any]
+    header: Header
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; `trouble` in words where nothing did."""
+
+    letter: Letter
+    message: Message
+    header: Mapping[str, Any]
+    trouble: str = ""
+    unreadable: bool = False  # something came that is no answer
+
+
+def corresponded(lines: Lines, letters: Iterable[Letter], patience: float, limit: int) -> Iterator[Answer]:
+    """Send letters, and give the answers as they come.
+
+    A site that is not there, falls silent, is restarted or takes longer than `patience` is trouble, not a wait.
+    """
+    salt, waiting = new_salt(), dict[str, tuple[Letter, str, float]]()
+    for letter in letters:
+        if letter.node not in lines.get_node_ids():
+            yield Answer(letter, Message({}), {}, "its site is not connected")
+            continue
+        content = salted(packed(letter.message, letter.header), salt)
+        envelope = Envelope(content, letter.node, letter.what, ttl=patience + 60)
+        connected = lines.since(letter.node)
+        (name,) = lines.push_messages([envelope])
+        waiting[name] = (letter, connected, monotonic())
+    while waiting:
+        for reply in lines.pull_messages(list(waiting)):
+            letter, _, _ = waiting.pop(reply.metadata.reply_to_message_id)
+            yield _opened(letter, reply, limit)
+        for name, (letter, connected, sent) in list(waiting.items()):
+            if lines.since(letter.node) != connected:
+                del waiting[name]
+                yield Answer(letter, Message({}), {}, "its site was restarted")
+            elif monotonic() - sent > patience:
+                del waiting[name]
+                yield Answer(letter, Message({}), {}, f"no reply within {patience:.0f} seconds")
+        sleep(_POLL)
+
+
+def _opened(letter: Letter, reply: Envelope, limit: int) -> Answer:
+    """Nothing that a site sends is taken on trust."""
+    if reply.has_error():
+        silent = reply.error.code == _SILENT
+        trouble = "its site fell silent" if silent else f"its reply could not be read: {_one_line(reply.error.reason)}"
+        return Answer(letter, Message({}), {}, trouble, unreadable=not silent)
+    try:
+        return Answer(letter, *unpacked(unsalted(reply.content), limit))
+    except MessageError as error:
+        return Answer(letter, Message({}), {}, _one_line(error), unreadable=True)
+
+
 @dataclass
 class Flower:
     """Clients at their own sites, one for each node of Flower's grid."""
 
     lines: Lines
     nodes: Mapping[int, int]  # by client
-    run: str  # what a site knows the experiment by
+    run: str  # what sites know the run by
     patience: float = 3600.0  # seconds for one reply
     limit: int = DEFAULT_LIMIT  # bytes of one reply
     at_sites: bool = field(default=True, init=False)
@@ -50,25 +114,12 @@ class Flower:
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
     ) -> Generator[Reply | Lost]:
         self._wait_for_anybody()
-        waiting: dict[str, _Sent] = {}
-        for who, request, _ in jobs:
-            node = self.nodes[who.id]
-            if node not in self.lines.get_node_ids():
-                yield Lost(who, "failed", "its site is not connected")
-                continue
-            envelope = Envelope(packed(request, self._header(exchange, who, turn)), node, EXCHANGE)
-            connected = self.lines.since(node)
-            (name,) = self.lines.push_messages([envelope])
-            waiting[name] = _Sent(who, node, connected, monotonic())
-        while waiting:
-            for reply in self.lines.pull_messages(list(waiting)):
-                sent = waiting.pop(reply.metadata.reply_to_message_id)
-                yield _outcome(sent.who, reply, self.limit)
-            for name, sent in list(waiting.items()):
-                if (why := self._given_up(sent)) is not None:
-                    del waiting[name]
-                    yield Lost(sent.who, "failed", why)
-            sleep(_POLL)
+        letters = (
+            Letter(who, self.nodes[who.id], EXCHANGE, request, self._header(exchange, who, turn))
+            for who, request, _ in jobs
+        )
+        for answer in corresponded(self.lines, letters, self.patience, self.limit):
+            yield _outcome(answer)
 
     def _header(self, exchange: Exchange, who: Profile, turn: Turn) -> dict[str, str | int | float]:
         """All that a site needs beside the request; -1 stands for never."""
@@ -78,7 +129,8 @@ class Flower:
             "round": turn.round,
             "client": who.id,
             "since": -1 if who.since is None else who.since,
-            "kept": -1 if who.kept is None else who.kept,
+            "kept": -1 if who.kept is None else who.kept.round,
+            "state": "" if who.kept is None else who.kept.digest,
         }
 
     def _wait_for_anybody(self) -> None:
@@ -86,13 +138,6 @@ class Flower:
         nodes = set(self.nodes.values())
         while not nodes & set(self.lines.get_node_ids()):
             sleep(_POLL)
-
-    def _given_up(self, sent: _Sent) -> str | None:
-        if self.lines.since(sent.node) != sent.connected:
-            return "its site was restarted"
-        if monotonic() - sent.at > self.patience:
-            return f"no reply within {self.patience:.0f} seconds"
-        return None
 
     def __enter__(self) -> Self:
         return self
@@ -103,16 +148,6 @@ class Flower:
         pass
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """A request on its way: to whom, and when that site had connected."""
-
-    who: Profile
-    node: int
-    connected: str
-    at: float
-
-
 def answered(outcome: Reply | Lost, kept: str = "") -> tuple[Message, dict[str, str | int | float]]:
     """A site's answer as tensors and header; `kept` is the digest of a state that the reply left behind."""
     if isinstance(outcome, Reply):
@@ -120,29 +155,25 @@ def answered(outcome: Reply | Lost, kept: str = "") -> tuple[Message, dict[str, 
     return Message({}), {"status": outcome.reason, "detail": outcome.detail, "work": outcome.work}
 
 
-def _outcome(who: Profile, reply: Envelope, limit: int) -> Reply | Lost:
-    """What a site answered; nothing that it sends is taken on trust."""
-    if reply.has_error():
-        return Lost(who, "failed", _trouble(reply.error.code, reply.error.reason))
-    try:
-        message, header = unpacked(reply.content, limit)
-    except MessageError as error:
-        return Lost(who, "refused", str(error))
-    status, work = header.get("status"), header.get("work", 0.0)
+def _outcome(answer: Answer) -> Reply | Lost:
+    """A site that cannot be reached drops out; one that answers wrongly is refused, or has failed."""
+    who, header = answer.letter.to, answer.header
+    if answer.trouble:
+        return Lost(who, "refused" if answer.unreadable else "dropped", answer.trouble)
+    work = header.get("work", 0.0)
     work = float(work) if isinstance(work, int | float) and 0 <= work < 1e18 else 0.0
-    if status == "reply":
+    if header.get("status") == "reply":
         kept = str(header.get("kept", ""))
         if kept and not _is_digest(kept):
             return Lost(who, "refused", "what it says of its state is not a digest", work)
-        return Reply(who, message, None, work, kept)
-    reason: Reason = next((known for known in _REASONS if known == status), "failed")
-    return Lost(who, reason, " ".join(str(header.get("detail", "it gave no reason")).split())[:500], work)
+        return Reply(who, answer.message, None, work, kept)
+    reason: Reason = next((known for known in _REASONS if known == header.get("status")), "failed")
+    return Lost(who, reason, _one_line(header.get("detail", "it gave no reason")), work)
 
 
 def _is_digest(text: str) -> bool:
     return len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
 
 
-def _trouble(code: int, reason: str) -> str:
-    """Flower's error numbers as words: 5 is a node that fell silent."""
-    return "its site fell silent" if code == 5 else f"its reply could not be read: {reason}"[:500]
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())[:500]

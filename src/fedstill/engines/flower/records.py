@@ -6,6 +6,7 @@ among them) arrives as it was sent. What comes from elsewhere is checked before 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from math import prod
 
@@ -17,7 +18,8 @@ from fedstill.core.message import DEFAULT_LIMIT, TYPES, Message, MessageError
 
 Header = Mapping[str, str | int | float]
 
-_ARRAYS, _HEADER = "tensors", "header"
+_ARRAYS, _HEADER, _SALTED = "tensors", "header", "salted"
+_SALT = 16  # bytes
 _STYPE = "fedstill.raw"  # little-endian, row by row
 _DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
@@ -44,6 +46,34 @@ def unpacked(records: RecordDict, limit: int = DEFAULT_LIMIT) -> tuple[Message, 
         raise MessageError(f"a message of {size} bytes is over the limit of {limit}")
     plain = {str(name): value for name, value in header.items() if isinstance(value, str | int | float)}
     return Message({name: _tensor(name, array) for name, array in arrays.items()}), plain
+
+
+def new_salt() -> bytes:
+    return os.urandom(_SALT)
+
+
+def salted(records: RecordDict, salt: bytes | None = None) -> RecordDict:
+    """The same with random bytes before each array's and in the header: nobody can tell beforehand what it hashes to.
+
+    Flower stores what is sent by its hash, for all sites in one place; whoever knew a hash in advance could put
+    something in the way. Messages that go out together may share the salt, and so their arrays.
+    """
+    salt = salt or new_salt()
+    arrays, header = records[_ARRAYS], records[_HEADER]
+    changed = {name: Array(one.dtype, one.shape, one.stype, salt + one.data) for name, one in arrays.items()}
+    return RecordDict({_ARRAYS: ArrayRecord(changed), _HEADER: ConfigRecord({**header, _SALTED: new_salt().hex()})})
+
+
+def unsalted(records: RecordDict) -> RecordDict:
+    """The inverse of `salted`; anything else is a `MessageError`."""
+    arrays, header = records.get(_ARRAYS), records.get(_HEADER)
+    if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord) or _SALTED not in header:
+        raise MessageError("not a message: it lacks its tensors or its header")
+    if any(len(array.data) <= _SALT for array in arrays.values()):
+        raise MessageError("not a message: some of its tensors hold nothing")
+    plain = {name: Array(one.dtype, one.shape, one.stype, one.data[_SALT:]) for name, one in arrays.items()}
+    rest = {name: value for name, value in header.items() if name != _SALTED}
+    return RecordDict({_ARRAYS: ArrayRecord(plain), _HEADER: ConfigRecord(rest)})
 
 
 def _array(tensor: Tensor) -> Array:

@@ -11,7 +11,7 @@ import json
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -161,7 +161,8 @@ def _held(what: str, reference: Any) -> Any:
 
 
 def _asked(who: Profile, request: Message, state: Tensors) -> RecordDict:
-    return packed(under("request/", request) | under("state/", state), {"profile": json.dumps(asdict(who))})
+    profile = asdict(replace(who, kept=None))  # the state itself is sent along
+    return packed(under("request/", request) | under("state/", state), {"profile": json.dumps(profile)})
 
 
 def _outcome(who: Profile, reply: FlowerMessage) -> Reply | Lost:

@@ -1,0 +1,161 @@
+"""Pixels of patches, compiled; imported when first used, because numba takes a while to load.
+
+All arithmetic is in double precision, in the order written and without fused operations, so that every machine rounds
+alike. A patch is worked out while it is in the cache, which is what makes this many times faster than passes of numpy
+over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _compiled(function: Function) -> Function:
+    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)(function))
+
+
+@_compiled
+def _luma(red: float, green: float, blue: float) -> float:
+    """Brightness by Rec. 601."""
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+@_compiled
+def _clipped(value: float) -> float:
+    return min(max(value, 0.0), 255.0)
+
+
+@_compiled
+def _sample(
+    pixels: Array,
+    shape: Array,
+    turn: Array,
+    middle: Array,
+    scale: Array,
+    reach: Array,
+    patch: Array,
+) -> None:
+    """Fill a patch (3, height, width) from one level (start, height, width) of the pyramid, between its four pixels.
+
+    What lies farther from the middle of the resized crop than `reach` is black; at the image's edge its last pixel
+    goes on.
+    """
+    start, high, wide = shape[0], shape[1], shape[2]
+    height, width = patch.shape[1], patch.shape[2]
+    for row in range(height):
+        v = row + 0.5 - height / 2
+        for column in range(width):
+            u = column + 0.5 - width / 2
+            p = turn[0, 0] * u + turn[0, 1] * v
+            q = turn[1, 0] * u + turn[1, 1] * v
+            if abs(p) > reach[0] or abs(q) > reach[1]:
+                patch[0, row, column] = patch[1, row, column] = patch[2, row, column] = 0.0
+                continue
+            x = min(max(middle[0] + scale[0] * p - 0.5, 0.0), wide - 1.0)
+            y = min(max(middle[1] + scale[1] * q - 0.5, 0.0), high - 1.0)
+            left, top = int(x), int(y)
+            right, below = min(left + 1, wide - 1), min(top + 1, high - 1)
+            x, y = x - left, y - top
+            a, b = start + 3 * (top * wide + left), start + 3 * (top * wide + right)
+            c, d = start + 3 * (below * wide + left), start + 3 * (below * wide + right)
+            for channel in range(3):
+                upper = pixels[a + channel] * (1.0 - x) + pixels[b + channel] * x
+                lower = pixels[c + channel] * (1.0 - x) + pixels[d + channel] * x
+                patch[channel, row, column] = upper * (1.0 - y) + lower * y
+
+
+@_compiled
+def _turn_hue(red: float, green: float, blue: float, shift: float) -> tuple[float, float, float]:
+    """The same value and saturation with the hue shifted by a part of a turn."""
+    value, low = max(red, green, blue), min(red, green, blue)
+    span = value - low
+    if span == 0.0:
+        return red, green, blue
+    if value == red:
+        hue = (green - blue) / span
+    elif value == green:
+        hue = 2.0 + (blue - red) / span
+    else:
+        hue = 4.0 + (red - green) / span
+    hue += 6.0 * shift
+    hue -= 6.0 * np.floor(hue / 6.0)
+    sector = int(hue)
+    part = hue - sector
+    falling, rising = value - span * part, low + span * part
+    if sector == 0 or sector == 6:
+        return value, rising, low
+    if sector == 1:
+        return falling, value, low
+    if sector == 2:
+        return low, value, rising
+    if sector == 3:
+        return low, falling, value
+    if sector == 4:
+        return rising, low, value
+    return value, low, falling
+
+
+@_compiled
+def _colour(patch: Array, colours: Array) -> None:
+    """Brightness, contrast (about the patch's mean grey), saturation (about each pixel's grey) and hue, in place."""
+    brightness, contrast, saturation, shift = colours[0], colours[1], colours[2], colours[3]
+    height, width = patch.shape[1], patch.shape[2]
+    mean = 0.0
+    for row in range(height):
+        for column in range(width):
+            for channel in range(3):
+                patch[channel, row, column] = _clipped(patch[channel, row, column] * brightness)
+            mean += _luma(patch[0, row, column], patch[1, row, column], patch[2, row, column])
+    mean /= height * width
+    for row in range(height):
+        for column in range(width):
+            red = _clipped(mean + (patch[0, row, column] - mean) * contrast)
+            green = _clipped(mean + (patch[1, row, column] - mean) * contrast)
+            blue = _clipped(mean + (patch[2, row, column] - mean) * contrast)
+            grey = _luma(red, green, blue)
+            red = _clipped(grey + (red - grey) * saturation)
+            green = _clipped(grey + (green - grey) * saturation)
+            blue = _clipped(grey + (blue - grey) * saturation)
+            red, green, blue = _turn_hue(red, green, blue, shift)
+            patch[0, row, column], patch[1, row, column], patch[2, row, column] = red, green, blue
+
+
+@_compiled
+def render(
+    pixels: Array,
+    shapes: Array,
+    turn: Array,
+    middle: Array,
+    scale: Array,
+    reach: Array,
+    coloured: Array,
+    colours: Array,
+    out: Array,
+) -> None:
+    """Write patches (patches, channels, height, width), rounded to 8 bits; one channel is grey.
+
+    `shapes` (start, height, width of a level), `middle` and `scale` are those of the level each patch looks at.
+    """
+    count, channels, height, width = out.shape
+    patch = np.empty((3, height, width))
+    for number in range(count):
+        _sample(pixels, shapes[number], turn[number], middle[number], scale[number], reach, patch)
+        if coloured[number]:
+            _colour(patch, colours[number])
+        for row in range(height):
+            for column in range(width):
+                red, green, blue = patch[0, row, column], patch[1, row, column], patch[2, row, column]
+                if channels == 1:
+                    out[number, 0, row, column] = np.uint8(_luma(red, green, blue) + 0.5)
+                else:
+                    out[number, 0, row, column] = np.uint8(red + 0.5)
+                    out[number, 1, row, column] = np.uint8(green + 0.5)
+                    out[number, 2, row, column] = np.uint8(blue + 0.5)

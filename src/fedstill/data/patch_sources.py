@@ -1,0 +1,188 @@
+"""What patches are cut from, by name.
+
+Images: `image:FILE`, any file that Pillow reads, by itself or under the data root; `china` and `flower`, which come
+with scikit-learn; `skimage:NAME` where scikit-image is installed; `noise` or `noise:WIDTHxHEIGHT`.
+Clouds: `cloud:FILE`, a scan or a mesh; `DATA:ROW`, a training sample of a data set, such as the built-in `heads:0`.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.streams import Streams
+from fedstill.data.bundle import datasets
+from fedstill.data.readers.points import SUFFIXES, read_shape, sound
+from fedstill.data.readers.raw import content
+from fedstill.data.roots import data_root as root_of
+from fedstill.data.unlabelled import load_proxy
+
+Image = NDArray[np.uint8]
+
+_SKLEARN = ("china", "flower")
+_IMAGES = ("image", "noise", "skimage")  # words before a colon
+_NOISE_SIDE = 512
+_LARGEST_SIDE = 16_384
+_SURFACE_POINTS = 20_000  # taken of a mesh, or of a larger cloud
+_CLOUD_KEYS = ("points", "x", "cloud")
+
+
+def is_cloud_source(name: str) -> bool:
+    """Whether a name stands for a cloud.
+
+    >>> is_cloud_source("heads:0"), is_cloud_source("cloud:a.ply"), is_cloud_source("image:a.png")
+    (True, True, False)
+    """
+    head, _, tail = name.rpartition(":")
+    row = bool(head) and tail.isdecimal() and head.partition(":")[0] not in _IMAGES
+    return name.startswith("cloud:") or row
+
+
+def patch_source(name: str, data_root: Path | None = None) -> Image:
+    """The image of that name: bytes, height x width x 3.
+
+    >>> patch_source("noise:40x30").shape
+    (30, 40, 3)
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "image" and rest:
+        return _read(_found(rest, data_root))
+    if name in _SKLEARN:
+        from sklearn.datasets import load_sample_image
+
+        return np.asarray(load_sample_image(f"{name}.jpg"), np.uint8)
+    if kind == "skimage" and rest:
+        return _from_skimage(rest)
+    if kind == "noise":
+        return _noise(rest, name)
+    if is_cloud_source(name):
+        raise InputError(f"{name} is a cloud, and an image is needed")
+    known = did_you_mean(name, ("noise", *_SKLEARN))
+    raise InputError(f"unknown image {name!r}: {known}; or give image:FILE, skimage:NAME or noise:WIDTHxHEIGHT")
+
+
+def cloud_source(name: str, data_root: Path | None = None) -> NDArray[np.float32]:
+    """The cloud of that name: points x 3.
+
+    >>> cloud_source("heads:0").shape
+    (2048, 3)
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "cloud" and rest:
+        return _read_cloud(_found(rest, data_root))
+    if not is_cloud_source(name):
+        raise InputError(f"unknown cloud {name!r}: give cloud:FILE, or DATA:ROW for a sample of a data set")
+    data, _, row = name.rpartition(":")
+    if data not in datasets and ":" not in data:
+        raise InputError(f"unknown data set {data!r}: {did_you_mean(data, datasets.names())}")
+    bundle = load_proxy(data, data_root)
+    if bundle.kind != "cloud":
+        raise InputError(f"{data} holds images, and a cloud is needed")
+    if int(row) >= len(bundle.train):
+        raise InputError(f"{data} has {len(bundle.train):,} training samples, counted from 0: there is no {row}")
+    cloud: NDArray[np.float32] = bundle.train.batch(torch.tensor([int(row)]))["inputs"][0].numpy()
+    return cloud
+
+
+def _found(name: str, data_root: Path | None) -> Path:
+    path = Path(name).expanduser()
+    for place in (path, root_of(data_root) / path):
+        if place.is_file():
+            return place
+    raise InputError(f"there is no file {name}, neither here nor under the data root {root_of(data_root)}")
+
+
+def _read(path: Path) -> Image:
+    """Pixels as a viewer shows them: turned as the camera says, and what is transparent on white."""
+    from PIL import Image as Pictures
+    from PIL import ImageOps
+
+    content(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Pictures.DecompressionBombWarning)
+            picture = Pictures.open(path)
+    except (Pictures.DecompressionBombError, Pictures.DecompressionBombWarning):
+        raise InputError(f"{path} is an image of too many pixels to be opened safely") from None
+    except Exception:
+        raise InputError(f"{path} is no image that Pillow can read") from None
+    with picture:
+        try:
+            # A photo in several sizes (MPO) is one photo.
+            frames = 1 if picture.format == "MPO" else getattr(picture, "n_frames", 1)
+            if frames == 1:
+                return _eight_bits(ImageOps.exif_transpose(picture))
+        except Exception as error:  # decoders raise whatever they trip over
+            raise InputError(f"{path} is a damaged image ({' '.join(str(error).split())})") from None
+    raise InputError(f"{path} holds {frames} pictures: give a still image")
+
+
+def _eight_bits(picture: Any) -> Image:
+    if picture.mode.startswith("I") or picture.mode == "F":
+        deep = np.asarray(picture).astype(np.float64)
+        # Sixteen bits as they are; other ranges, which no file format fixes, from darkest to brightest.
+        whole = picture.mode != "F" and deep.min() >= 0 and deep.max() <= 65_535
+        low, high = (0.0, 65_535.0) if whole else (deep.min(), deep.max())
+        grey = np.floor((deep - low) / ((high - low) or 1.0) * 255 + 0.5).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if picture.has_transparency_data:
+        from PIL import Image as Pictures
+
+        solid = Pictures.new("RGBA", picture.size, "white")
+        solid.alpha_composite(picture.convert("RGBA"))
+        picture = solid
+    return np.asarray(picture.convert("RGB"), np.uint8)
+
+
+def _from_skimage(name: str) -> Image:
+    try:
+        data = import_module("skimage.data")
+    except ImportError:
+        raise InputError(f"skimage:{name} needs scikit-image: install it with `pip install scikit-image`") from None
+    try:
+        found = np.asarray(getattr(data, name)())
+    except Exception as error:  # no such name, or a picture that it would have to fetch and cannot
+        raise InputError(f"scikit-image has no picture {name!r} here ({' '.join(str(error).split())})") from None
+    if found.dtype != np.uint8 or found.ndim not in (2, 3):
+        raise InputError(f"skimage:{name} is no 8-bit picture: its data are {found.dtype} of shape {found.shape}")
+    return np.repeat(found[:, :, None], 3, axis=2) if found.ndim == 2 else found[:, :, :3].copy()
+
+
+def _noise(size: str, name: str) -> Image:
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size) if size else None
+    if size and not match:
+        raise InputError(f"{name} is no size: write noise:WIDTHxHEIGHT, such as noise:512x512")
+    width, height = map(int, match.groups()) if match else (_NOISE_SIDE, _NOISE_SIDE)
+    if not (1 <= width <= _LARGEST_SIDE and 1 <= height <= _LARGEST_SIDE):
+        raise InputError(f"{name}: width and height must lie between 1 and {_LARGEST_SIDE:,}")
+    total = height * width * 3
+    words = Streams(0).draw("noise image").bit_generator.random_raw(-(-total // 8))
+    return np.asarray(words).astype("<u8").view(np.uint8)[:total].reshape(height, width, 3)
+
+
+def _read_cloud(path: Path) -> NDArray[np.float32]:
+    if path.suffix.lower() != ".npz":
+        if path.suffix.lower() not in SUFFIXES:
+            raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
+        return read_shape(path, _SURFACE_POINTS, path.name)
+    content(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            key = next((key for key in _CLOUD_KEYS if key in archive), None)
+            cloud = None if key is None else np.asarray(archive[key])
+    except Exception as error:  # zip, header and data each have their own way to be wrong
+        raise InputError(f"{path} cannot be read as an archive ({' '.join(str(error).split())})") from None
+    if cloud is None or cloud.ndim != 2 or cloud.shape[1] < 3 or cloud.dtype.kind not in "fiu":
+        raise InputError(
+            f"{path} should hold one cloud of the shape (points, 3), called {', '.join(_CLOUD_KEYS[:-1])} or"
+            f" {_CLOUD_KEYS[-1]}; of an archive of many clouds give npz:FILE:ROW"
+        )
+    return sound(cloud[:, :3], path)

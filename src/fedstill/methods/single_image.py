@@ -1,0 +1,37 @@
+"""Distillation through one shared image.
+
+*Federated Learning with a Single Shared Image*, Soni, Saeed and Asano, 2024, https://arxiv.org/abs/2406.12658
+
+FedDF whose proxy is a pool of patches that clients and server cut from one image, each for itself, and of which the
+server's current model selects the most useful ones before each round (see `distillation/selection.py`). The image is
+known beforehand; then only indices go down and logits come up.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedstill.data.patch_settings import PatchSettings
+from fedstill.distillation.selection import Selection
+from fedstill.methods.base import methods
+from fedstill.methods.feddf import EnsembleSettings, FedDF
+
+
+class SingleImageSettings(EnsembleSettings):
+    image: str = Field("china", description="the shared image: image:FILE, china, flower, noise:512x512, or cloud:FILE")
+    patches: PatchSettings = Field(
+        default_factory=lambda: PatchSettings(count=20_000), description="how patches are cut from it"
+    )
+    selection: Selection | None = Field(default_factory=Selection, description="which patches a round is about")
+    initialise: float = Field(0.2, gt=0, le=1, description="share of rounds in which clients also send weights")
+
+
+@methods.register("single-image")
+class SingleImage(FedDF):
+    """FedDF on patches of one image that everybody has, selected anew in each round."""
+
+    Options = SingleImageSettings
+    settings: SingleImageSettings
+
+    def shared_samples(self) -> str:
+        return f"patches:{self.settings.image}"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.report.embedding import embedding_figure, tsne
+
+NAMES = [f"class {number}" for number in range(30)]
+
+
+def groups(count: int, each: int) -> tuple[Tensor, Tensor]:
+    """Groups at the corners of a cube of side 20, each spread by 1."""
+    classes = torch.arange(count).repeat_interleave(each)
+    corners = torch.stack([(classes >> bit & 1) * 20.0 for bit in range(3)], dim=1)
+    return corners + torch.from_numpy(Streams(0).draw("spread").standard_normal((count * each, 3))).float(), classes
+
+
+def test_neighbours_stay_neighbours() -> None:
+    embeddings, classes = groups(5, 12)
+    places = torch.from_numpy(tsne(embeddings))
+    far = torch.cdist(places, places)
+    far.fill_diagonal_(torch.inf)
+    assert places.shape == (60, 2)
+    assert torch.equal(classes[far.argmin(dim=1)], classes)
+
+
+def test_the_same_map_every_time() -> None:
+    embeddings, _ = groups(4, 8)
+    first = tsne(embeddings, 3)
+    torch.set_num_threads(2)  # put back after every test
+    assert np.array_equal(first, tsne(embeddings, 3))
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (3, 5), (4, 5), (5, 1), (9, 2)])
+def test_few_samples_and_few_channels(shape: tuple[int, int]) -> None:
+    places = tsne(torch.from_numpy(Streams(1).draw("few").standard_normal(shape)))
+    assert places.shape == (shape[0], 2)
+    assert np.isfinite(places).all()
+    assert len(np.unique(places, axis=0)) == shape[0]
+
+
+def test_samples_that_are_all_alike() -> None:
+    assert np.isfinite(tsne(torch.ones(12, 4))).all()
+
+
+def test_a_class_looks_the_same_in_both_panels() -> None:
+    """Classes 2 and 7 early, 7 and 9 late: three colours, and a key of three names in order."""
+    places = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]])
+    figure = embedding_figure(
+        (places, torch.tensor([2, 7, 7])), (places[:2] + 1, torch.tensor([9, 7])), NAMES, ("round 1", "round 30")
+    )
+    early, late = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["round 1", "round 30"]
+    assert early.get_xlabel() == "three samples, two predicted classes"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["class 2", "class 7", "class 9"]
+    drawn = [[to_hex(marks.get_facecolor()[0]) for marks in axes.collections] for axes in (early, late)]
+    assert drawn[0][1] == drawn[1][0]
+    assert len({*drawn[0], *drawn[1]}) == 3
+    assert early.collections[1].get_offsets().tolist() == [[1.0, 2.0], [3.0, 1.0]]
+    outlines = [len(marks.get_paths()[0].vertices) for marks in early.collections]
+    assert outlines[0] != outlines[1]  # told apart without colours, too
+
+
+def test_many_classes_have_no_key() -> None:
+    places = np.stack([np.arange(30.0), np.zeros(30)], axis=1)
+    figure = embedding_figure((places, torch.arange(30)), (places, torch.arange(30)), NAMES)
+    assert figure.legends == []
+    assert figure.axes[0].get_xlabel() == "30 samples, 30 predicted classes"
+
+
+@pytest.mark.parametrize(
+    ("places", "classes", "sentence"),
+    [
+        (np.zeros((2, 2)), torch.tensor([0, 30]), "not all among the 30 names"),
+        (np.zeros((3, 2)), torch.tensor([0, 1]), "a map of 2 samples needs as many places"),
+        (np.zeros((0, 2)), torch.zeros(0, dtype=torch.int64), "a map of 0 samples"),
+    ],
+    ids=["class", "length", "empty"],
+)
+def test_what_cannot_be_drawn(places: np.ndarray, classes: Tensor, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        embedding_figure((places, classes), (places, classes), NAMES)
+
+
+def test_embeddings_that_have_no_map() -> None:
+    with pytest.raises(InputError, match="not all finite"):
+        tsne(torch.tensor([[0.0, float("nan")]]))
+    with pytest.raises(InputError, match="shape"):
+        tsne(torch.zeros(5))
