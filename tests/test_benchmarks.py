@@ -80,8 +80,7 @@ def test_a_deployment_is_measured(tmp_path: Path) -> None:
     ]
     costs, parts = figures["tables"].values()
     messages, up, down = (int(cell.replace(",", "")) for cell in costs[-1][5:8])
-    # Three clients get and send a model of eight tensors in training; evaluated, its pieces are fetched, and training
-    # begins with the same ones: on the wire the model goes down once a round, in messages twice.
+    # In a round of three clients the model goes down twice, to be trained and to be evaluated, and up once.
     assert up > messages / 3
-    assert messages / 3 < down < 2 * messages / 3
+    assert down > 2 * messages / 3
     assert int(parts[1][2]) > 100  # requests

@@ -22,8 +22,9 @@ from fedstill.federation.run import execute
 if find_spec("flwr") is not None or "FEDSTILL_ALL_TESTS" in os.environ:  # tests skip themselves where it is missing
     from fedstill.deploy.folder import make_deployment, open_server, open_site
     from fedstill.deploy.rehearsal import Company
-    from fedstill.deploy.server import Terms, serve
+    from fedstill.deploy.server import serve
     from fedstill.deploy.shards import write_shards
+    from fedstill.deploy.terms import Terms
 
 TINY: dict[str, Any] = {
     "data": "digits",
@@ -155,5 +156,5 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         for site in range(3):
             policy = made.folder / f"site-{site}" / "policy.yaml"
             policy.write_text("allow: [parameters, statistics, metrics, logits]\n")
-            made.start_site(site)
+            made.start_site(site, "--proxy", "digits")
         yield made

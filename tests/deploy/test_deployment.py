@@ -80,6 +80,7 @@ def test_every_method_gives_the_same_bits_at_its_sites(running: Any, name: str) 
             assert all(torch.equal(ours[key], tensor) for key, tensor in theirs.items())
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_found_and_handed_out_again(stage: Any, tmp_path: Path) -> None:
     made = stage(1)
     made.start_site(0)

@@ -323,7 +323,7 @@ def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, s
         made.serve(method="scaffold", model="mlp", observers=[stop_after(0)])
     shuffled = load(f"npz:{made.shard(0)}")
     with OddSite(made, 0), OddSite(made, 1, train=shuffled.train):
-        run = made.serve(method="scaffold", model="mlp", terms={"wait": 3})
+        run = made.serve(method="scaffold", model="mlp", terms={"wait": 1})
     assert "site 1 cannot take part: its data has changed since this run began" in made.notes.text
     first, second = run.journal()
     assert (first["accepted"], second["accepted"]) == ([0, 1], [0])

@@ -138,6 +138,7 @@ def test_the_bits_are_those_of_one_process(
     assert any(name.startswith("clients/") for name in here) == (method == "scaffold")
 
 
+@pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_what_a_client_is_sent_and_what_it_says_arrive(engine: Engine) -> None:
     profile, request, _ = job(4, since=1)
     outcome = carried(engine, (profile, request, {"count": torch.tensor(6)}), job(5))[4]
@@ -151,6 +152,7 @@ def test_what_a_client_is_sent_and_what_it_says_arrive(engine: Engine) -> None:
     assert outcome.work == 3.0
 
 
+@pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_a_process_has_one_thread_and_reads_the_data_where_ray_keeps_it(engine: Engine) -> None:
     for outcome in carried(engine, *(job(client) for client in range(4))).values():
         assert isinstance(outcome, Reply)
@@ -159,6 +161,7 @@ def test_a_process_has_one_thread_and_reads_the_data_where_ray_keeps_it(engine: 
         assert told["told/sum"] == DATA.sum().item()
 
 
+@pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_no_more_requests_exist_than_workers(engine: Engine) -> None:
     pulled = 0
 
@@ -174,6 +177,7 @@ def test_no_more_requests_exist_than_workers(engine: Engine) -> None:
     assert pulled == 6
 
 
+@pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_a_client_that_fails_or_abstains_is_lost_alone(engine: Engine) -> None:
     outcomes = carried(engine, job(0), job(1, "fail"), job(2, "abstain"), job(3))
     assert [type(outcomes[client]) for client in range(4)] == [Reply, Lost, Lost, Reply]

@@ -298,3 +298,14 @@ def test_fedmd_clients_learn_from_each_other_and_keep_their_models(tmp_path: Pat
 
 def test_settings_are_described() -> None:
     assert all(field.description for field in EnsembleSettings.model_fields.values())
+
+
+def test_a_model_that_says_no_numbers_does_not_end_the_run() -> None:
+    settings = {"image": "noise:64x64", "patches": {"count": 80}, "samples": 20, "selection": {"kmeans": 4}}
+    plan = planned("single-image", settings=settings)
+    server = {
+        name: tensor * float("nan") if tensor.is_floating_point() else tensor
+        for name, tensor in plan.method.start(plan.streams).items()
+    }
+    chosen = plan.method.prepare(server, turn_of(plan))[SELECTED]
+    assert len(set(chosen.tolist())) == 20

@@ -119,6 +119,7 @@ def test_the_same_files_as_without_ray(
     assert [name for name in found if found[name] != expected[name]] == []
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(
     own_ray: int, recipe: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_killed_worker_is_replaced(
     assert capsys.readouterr().out == "", "Ray has nothing to say where results are printed"
 
 
+@pytest.mark.slow
 def test_failures_are_recorded_and_the_rest_goes_on(
     own_ray: int, recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +270,7 @@ def test_machines_that_differ_are_refused(tmp_path: Path) -> None:
     assert str(told["plugins"]).startswith(f"does not have the same plugin {plugin}: ")
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(
     own_ray: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

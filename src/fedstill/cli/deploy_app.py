@@ -103,10 +103,12 @@ def deploy_server(
 ) -> None:
     """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
     from fedstill.cli import experiments, serving
+    from fedstill.deploy.terms import Terms
 
     flags = experiments.Flags(None, model, None, participation, None, rounds, seed, set_ or [])
     chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
-    terms = serving.Terms(host, port, insecure, serving.site_numbers(sites), patience, wait, limit, fresh, data_root)
+    chosen_sites, largest = serving.site_numbers(sites), int(limit * 2**20)
+    terms = Terms(host, port, insecure, chosen_sites, patience, wait, largest, fresh, data_root)
     serving.server(folder, chosen, out, terms, quiet, json)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,12 @@ from fedstill.core.errors import InputError
 from fedstill.core.numbers import size
 from fedstill.core.protocols import Lost, Reply
 from fedstill.data.catalogue import load
+from fedstill.deploy.terms import Terms
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
 INSECURE = "INSECURE: nothing is encrypted, anybody on the way can read and change it. Never do this with real data."
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How the server was asked to run."""
-
-    host: str
-    port: int | None
-    insecure: bool
-    sites: tuple[int, ...]
-    patience: float
-    wait: float
-    limit: float  # megabytes
-    fresh: bool
-    data_root: Path | None
 
 
 def site_numbers(text: str | None) -> tuple[int, ...]:
@@ -59,19 +44,8 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet:
     if terms.insecure:
         errors.print(f"[bold red]{INSECURE}[/bold red]")
     display = Display(quiet or as_json)
-    settings = deployed.Terms(
-        terms.host,
-        terms.port,
-        terms.insecure,
-        terms.sites,
-        terms.patience,
-        terms.wait,
-        int(terms.limit * 2**20),
-        terms.fresh,
-        terms.data_root,
-    )
     try:
-        done = deployed.serve(open_server(folder), experiment, out, _AtServer(quiet), settings, [display])
+        done = deployed.serve(open_server(folder), experiment, out, _AtServer(quiet), terms, [display])
     finally:
         display.close()
     run = Run(done.path)

@@ -84,7 +84,6 @@ class Line:
         trusted = None if self.authority is None else self.authority.read_bytes()
         self._client = FleetHttpClient.from_server_address(self.address, self.authority is None, trusted, signing)
         self._closing = threading.Event()
-        self._held: dict[str, bytes] = {}  # what the last message was made of, by its hash
         request = ActivateNodeRequest(public_key=public_key_to_bytes(self.keys[1]), heartbeat_interval=HEARTBEAT)
         try:
             self.node = Node(node_id=self._call(self._client.ActivateNode, request).node_id)
@@ -111,25 +110,13 @@ class Line:
         message = self._guarded(
             lambda: pull_and_inflate_object_from_tree(
                 tree,
-                self._pull_new(run_id),
+                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id),
                 make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run_id),
                 return_type=Message,
             )
         )
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message
-
-    def _pull_new(self, run_id: int) -> Callable[[str], bytes]:
-        """Fetches pieces of a message, but none that the message before had too: a model that was sent to be evaluated
-        comes again to be trained."""
-        fetch = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id)
-        before, self._held = self._held, {}
-
-        def pull(name: str) -> bytes:
-            piece = self._held[name] = before[name] if name in before else fetch(name)
-            return piece
-
-        return pull
 
     def send(self, reply: Message) -> None:
         with no_object_id_recompute():

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedstill.core.dataset import Batch, Dataset, Proxy, Subset, every_row
 from fedstill.core.egress import Egress
-from fedstill.core.errors import InputError
+from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.fit import Learner, Schedule, Terms, fit
 from fedstill.core.kinds import average, state_of
 from fedstill.core.message import Message, part, under
@@ -200,7 +200,10 @@ class FedDF(LogitMethod):
         architecture = self.task.architectures[0]
         model = self.task.build(architecture, part(state, _place(architecture)))
         embeddings, logits = pool_outputs(self.task, model, pool)
-        return selection.select(embeddings, logits, self.size, turn.streams)
+        try:
+            return selection.select(embeddings, logits, self.size, turn.streams)
+        except UnusableError:  # a model that says no numbers selects nothing; the journal says that it is not finite
+            return draw_uniformly(len(pool), self.size, turn.streams)
 
     def initialises(self, round: int) -> bool:
         """Every fifth round at a rate of 0.2, the first one among them."""
