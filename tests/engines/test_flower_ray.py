@@ -193,6 +193,7 @@ def test_a_process_that_dies_costs_one_reply_and_is_replaced(engine: Engine) -> 
     assert all(isinstance(outcome, Reply) for outcome in carried(engine, *map(job, range(6))).values())
 
 
+@pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_what_is_not_declared_stops_the_run(engine: Engine) -> None:
     with pytest.raises(UndeclaredEgressError, match=r"'errand' tried to send 'secret'"):
         carried(engine, job(0, "leak"))

@@ -1,38 +1,40 @@
 """A message as Flower carries it: named arrays, and beside them a header of plain values.
 
-Arrays hold the tensor's own bytes, not a pickle and not numpy's format, so that every type a message may have (bfloat16
-among them) arrives as it was sent. What comes from elsewhere is checked before a tensor is made of it.
+Flower fetches every array with requests of its own. So an array holds one part of a message (`model`, `loss`, `logits`:
+the tensors whose names begin with that word), in the format that messages have everywhere: names, types and shapes are
+inside, no pickle and not numpy's format. What comes from elsewhere is checked before a tensor is made of it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from math import prod
 
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedstill.core.message import DEFAULT_LIMIT, TYPES, Message, MessageError
+from fedstill.core.message import DEFAULT_LIMIT, Message, MessageError
 
 Header = Mapping[str, str | int | float]
 
 _ARRAYS, _HEADER, _SALTED = "tensors", "header", "salted"
 _SALT = 16  # bytes
-_STYPE = "fedstill.raw"  # little-endian, row by row
-_DTYPES = {name: dtype for dtype, name in TYPES.items()}
+_FORM = ("uint8", "safetensors")  # what Flower calls the type and the way of writing of an array
 
 
 def packed(message: Mapping[str, Tensor], header: Header) -> RecordDict:
     """A message and its header as one Flower record.
 
-    >>> records = packed({"a": torch.ones(2)}, {"round": 3})
+    >>> import torch
+    >>> records = packed({"model/a": torch.ones(2), "model/b": torch.ones(1), "steps": torch.tensor(4)}, {"round": 3})
     >>> message, header = unpacked(records)
-    >>> message["a"].tolist(), header
-    ([1.0, 1.0], {'round': 3})
+    >>> list(records["tensors"]), message["model/a"].tolist(), header
+    (['model', 'steps'], [1.0, 1.0], {'round': 3})
     """
-    arrays = {name: _array(tensor) for name, tensor in Message(message).items()}
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in message.items():
+        parts.setdefault(_part(name), {})[name] = tensor
+    arrays = {part: _array(Message(tensors).encode()) for part, tensors in sorted(parts.items())}
     return RecordDict({_ARRAYS: ArrayRecord(arrays), _HEADER: ConfigRecord(dict(header))})
 
 
@@ -44,8 +46,16 @@ def unpacked(records: RecordDict, limit: int = DEFAULT_LIMIT) -> tuple[Message, 
     size = sum(len(array.data) for array in arrays.values())
     if size > limit:
         raise MessageError(f"a message of {size} bytes is over the limit of {limit}")
+    tensors: dict[str, Tensor] = {}
+    for part, array in arrays.items():
+        if (array.dtype, array.stype) != _FORM:
+            raise MessageError(f"array {part!r} is written as {array.stype!r}, which is not a message's way")
+        for name, tensor in Message.decode(array.data).items():
+            if _part(name) != part:
+                raise MessageError(f"array {part!r} holds {name!r}, which belongs elsewhere")
+            tensors[name] = tensor
     plain = {str(name): value for name, value in header.items() if isinstance(value, str | int | float)}
-    return Message({name: _tensor(name, array) for name, array in arrays.items()}), plain
+    return Message(tensors), plain
 
 
 def new_salt() -> bytes:
@@ -76,22 +86,10 @@ def unsalted(records: RecordDict) -> RecordDict:
     return RecordDict({_ARRAYS: ArrayRecord(plain), _HEADER: ConfigRecord(rest)})
 
 
-def _array(tensor: Tensor) -> Array:
-    data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-    # Flower has no array without data, so that one stray byte stands for an empty tensor.
-    return Array(TYPES[tensor.dtype], tuple(tensor.shape), _STYPE, data or b"\0")
+def _part(name: str) -> str:
+    return name.partition("/")[0]
 
 
-def _tensor(name: str, array: Array) -> Tensor:
-    dtype = _DTYPES.get(array.dtype)
-    if array.stype != _STYPE or dtype is None:
-        raise MessageError(f"tensor {name!r} has type {array.dtype!r} ({array.stype!r}), which a message cannot carry")
-    sides = all(type(side) is int and side >= 0 for side in array.shape)
-    if not sides or max(prod(array.shape) * dtype.itemsize, 1) != len(array.data):
-        raise MessageError(f"tensor {name!r} has {len(array.data)} bytes, not what its shape {array.shape} takes")
-    if not prod(array.shape):
-        try:
-            return torch.empty(array.shape, dtype=dtype)
-        except (RuntimeError, TypeError, OverflowError):  # nothing, times more than can be counted
-            raise MessageError(f"tensor {name!r} has the impossible shape {array.shape}") from None
-    return torch.frombuffer(bytearray(array.data), dtype=torch.uint8).clone().view(dtype).reshape(array.shape)
+def _array(data: bytes) -> Array:
+    dtype, stype = _FORM
+    return Array(dtype, (len(data),), stype, data)
