@@ -234,6 +234,8 @@ def test_a_policy_without_statistics_says_nothing_of_the_data(office: Office) ->
     said = office.hello(GREETING)
     assert said["status"] == "refused"
     assert "facts" not in said
+    (office.folder.path / "policy.yaml").unlink()
+    assert office.hello(GREETING)["status"] == "refused"
 
 
 def test_a_server_cannot_choose_which_files_of_a_site_are_opened(office: Office) -> None:

@@ -135,7 +135,7 @@ class Reception:
             site, header = answer.letter.to, answer.header
             if header.get("status") in ("here", "ready"):
                 yield site, header
-            elif header.get("status") == "refused" or answer.unreadable:
+            elif answer.unreadable or not answer.trouble:
                 self._refuse(site, str(header.get("detail", "its answer cannot be read")))
         sleep(_POLL)
 
