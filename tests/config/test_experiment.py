@@ -127,6 +127,7 @@ OTHERWISE: dict[str, Any] = {
     "method.recalibration": "layer-by-layer",
     "data": "mnist",
     "model": "mlp",
+    "models": {"cnn": 4, "mlp": 6},
     "points": 256,
     "augmentation": "points",
     "partition": "iid",

@@ -12,7 +12,7 @@ import torch
 
 from fedstill.config import make_experiment
 from fedstill.core.client import answer
-from fedstill.core.dataset import ArrayDataset, Subset
+from fedstill.core.dataset import ArrayDataset, Proxy, Subset
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import COUNTERS
 from fedstill.core.message import Message
@@ -41,10 +41,16 @@ def shard() -> ArrayDataset:
     return ArrayDataset(inputs=inputs, labels=torch.randint(3, (20,), generator=generator))
 
 
+PROXY = Proxy(shard().unlabelled(), "ab" * 32)
+
+
 def made(name: str) -> Method:
     kind = methods[name]
     training = Training(epochs=1, batch=10, momentum=0.0 if name == "scaffold" else 0.9)
-    return kind(kind.Options(), TASK, training)
+    own = {"selection": None} if "selection" in kind.Options.model_fields else {}
+    method = kind(kind.Options(**own), TASK, training)
+    method.provide(PROXY)
+    return method
 
 
 def exchange_of(name: str, attack: str, server: Tensors, **settings: Any) -> Exchange:
@@ -67,7 +73,7 @@ def answers(name: str, attack: str, who: Profile = WHO, **settings: Any) -> tupl
 
 
 def client(profile: Profile, state: Tensors, turn: Turn) -> Client:
-    return Client(profile, TASK, shard(), turn.streams.at("client", profile.id), state)
+    return Client(profile, TASK, shard(), turn.streams.at("client", profile.id), state, proxy=PROXY)
 
 
 # -- what an attacker sends
@@ -157,7 +163,8 @@ def test_every_method_can_be_attacked(attack: str, method: str) -> None:
     changed = [name for name in honest if not torch.equal(sent[name], honest[name])]
     weights = [name for name in request if name.startswith("model/parameters/") and name in honest]
     assert set(weights) <= set(changed)
-    assert bool(weights) == (method != "local-only")
+    assert bool(weights) == (method not in ("local-only", "fedmd"))
+    assert ("logits" in honest) == ("logits" in changed) == (method in ("feddf", "fedmd", "single-image"))
 
 
 @pytest.mark.parametrize("attack", KINDS)

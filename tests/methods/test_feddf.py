@@ -20,9 +20,9 @@ from fedstill.core.streams import Streams
 from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import Simulation, make_plan
+from fedstill.methods.base import LOGITS
 from fedstill.methods.feddf import (
     INITIALISE,
-    LOGITS,
     SELECTED,
     EnsembleSettings,
     FedDF,

@@ -28,7 +28,7 @@ from fedstill.core.protocols import Client, Exchange, Method, Turn
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
-from fedstill.methods.base import MODEL
+from fedstill.methods.base import LOGITS, MODEL
 from fedstill.methods.wrapped import Wrapped, WrappedExchange
 
 SHARE = 0.2  # of the clients, where nothing else is said
@@ -141,9 +141,9 @@ class ChangedUpdate(ByClients):
     def tamper(self, request: Message, reply: Message, streams: Streams) -> Message:
         changed = dict(reply)
         for name, tensor in reply.items():
-            if not tensor.is_floating_point() or name not in request:
+            if not tensor.is_floating_point() or (name not in request and name != LOGITS):
                 continue
-            # A model is sent whole; what is not a model (SCAFFOLD's control) is sent as a change already.
+            # A model is sent whole; what is not a model (SCAFFOLD's control, logits) is sent as a change already.
             start = request[name].double() if name.startswith(MODEL) else torch.zeros_like(tensor, dtype=torch.float64)
             update = self.update(tensor.double() - start, streams.draw(name))
             changed[name] = (start + update).to(tensor.dtype)

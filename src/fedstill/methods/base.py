@@ -22,6 +22,7 @@ methods: Registry[type[Method]] = Registry("method")
 
 MODEL = "model/"  # where a message or the server's state keeps a model
 WEIGHTS = MODEL + PARAMETERS
+LOGITS = "logits"  # where a reply keeps what a model says of shared samples
 
 MODEL_EGRESS = (
     Egress("model/parameters/*", "parameters", "the weights of the locally trained model"),

@@ -36,6 +36,7 @@ from fedstill.distillation import Objective, objectives
 from fedstill.distillation.labels import under_labels
 from fedstill.distillation.selection import Selection, draw_uniformly, pool_outputs
 from fedstill.methods.base import (
+    LOGITS,
     MODEL,
     MODEL_EGRESS,
     WEIGHTS,
@@ -49,7 +50,7 @@ from fedstill.methods.base import (
 from fedstill.methods.gradients import correction
 from fedstill.tasks.classification import Classification
 
-LOGITS, SELECTED, INITIALISE, PROXY = "logits", "selected", "initialise", "proxy"
+SELECTED, INITIALISE, PROXY = "selected", "initialise", "proxy"
 PRECISIONS = {"half": torch.float16, "full": torch.float32}
 LOGITS_EGRESS = Egress(LOGITS, "logits", "what the client's model says of the shared proxy samples")
 

@@ -25,9 +25,8 @@ from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.distillation.selection import draw_uniformly
-from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expected, work_report
+from fedstill.methods.base import LOGITS, MODEL, WORK_EGRESS, methods, train, work_expected, work_report
 from fedstill.methods.feddf import (
-    LOGITS,
     LOGITS_EGRESS,
     SELECTED,
     LogitMethod,
