@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -58,6 +59,9 @@ def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path) -
 @pytest.mark.skipif(find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ, reason="Flower is missing")
 def test_commands_of_the_deployment_page_work_in_an_empty_folder(tmp_path: Path) -> None:
     follow("docs/deploy.md", tmp_path)
+    (played,) = (tmp_path / "clinics" / "try" / "runs").glob("*/result.json")
+    (alone,) = (tmp_path / "clinics" / "try" / "alone").glob("*/result.json")
+    assert json.loads(played.read_text())["sha256"] == json.loads(alone.read_text())["sha256"]
 
 
 def test_the_five_lines_of_the_readme(tmp_path: Path) -> None:

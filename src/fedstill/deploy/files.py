@@ -7,10 +7,17 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+import yaml
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
+from fedstill.config.experiment import sentence
 from fedstill.core.errors import BusyError, InputError
+from fedstill.core.settings import Settings
+
+Known = TypeVar("Known", bound=Settings)
 
 
 def site_name(site: int | str) -> str:
@@ -26,6 +33,20 @@ def content(path: Path) -> bytes:
         raise InputError(f"{path} is missing: copy the folder again, whole, from where it was made") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def read_settings(path: Path, kind: type[Known], advice: str) -> Known:
+    """A short YAML file, validated; what is wrong with it is one sentence, with advice where it says nothing."""
+    try:
+        given = yaml.safe_load(content(path).decode())
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(given, dict):
+        raise InputError(f"{path} says nothing: {advice}")
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise InputError(f"{path}: {sentence(error, kind.model_fields)}") from None
 
 
 def private_content(path: Path) -> bytes:

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from fedstill.config.experiment import sentence
 from fedstill.core.errors import InputError
 from fedstill.core.settings import Settings
 from fedstill.deploy.certificates import check_certificate, check_key
-from fedstill.deploy.files import content, private_content, site_name
+from fedstill.deploy.files import content, private_content, read_settings, site_name
 from fedstill.deploy.keys import read_site_key, read_site_public, registered_bytes
 from fedstill.deploy.making import (
     POLICY_FILE,
@@ -169,13 +167,4 @@ Facts = TypeVar("Facts", bound=Settings)
 
 def read_facts(path: Path, kind: type[Facts]) -> Facts:
     """A file of a few lines about a deployment."""
-    try:
-        given = yaml.safe_load(content(path).decode())
-    except (ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(given, dict):
-        raise InputError(f"{path} says nothing: copy it again from where it was made")
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        raise InputError(f"{path}: {sentence(error, kind.model_fields)}") from None
+    return read_settings(path, kind, "copy it again from where it was made")

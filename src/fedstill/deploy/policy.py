@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from fedstill.config.experiment import sentence
 from fedstill.core.egress import Kind
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import listed
 from fedstill.core.settings import Settings
+from fedstill.deploy.files import read_settings
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -86,15 +85,6 @@ class SitePolicy(Settings):
 
 def read_policy(path: Path) -> SitePolicy:
     """A site's policy file. One that cannot be understood is refused: nothing is allowed by mistake."""
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: without a policy nothing leaves; write `allow: [...]` into it") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(given, dict):
-        raise InputError(f"{path} says nothing: write what may leave, as in `allow: [parameters, statistics, metrics]`")
-    try:
-        return SitePolicy.model_validate(given)
-    except ValidationError as error:
-        raise InputError(f"{path}: {sentence(error, SitePolicy.model_fields)}") from None
+    if not path.exists():
+        raise InputError(f"{path} is missing: without a policy nothing leaves; write `allow: [...]` into it")
+    return read_settings(path, SitePolicy, "write what may leave, as in `allow: [parameters, statistics, metrics]`")
