@@ -44,6 +44,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "feddf", "proxy": "digits", **SHORT, "mu": 0.1},
         "models": {"cnn-bn": 3, "mlp": 2},
     },
+    "feddf, logits both ways": {
+        "method": {"name": "feddf", "proxy": "digits", **SHORT, "initialise": 0.1, "downlink": "logits"}
+    },
     "single-image": {"method": {"name": "single-image", "image": "noise:64x64", **POOL, **SHORT}},
     "fedmd": {"method": {"name": "fedmd", "proxy": "digits", **SHORT}, "models": {"cnn-bn": 3, "mlp": 2}},
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},

@@ -34,6 +34,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
     },
     "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}},
+    "feddf, logits both ways": {
+        "method": {"name": "feddf", **LOGITS["feddf"], "initialise": 0.1, "downlink": "logits"},
+    },
     "feddf, two architectures": {
         "method": {"name": "feddf", **LOGITS["feddf"]},
         "model": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,8 @@ from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import Simulation, make_plan
 from fedstill.methods.base import LOGITS
-from fedstill.methods.feddf import (
-    INITIALISE,
-    SELECTED,
-    EnsembleSettings,
-    FedDF,
-    StepSettings,
-    Told,
-    on_logits,
-    towards,
-    words,
-)
+from fedstill.methods.feddf import INITIALISE, LESSON, EnsembleSettings, FedDF
+from fedstill.methods.shared_samples import SELECTED, StepSettings, Told, on_logits, towards, words
 
 TINY: dict[str, Any] = {
     "data": "digits",
@@ -130,6 +122,54 @@ def test_weights_leave_a_client_only_in_initialisation_rounds(tmp_path: Path) ->
     assert up[1] == up[3]
     assert logits < up[1] < logits + 4 * 1000
     assert up[0] == up[2] > up[1] + 4 * 40_000
+
+
+PRECISE = {**SHORT, "precision": "full", "initialise": 0.25}
+
+
+@pytest.mark.parametrize("models", [{}, MIXED], ids=["one architecture", "two"])
+def test_a_client_makes_the_servers_model_of_what_was_said(tmp_path: Path, models: dict[str, int]) -> None:
+    """The same run to the bit, whichever goes down, though clients miss rounds; only the bytes are fewer."""
+    setting = {**TINY, "model": None, "rounds": 7, "participation": {"name": "random", "fraction": 0.5}, "seed": 3}
+    setting |= {"models": models} if models else {"model": "cnn"}
+    runs = {
+        downlink: fedstill.run(
+            {**setting, "method": {"name": "feddf", **PRECISE, "schedule": "growing", "downlink": downlink}},
+            out=tmp_path,
+        )
+        for downlink in ("model", "logits")
+    }
+    assert runs["model"].sha256 == runs["logits"].sha256
+    down = {downlink: sum(record["bytes"]["down"] for record in run.journal) for downlink, run in runs.items()}
+    up = {downlink: sum(record["bytes"]["up"] for record in run.journal) for downlink, run in runs.items()}
+    assert up["model"] == up["logits"]
+    assert down["logits"] < 0.9 * down["model"]
+
+
+def test_the_model_goes_down_when_a_client_cannot_make_it(tmp_path: Path) -> None:
+    """With everybody there: at first contact (round 0), after an average (1, 5), and when weights are wanted (4)."""
+    settings = {**SHORT, "initialise": 0.25, "downlink": "logits"}
+    run = fedstill.run({**TINY, "rounds": 8, "method": {"name": "feddf", **settings}}, out=tmp_path)
+    down = [record["bytes"]["down"] for record in run.journal]
+    assert [number for number, size in enumerate(down) if size > 100_000] == [0, 1, 4, 5]
+    server = {**planned(settings=settings).method.start(Streams(0)), f"{LESSON}000003/{LOGITS}": torch.zeros(60, 10)}
+    plan = planned(settings=settings)
+    assert feddf(plan).lessons(server, Profile(0, 5, "cnn", since=3), turn_of(plan, 4)) is None
+
+
+def test_a_client_without_the_model_it_is_taken_to_hold_fails() -> None:
+    plan = planned(settings={**SHORT, "initialise": 0.1, "downlink": "logits"})
+    method = feddf(plan)
+    server = method.remembered(
+        dict(method.prepare(method.start(plan.streams), turn_of(plan, 1))), torch.zeros(60, 10), turn_of(plan, 1)
+    )
+    who = replace(plan.profiles[0], since=1)
+    request = method.request(server, who, turn_of(plan, 2))
+    assert request is not None
+    assert not request.part("model/")
+    result = answer(plan.clients, method, who, request, {}, turn_of(plan, 2))
+    assert isinstance(result, Lost)
+    assert "there is none" in result.detail
 
 
 def test_indices_go_down_and_logits_in_half_precision_come_up() -> None:

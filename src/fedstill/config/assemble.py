@@ -54,7 +54,8 @@ def overlay(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, An
     for layer in layers:
         for key in layer:
             old, new = section_of(result, key), section_of(layer, key)
-            if isinstance(old, dict) and isinstance(new, dict) and new.get("name") in (None, old.get("name")):
+            merges = key != "models" and isinstance(old, dict) and isinstance(new, dict)  # models are one value
+            if merges and new.get("name") in (None, old.get("name")):
                 result[key] = {**old, **new}
             else:
                 result[key] = new

@@ -8,13 +8,21 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.data.bundle import Loader, Source, datasets
 from fedstill.data.roots import data_root, recorded
 from fedstill.data.shard import FilesOrShard
+from fedstill.data.slices import part_of, sliced
 
 _PREFIXES = ("npz", "folder")
 _ANY_FILES = FilesOrShard("Files of your own.")
 
 
 def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tuple[Loader, Source]:
-    """A path given wins over one recorded under the name, which wins over the usual places under the root."""
+    """A path given wins over one recorded under the name, which wins over the usual places under the root.
+
+    Of a name with a part behind it, as in `cifar10[:50%]`, the loader gives that part.
+    """
+    whole, part = part_of(name)
+    if part is not None:
+        loader, source = look_up(whole, root, path)
+        return sliced(loader, part, name), source
     kind, colon, rest = name.partition(":")
     if colon and kind in _PREFIXES:
         return _ANY_FILES, Source(name, data_root(root), _typed(kind, Path(rest).expanduser(), name))

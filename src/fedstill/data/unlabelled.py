@@ -13,6 +13,7 @@ from fedstill.data.files import FromFiles
 from fedstill.data.lookup import look_up
 from fedstill.data.readers import folder, npz
 from fedstill.data.readers.raw import Array, Findings
+from fedstill.data.slices import part_of
 from fedstill.data.tidy import as_inputs
 
 
@@ -21,6 +22,9 @@ def load_proxy(name: str, root: Path | None = None) -> Bundle:
 
     Unlabelled files make a bundle without classes: something to learn on, nothing to be tested on.
     """
+    whole, part = part_of(name)
+    if part is not None:
+        return part.of(load_proxy(whole, root), name)
     loader, source = look_up(name, root)
     if isinstance(loader, FromFiles) and source.path is not None:
         found = Findings()

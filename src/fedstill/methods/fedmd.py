@@ -26,7 +26,7 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.distillation.selection import draw_uniformly
 from fedstill.methods.base import LOGITS, MODEL, WORK_EGRESS, methods, train, work_expected, work_report
-from fedstill.methods.feddf import (
+from fedstill.methods.shared_samples import (
     LOGITS_EGRESS,
     SELECTED,
     LogitMethod,
