@@ -27,6 +27,8 @@ pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes 
 
 SHORT = {"samples": 40, "steps": 3, "batch": 16}
 POOL = {"patches": {"count": 60}, "selection": {"kmeans": 5, "prune": 0.25}}
+LESSONS = {"transfer_epochs": 1, "head_epochs": 1, "patience": 1, "frozen": 0.1}
+ASKED = {"queries": {"classes": "multi", "under": 20}}
 DISTILL = {"name": "distill", "share": 0.15}  # of the data, since one client has it all
 # Beside every method as it comes: settings that change what is exchanged or kept.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -49,6 +51,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "single-image": {"method": {"name": "single-image", "image": "noise:64x64", **POOL, **SHORT}},
     "fedmd": {"method": {"name": "fedmd", "proxy": "digits", **SHORT}, "models": {"cnn-bn": 3, "mlp": 2}},
+    "qkt": {"method": {"name": "qkt", **LESSONS}, **ASKED},
+    "naive-kd": {"method": {"name": "naive-kd", **LESSONS}, **ASKED, "models": {"cnn-bn": 3, "mlp": 2}},
+    "qkt-light": {"method": {"name": "qkt-light", **LESSONS, "first_phase": "volunteer"}, **ASKED},
+    "qkt-light, by the server": {
+        "method": {"name": "qkt-light", **LESSONS, "first_phase": "server", "proxy": "patches:noise:64x64"},
+        **ASKED,
+    },
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "distill": {"method": DISTILL},
     "distill, adapters": {"method": DISTILL, "objective": "feature"},

@@ -112,7 +112,8 @@ def test_a_dry_run_shows_the_experiment_and_writes_nothing(call: Call, taught: P
     [
         ("--student mlp", "name the teacher: a run with --teacher, or your own"),
         ("--teacher {run} --teacher-call a:b --student mlp", "either runs (--teacher) or one of your own"),
-        ("--teacher {run} --teacher-model cnn --student mlp", "--teacher-model says what model --teacher-file holds"),
+        ("--teacher-call a:b --teacher-model cnn --student mlp", "--teacher-model says what one --teacher-file holds"),
+        ("--teacher {run} --teacher-model resnet8 --student mlp", "has no resnet8: known: cnn"),
         ("--teacher-file a.safetensors --student mlp", "needs the name of its model"),
         ("--teacher-call a:b --teacher-checkpoint best --student mlp", "--teacher-checkpoint chooses one of a run's"),
         ("--teacher nowhere --student mlp", "nowhere is not a run"),

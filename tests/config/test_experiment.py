@@ -129,6 +129,7 @@ OTHERWISE: dict[str, Any] = {
     "model": "mlp",
     "models": {"cnn": 4, "mlp": 6},
     "points": 256,
+    "queries": {"under": 5},
     "augmentation": "points",
     "partition": "iid",
     "partition.alpha": 0.6,

@@ -113,11 +113,11 @@ def test_the_command_prints_what_it_wrote(
     needs_onnx: None, digits_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     threads = torch.get_num_threads()
-    exporting.export(digits_run.path, tmp_path / "s.onnx", "last", None, True, None, [], False)
+    exporting.export(digits_run.path, tmp_path / "s.onnx", "last", None, None, True, None, [], False)
     said = capsys.readouterr().out
     assert "agrees with PyTorch within" in said
     assert "8-bit" in said
-    exporting.export(digits_run.path, tmp_path / "s.pt2", "best", None, False, None, [], True)
+    exporting.export(digits_run.path, tmp_path / "s.pt2", "best", None, None, False, None, [], True)
     told = json.loads(capsys.readouterr().out)
     assert told["bytes"] == (tmp_path / "s.pt2").stat().st_size
     assert told["int8"] is None

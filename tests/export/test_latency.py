@@ -98,7 +98,7 @@ def test_the_table_fits_a_terminal(
 ) -> None:
     every = [replace(made(1234.5), run="runs/a"), replace(made(0.1234), run="runs/b")][:count]
     monkeypatch.setattr(exporting, "measure", lambda subjects, protocol: every)
-    exporting.latency([digits_run.path] * count, "last", 3, 1.0, None, [], False)
+    exporting.latency([digits_run.path] * count, "last", [], 3, 1.0, None, [], False)
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if "fedstill[export]" not in line) <= 80
     assert any("pytorch" in line and "1234" in line for line in lines)
@@ -109,7 +109,7 @@ def test_the_command_answers_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits_run: Run
 ) -> None:
     monkeypatch.setattr(exporting, "measure", lambda subjects, protocol: [made(3.0), made(1.5)])
-    exporting.latency([digits_run.path] * 2, "last", 3, 1.0, None, [], True)
+    exporting.latency([digits_run.path] * 2, "last", [], 3, 1.0, None, [], True)
     told = json.loads(capsys.readouterr().out)
     assert told["ratios"]["latency"][0] == {"runtime": "pytorch", "batch": 1, "threads": 1, "median": 2.0}
     assert told["runs"][0]["latency"][0]["median"] == 3.0
@@ -118,6 +118,6 @@ def test_the_command_answers_in_json(
 def test_nonsense_is_refused(digits_run: Run, tmp_path: Path) -> None:
     for runs, passes, seconds in (([], 3, 1.0), ([digits_run.path], 0, 1.0), ([digits_run.path], 3, 0.0)):
         with pytest.raises(InputError):
-            exporting.latency(runs, "last", passes, seconds, None, [], False)
+            exporting.latency(runs, "last", [], passes, seconds, None, [], False)
     with pytest.raises(InputError, match="is not a run"):
-        exporting.latency([tmp_path], "last", 3, 1.0, None, [], False)
+        exporting.latency([tmp_path], "last", [], 3, 1.0, None, [], False)

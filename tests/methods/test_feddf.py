@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import fedstill
 from fedstill.config import make_experiment
 from fedstill.core.client import answer
-from fedstill.core.dataset import ArrayDataset, Proxy
+from fedstill.core.dataset import ArrayDataset, Proxy, Told
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Lost, Meter, Profile, Reply, Turn
@@ -23,7 +23,7 @@ from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import Simulation, make_plan
 from fedstill.methods.base import LOGITS
 from fedstill.methods.feddf import INITIALISE, LESSON, EnsembleSettings, FedDF
-from fedstill.methods.shared_samples import SELECTED, StepSettings, Told, on_logits, towards, words
+from fedstill.methods.shared_samples import SELECTED, StepSettings, on_logits, towards, words
 
 TINY: dict[str, Any] = {
     "data": "digits",

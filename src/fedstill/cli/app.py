@@ -13,6 +13,7 @@ from fedstill.cli.auditing import audit_command
 from fedstill.cli.data_app import data_app
 from fedstill.cli.deploy_app import deploy_app
 from fedstill.cli.options import (
+    Architecture,
     Clients,
     Cut,
     Data,
@@ -23,6 +24,7 @@ from fedstill.cli.options import (
     Out,
     Plugin,
     Preset,
+    Query,
     Root,
     RunFolder,
     Seed,
@@ -55,6 +57,7 @@ def run(
     clients: Clients = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
     seed: Seed = None,
+    query: Query = None,
     set_: Set = None,
     out: Out = Path("runs"),
     engine: Annotated[str, typer.Option(help="in-process, processes, flower-ray or wire.")] = "in-process",
@@ -71,7 +74,7 @@ def run(
     """Run an experiment, go on with an interrupted one, or show a finished one."""
     from fedstill.cli import experiments
 
-    flags = experiments.Flags(data, model, partition, participation, clients, rounds, seed, set_ or [])
+    flags = experiments.Flags(data, model, partition, participation, clients, rounds, seed, set_ or [], query or [])
     chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
     if dry_run:
         experiments.show_plan(chosen, data_root, json)
@@ -105,7 +108,7 @@ def study(
     """Run a grid of experiments, or go on with it, and show its table."""
     from fedstill.cli import studies
 
-    wanted = studies.Wanted(metric or ["accuracy"], table, results, json, quiet)
+    wanted = studies.Wanted(metric or [], table, results, json, quiet)
     if recipe.endswith(".json"):
         studies.show_results(Path(recipe), wanted)
         return
@@ -115,11 +118,33 @@ def study(
 
 
 @app.command()
+def query(
+    run: RunFolder,
+    client: Annotated[int, typer.Option(help="Who asks.")],
+    class_: Annotated[list[str], typer.Option("--class", help="For which class, by number or name; repeatable.")],
+    method: Annotated[str, typer.Option(help="qkt, qkt-light or naive-kd.")] = "qkt",
+    set_: Set = None,
+    out: Out = Path("runs"),
+    html: Annotated[Path | None, typer.Option(help="The page with its figures; else in the new run's folder.")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Let a client of a finished run ask the others' models for a class it lacks."""
+    from fedstill.cli import asking
+
+    asking.query(run, client, class_, method, set_ or [], out, html, data_root, plugin or [], json)
+
+
+@app.command()
 def distill(
     student: Annotated[str, typer.Option(help="The student's model, by name.")],
     teacher: Annotated[list[Path] | None, typer.Option(help="A run's folder; repeat it for several.")] = None,
     teacher_file: Annotated[Path | None, typer.Option(help="Or weights of your own (.safetensors).")] = None,
-    teacher_model: Annotated[str | None, typer.Option(help="The model of --teacher-file, by name.")] = None,
+    teacher_model: Annotated[
+        list[str] | None,
+        typer.Option(help="The model of --teacher-file, by name; or, where a run has several, which; repeatable."),
+    ] = None,
     teacher_call: Annotated[str | None, typer.Option(help="Or module:function that makes a torch module.")] = None,
     teacher_checkpoint: Annotated[str, typer.Option(help="Of a run: last, best or selected.")] = "last",
     objective: Annotated[str, typer.Option(help="E.g. vanilla, or dkd:temperature=4.")] = "vanilla",
@@ -140,7 +165,7 @@ def distill(
     """Distil a teacher into a student, go on with an interrupted distillation, or show a finished one."""
     from fedstill.cli import distilling, experiments
 
-    sources = distilling.sources(teacher or [], teacher_file, teacher_model, teacher_call, teacher_checkpoint)
+    sources = distilling.sources(teacher or [], teacher_file, teacher_model or [], teacher_call, teacher_checkpoint)
     flags = experiments.Flags(data=data, rounds=epochs, seed=seed, set_=set_ or [])
     chosen = distilling.assemble(sources, student, objective, labels, proxy, flags, plugin or [])
     if dry_run:
@@ -198,6 +223,7 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Pictures, or .npy arrays.", metavar="FILE...")],
     which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
     client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
+    architecture: Architecture = None,
     device: Device = "cpu",
     plugin: Plugin = None,
     json: Json = False,
@@ -205,7 +231,7 @@ def predict(
     """Classify files with a run's model."""
     from fedstill.cli import runs
 
-    runs.predict(run, files, which, client, device, plugin or [], json)
+    runs.predict(run, files, which, client, architecture, device, plugin or [], json)
 
 
 @app.command()
@@ -214,6 +240,7 @@ def export(
     file: Annotated[Path, typer.Argument(help="What to write: .onnx, or .pt2 for torch.export.", metavar="FILE")],
     which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
     client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
+    architecture: Architecture = None,
     int8: Annotated[bool, typer.Option("--int8", help="8-bit weights (.onnx), with their accuracy measured.")] = False,
     data_root: Root = None,
     plugin: Plugin = None,
@@ -222,13 +249,17 @@ def export(
     """Write a run's model as a file for other runtimes, checked against PyTorch."""
     from fedstill.cli import exporting
 
-    exporting.export(run, file, which, client, int8, data_root, plugin or [], json)
+    exporting.export(run, file, which, client, architecture, int8, data_root, plugin or [], json)
 
 
 @app.command()
 def latency(
     runs: Annotated[list[Path], typer.Argument(help="Runs' folders; of two, teacher first.", metavar="RUN...")],
     which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
+    architecture: Annotated[
+        list[str] | None,
+        typer.Option(help="Where clients have different models, which; one for all runs, or one each; repeatable."),
+    ] = None,
     passes: Annotated[int, typer.Option(help="Timed passes for each figure.")] = 100,
     seconds: Annotated[float, typer.Option(help="End a setting early after so long, with 5 passes or more.")] = 20.0,
     data_root: Root = None,
@@ -238,7 +269,7 @@ def latency(
     """Parameters, bytes and milliseconds of models, in PyTorch and in onnxruntime."""
     from fedstill.cli import exporting
 
-    exporting.latency(runs, which, passes, seconds, data_root, plugin or [], json)
+    exporting.latency(runs, which, architecture or [], passes, seconds, data_root, plugin or [], json)
 
 
 @app.command()

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.cli.experiments import Flags
+from fedstill.cli.runs import paired
 from fedstill.config import Experiment, make_experiment, named_part, overlay, override
 from fedstill.core.errors import InputError
 from fedstill.federation.launch import distillation, use_plugins
 
 
 def sources(
-    runs: Sequence[Path], file: Path | None, model: str | None, call: str | None, which: str
+    runs: Sequence[Path], file: Path | None, models: Sequence[str], call: str | None, which: str
 ) -> list[dict[str, Any]]:
     """The teachers as an experiment names them: runs, or one of the user's own."""
     own = file is not None or call is not None
@@ -21,13 +22,17 @@ def sources(
         raise InputError("name the teacher: a run with --teacher, or your own with --teacher-file or --teacher-call")
     if runs and own:
         raise InputError("teachers are either runs (--teacher) or one of your own (--teacher-file, --teacher-call)")
-    if model is not None and file is None:
-        raise InputError("--teacher-model says what model --teacher-file holds: give both")
+    if own and (len(models) > 1 or (models and file is None)):
+        raise InputError(
+            "--teacher-model says what one --teacher-file holds, or which of a --teacher's models is meant"
+        )
     if own and which != "last":
         raise InputError("--teacher-checkpoint chooses one of a run's models: give --teacher")
     if runs:
-        return [{"run": str(run), "which": which} for run in runs]
-    return [{"file": None if file is None else str(file), "model": model, "call": call}]
+        return [
+            {"run": str(run), "which": which, "model": model} for run, model in paired(runs, models, "--teacher-model")
+        ]
+    return [{"file": None if file is None else str(file), "model": next(iter(models), None), "call": call}]
 
 
 def assemble(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedstill.cli.runs import paired
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, share, size
@@ -21,6 +22,7 @@ def export(
     file: Path,
     which: str,
     client: int | None,
+    architecture: str | None,
     int8: bool,
     data_root: Path | None,
     plugins: Sequence[Path],
@@ -28,7 +30,7 @@ def export(
 ) -> None:
     use_plugins(plugins)
     with one_thread():
-        outcome = export_run(Subject(Run(run), which, client, data_root), file, int8)
+        outcome = export_run(Subject(Run(run), which, client, data_root, architecture), file, int8)
     if as_json:
         print_json(_as_dict(run, outcome))
         return
@@ -52,18 +54,20 @@ def export(
 def latency(
     runs: Sequence[Path],
     which: str,
+    architectures: Sequence[str],
     passes: int,
     seconds: float,
     data_root: Path | None,
     plugins: Sequence[Path],
     as_json: bool,
 ) -> None:
-    if not 1 <= len(runs) <= 9:
-        raise InputError(f"name one to nine runs, not {len(runs)}")
+    chosen = paired(runs, architectures, "--architecture")
+    if not 1 <= len(chosen) <= 9:
+        raise InputError(f"name one to nine runs, not {len(chosen)}")
     if passes < 1 or seconds <= 0:
         raise InputError(f"measuring takes at least one pass and some time, not {passes} and {seconds:g} s")
     use_plugins(plugins)
-    subjects = [Subject(Run(run), which, None, data_root) for run in runs]
+    subjects = [Subject(Run(run), which, None, data_root, architecture) for run, architecture in chosen]
     measured = measure(subjects, Protocol(passes=passes, seconds=seconds))
     compared = ratios(*measured) if len(measured) == 2 else None
     if as_json:

@@ -20,5 +20,11 @@ Model = Annotated[str | None, typer.Option(help="Model, by name.")]
 Cut = Annotated[str | None, typer.Option("--partition", help="Partition, e.g. iid or dirichlet:alpha=0.1.")]
 Clients = Annotated[int | None, typer.Option(help="How many clients.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.")]
+Query = Annotated[
+    list[str] | None, typer.Option(help="Classes that a client asks the others for, e.g. 3:7,8; repeatable.")
+]
 Experiment = Annotated[str, typer.Argument(help="A method, a recipe, or a recipe file.", metavar="METHOD_OR_RECIPE")]
+Architecture = Annotated[
+    str | None, typer.Option(help="Where clients have different models, which by name; else the first.")
+]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]

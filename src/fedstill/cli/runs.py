@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedstill.cli.experiments import show_result
 from fedstill.cli.screen import console, print_json, sparkline, table
+from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
 from fedstill.data.single import read_input
 from fedstill.federation.launch import use_plugins
@@ -55,6 +56,7 @@ def predict(
     files: Sequence[Path],
     which: str,
     client: int | None,
+    architecture: str | None,
     device: str,
     plugins: Sequence[Path],
     as_json: bool,
@@ -64,7 +66,7 @@ def predict(
     run = Run(path)
     task = run.task
     inputs = [read_input(file, task.shape) for file in files]
-    model = run.model(which, client).to(device)
+    model = run.model(which, client, architecture).to(device)
     probabilities = torch.cat([task.predict(model, one.unsqueeze(0).to(device)) for one in inputs])
     if probabilities.ndim == 3:
         _tell_parts(path, files, task.classes, inputs, probabilities.argmax(dim=2), as_json)
@@ -107,6 +109,20 @@ def _tell_parts(
         if number
     ]
     table("", ("file", "part", "points", "share"), rows, right=(2, 3))
+
+
+def paired(runs: Sequence[Path], architectures: Sequence[str], option: str) -> list[tuple[Path, str | None]]:
+    """Each run with the architecture that is meant: one for all, one each, or of a single run as many as are named.
+
+    >>> [(run.name, model) for run, model in paired([Path("a"), Path("b")], ["cnn"], "--architecture")]
+    [('a', 'cnn'), ('b', 'cnn')]
+    """
+    names: Sequence[str | None] = architectures or [None]
+    if len(names) == 1 or len(runs) == 1:
+        return [(run, name) for run in runs for name in names]
+    if len(names) != len(runs):
+        raise InputError(f"{option} is given {len(names)} times for {len(runs)} runs: give it once, or once for each")
+    return list(zip(runs, names, strict=True))
 
 
 def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:

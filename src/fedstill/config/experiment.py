@@ -12,6 +12,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, f
 from pydantic_core.core_schema import ValidationInfo
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.queries import Queries
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
@@ -76,7 +77,9 @@ class TeacherSource(Settings):
     run: str | None = Field(None, description="a run's folder")
     file: str | None = Field(None, description="weights, as safetensors")
     call: str | None = Field(None, description="module:function that makes a torch module")
-    model: str | None = Field(None, description="by name, for a file of weights")
+    model: str | None = Field(
+        None, description="by name, for a file of weights; of a run with several, which, and left out the first"
+    )
     which: Which = Field("last", description="which of a run's models")
     sha256: str | None = Field(None, description="of its weights; found out when it is loaded")
 
@@ -111,6 +114,7 @@ class Experiment(Settings):
     privacy: Choice = Field(default_factory=lambda: choose("privacy", "none"))
     objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
     teachers: tuple[TeacherSource, ...] = ()
+    queries: Queries | None = Field(None, description="who asks the federation for which classes")
     clients: int = Field(10, ge=1, le=10_000_000)
     rounds: int = Field(10, ge=1, le=1_000_000)
     seed: int = Field(0, ge=0, lt=2**63)
@@ -155,7 +159,7 @@ class Experiment(Settings):
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
         unused = {"evaluation"} if self.evaluation == "central" else set()
-        unused |= set() if self.models else {"models"}
+        unused |= {name for name in ("models", "queries") if not getattr(self, name)}
         facts = {
             "experiment": {
                 # What came later counts only where it is used, so that runs from before are found.

@@ -84,6 +84,25 @@ class Subset:
         return Subset(self.data.unlabelled(), self.rows)
 
 
+class Told:
+    """Samples with what was said of each, as a column `said` beside them."""
+
+    def __init__(self, data: Dataset, said: Tensor) -> None:
+        self.data, self.said = data, said
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, rows: Tensor) -> Batch:
+        return {**self.data.batch(rows), "said": self.said[rows]}
+
+    def labels(self) -> Tensor | None:
+        return self.data.labels()
+
+    def unlabelled(self) -> Told:
+        return Told(self.data.unlabelled(), self.said)
+
+
 @dataclass(frozen=True)
 class Proxy:
     """Samples that clients and server share, with a digest by which they know that they do."""

@@ -42,6 +42,20 @@ class Trained:
     terms: Mapping[str, float]
 
 
+def together(parts: Sequence[Trained]) -> Trained:
+    """Several stretches of training as one.
+
+    >>> together([Trained(1, {"loss": 4.0}), Trained(3, {"loss": 2.0})])
+    Trained(steps=4, terms={'loss': 2.5})
+    """
+    if len(parts) == 1:
+        return parts[0]
+    steps = sum(part.steps for part in parts)
+    names = dict.fromkeys(name for part in parts for name in part.terms)
+    sums = {name: sum(part.terms.get(name, 0.0) * part.steps for part in parts) for name in names}
+    return Trained(steps, {name: total / max(steps, 1) for name, total in sums.items()})
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Which epochs to run, with what batches; or how many steps, wherever in an epoch they end."""

@@ -21,6 +21,7 @@ from fedstill.core.training import Training
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 Shape = tuple[int, ...]
 
@@ -139,6 +140,7 @@ class Exchange(ABC):
 
     name: str
     egress: Sequence[Egress] = ()
+    least: int | None = None  # replies it cannot do without; None: as many as the experiment says
     update: str = "model/"  # what `norm_limit` measures of a reply: the tensors below this name, against the request's
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
@@ -234,6 +236,10 @@ class Method(Exchange):
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         """A client's own model from the server's state and its own; None: it has none (yet)."""
         return None
+
+    def assemble(self, architecture: str, personal: Tensors) -> nn.Module:
+        """What `personalise` gave, as something that can be asked."""
+        return self.task.build(architecture, personal)
 
 
 class Engine(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +27,7 @@ class Subject:
     which: str = "last"
     client: int | None = None
     data_root: Path | None = None
+    architecture: str | None = None  # where clients have different ones; None: the first
 
     def __post_init__(self) -> None:
         name = self.task.architectures[0]
@@ -35,13 +36,14 @@ class Subject:
         self.run.result  # noqa: B018 (asking for it refuses a run that is not finished)
         self.model  # noqa: B018 (a model that is not there is refused here)
 
-    @property
+    @cached_property
     def task(self) -> Classification:
-        return self.run.task
+        """The run's task, of all its architectures with this model's alone."""
+        return replace(self.run.task, architectures=(self.run.architecture(self.architecture, self.client),))
 
     @cached_property
     def model(self) -> nn.Module:
-        return self.run.model(self.which, self.client).eval()
+        return self.run.model(self.which, self.client, self.architecture).eval()
 
     @cached_property
     def test_data(self) -> Dataset:

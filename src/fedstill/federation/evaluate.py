@@ -43,7 +43,7 @@ class CentralEvaluator:
     task: Task
     test: Dataset
     validation: Dataset | None
-    class_shares: Callable[[int], Tensor]  # a client's own mix of classes
+    class_counts: Callable[[int], Tensor]  # a client's own samples of each class
 
     def __call__(self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore) -> Evaluation:
         models = method.models(server)
@@ -95,10 +95,10 @@ class CentralEvaluator:
             state = method.personalise(server, store.load(client))
             if state is None:
                 continue
-            model = self.task.build(profiles[client].architecture, state)
+            model = method.assemble(profiles[client].architecture, state)
             scores = self.task.score([model], self.test)
             every.append(self.task.summarise(scores))
-            own.append(_own_accuracy(scores["confusion"], self.class_shares(client)))
+            own.append(_own_accuracy(scores["confusion"], self.class_counts(client)))
         return spread_of(every, own)
 
 
@@ -135,9 +135,9 @@ def models_finite(models: Mapping[str, Tensors]) -> bool:
     return all(all_finite(tensor) for state in models.values() for tensor in state.values())
 
 
-def _own_accuracy(confusion: Tensor, shares: Tensor) -> float:
+def _own_accuracy(confusion: Tensor, counts: Tensor) -> float:
     """Accuracy on test data mixed as the client's own: recall per class, weighted by the client's class shares."""
     rows = confusion.sum(dim=1)
     recall = confusion.diagonal().double() / rows.clamp(min=1)
-    weights = shares.double() * (rows > 0)
+    weights = (counts / counts.sum().clamp(min=1)).double() * (rows > 0)
     return float((recall * weights).sum() / weights.sum()) if weights.sum() > 0 else float(torch.nan)

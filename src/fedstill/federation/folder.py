@@ -6,6 +6,7 @@ checkpoint.safetensors what the run has reached (and `checkpoint-previous`, the 
 clients/               state of clients that have any
 model-last, -best, -selected.safetensors
 predictions.json       what those models say of every test sample
+answers.json           where clients have queries: what became of them
 result.json            once the run is finished
 timing.json            times, apart from everything that can be compared byte for byte
 """
@@ -78,6 +79,13 @@ class RunFolder:
     def save_predictions(self, truth: list[int] | None, said: dict[str, list[int] | None]) -> None:
         content = json.dumps({"labels": truth, **said}) + "\n"
         write_atomically(self.path / "predictions.json", content.encode())
+
+    def answers(self) -> dict[str, dict[str, Any]]:
+        """What became of clients' queries, by client; empty where nobody asked."""
+        return read_json(self.path / "answers.json") or {}
+
+    def save_answers(self, found: dict[str, dict[str, Any]]) -> None:
+        write_atomically(self.path / "answers.json", (json.dumps(found) + "\n").encode())
 
     def timing(self) -> dict[str, Any]:
         return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}

@@ -64,7 +64,8 @@ def distill(
 ) -> Run:
     """Distil one teacher, or several, into a student; `settings` are those of `run`.
 
-    A teacher is the folder of a run, or a mapping: `{"file": "w.safetensors", "model": "cnn"}`, or
+    A teacher is the folder of a run, or a mapping: `{"run": FOLDER, "model": "cnn"}` for one of a run's several models,
+    `{"file": "w.safetensors", "model": "cnn"}`, or
     `{"call": "my_module:make_teacher"}`, with `file` where the function does not load its weights itself. Data, unless
     given, is that of the first teacher's run.
     """

@@ -119,8 +119,9 @@ class Federation:
             turn = self._turn(progress.round, exchange.name)
             server = exchange.prepare(server, turn)
             replies = yield from self._ask(exchange, server, cohort, turn, store, outcome)
-            if len(replies) < self.min_replies:
-                outcome.skipped = f"{len(replies)} of {len(cohort)} replies, and {self.min_replies} are needed"
+            least = self.min_replies if exchange.least is None else exchange.least
+            if len(replies) < least:
+                outcome.skipped = f"{len(replies)} of {len(cohort)} replies, and {least} are needed"
                 outcome.heard.clear()
                 store.discard()
                 return replace(progress, round=progress.round + 1), outcome

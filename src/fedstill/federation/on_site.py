@@ -62,7 +62,7 @@ class SiteScores(Exchange):
                 scores |= under(f"{VALIDATION}{architecture}/", kept)
         if self.method.personal:
             state = self.method.personalise(under(_MODEL, request.part(_SERVER)), client.state)
-            own = [] if state is None else [client.task.build(client.profile.architecture, state)]
+            own = [] if state is None else [self.method.assemble(client.profile.architecture, state)]
             scores |= under(OWN, dict(client.task.score(own, client.test)))
             client.meter.add(len(client.test) * len(own))
         return Message(scores)

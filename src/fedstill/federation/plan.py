@@ -15,6 +15,7 @@ from fedstill.core.dataset import Dataset, Subset
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Method, Profile
+from fedstill.core.queries import Queries
 from fedstill.core.streams import Streams
 from fedstill.data.augment import Augmentation
 from fedstill.data.bundle import Bundle
@@ -29,7 +30,7 @@ from fedstill.federation.evaluate import CentralEvaluator
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.proxy import proxy_data, shared_proxy
 from fedstill.federation.teachers import Staff
-from fedstill.methods import Attack, Distillation, Privacy, methods
+from fedstill.methods import Attack, Distillation, PeerMethod, Privacy, methods
 from fedstill.models import models
 from fedstill.participation import Policy
 from fedstill.tasks.classification import Classification
@@ -122,11 +123,10 @@ def make_plan(
     if on_site:
         check_on_site(experiment, method)
 
-    def class_shares(client: int) -> Tensor:
+    def class_counts(client: int) -> Tensor:
         if labels is None:
-            return torch.zeros(len(bundle.classes))
-        counts = torch.bincount(labels[shards.rows(client)].flatten(), minlength=len(bundle.classes))
-        return counts / counts.sum().clamp(min=1)
+            return torch.zeros(len(bundle.classes), dtype=torch.int64)
+        return torch.bincount(labels[shards.rows(client)].flatten(), minlength=len(bundle.classes))
 
     share = experiment.validation if on_site else 0.0
     sizes = shards.sizes().tolist()
@@ -146,7 +146,7 @@ def make_plan(
         ),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
         if on_site
-        else CentralEvaluator(task, bundle.test, validation, class_shares),
+        else CentralEvaluator(task, bundle.test, validation, class_counts),
         streams,
         staff.examine(experiment, teachers, task, bundle, train),
         staff.ceiling(experiment, method, task, train) if isinstance(method, Distillation) else None,
@@ -222,6 +222,10 @@ def make_method(
         method.taught(objectives[experiment.objective.name](experiment.objective.settings), teachers)
     elif teachers or experiment.objective is not None:
         raise InputError(f"{experiment.method.name} has no use for teachers or an objective: use `fedstill distill`")
+    if experiment.queries is not None:
+        experiment.queries.check(experiment.clients, task.classes)
+    if isinstance(method, PeerMethod):
+        method.asks(experiment.queries or Queries())
     policy, privacy, attack = (
         getattr(experiment, section).settings for section in ("participation", "privacy", "attack")
     )
@@ -240,9 +244,7 @@ def make_method(
     if experiment.privacy.name != "none" and experiment.norm_limit is not None:
         raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
-    method = attack.around(method, experiment.clients, streams)
-    method.check()
-    return method
+    return attack.around(method, experiment.clients, streams)
 
 
 def chosen_policy(experiment: Experiment) -> Policy:
@@ -301,3 +303,4 @@ def check_needs(method: Method, experiment: Experiment, labelled: bool) -> None:
             f"{experiment.method.name} needs {' and '.join(missing)}, which {experiment.data}"
             f" with {', '.join(method.task.architectures)} does not have"
         )
+    method.check()

@@ -9,7 +9,6 @@ from torch import nn
 
 from fedstill.config import Experiment
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import candidates
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.folder import MODELS, RunFolder
@@ -92,32 +91,43 @@ class Run:
 
         Where clients have different architectures there is one of each, and the first unless one is named.
         """
-        known = self.task.architectures
-        architecture = architecture or known[0]
-        if architecture not in known:
-            raise InputError(f"the run {self.path} has no {architecture}: {did_you_mean(architecture, known)}")
+        architecture = self.architecture(architecture, client)
         if client is not None and which != "last":
             raise InputError(f"a client's own model is kept of the last round only: leave --which {which} out")
         if client is not None:
-            state = self._personal(client)
-            return self.task.build(self.experiment.architectures[client], state)
+            return self._personal(client, architecture)
         if which not in MODELS:
             raise InputError(f"unknown model {which!r}: {did_you_mean(which, MODELS)}")
         if not self._folder.model_path(which).is_file():
             raise InputError(f"the run {self.path} has no {which} model: {self._why_not(which)}")
         return self.task.build(architecture, self._folder.load_models(which)[architecture])
 
-    def _personal(self, client: int) -> Tensors:
+    def architecture(self, name: str | None = None, client: int | None = None) -> str:
+        """Which of the run's architectures is meant: a client's own, or the one named, or the first."""
+        each, known = self.experiment.architectures, self.task.architectures
+        if name is not None and name not in known:
+            raise InputError(f"the run {self.path} has no {name}: {did_you_mean(name, known)}")
+        if client is None:
+            return name or known[0]
+        if not 0 <= client < len(each):
+            raise InputError(f"there is no client {client}: clients are 0 to {len(each) - 1}")
+        if name not in (None, each[client]):
+            raise InputError(f"client {client} of the run {self.path} has a {each[client]}, and no {name}")
+        return each[client]
+
+    def answers(self) -> dict[str, dict[str, Any]]:
+        """What became of clients' queries, by client: class counts, classes asked for, recalls; empty without any."""
+        return self._folder.answers()
+
+    def _personal(self, client: int, architecture: str) -> nn.Module:
         store = ClientStore.of(self.path, self.experiment.clients)
-        if not 0 <= client < self.experiment.clients:
-            raise InputError(f"there is no client {client}: clients are 0 to {self.experiment.clients - 1}")
         kind = methods[self.experiment.method.name]
         method = kind(self.experiment.method.settings, self.task, self.experiment.training)
         found, _ = candidates(self.path)
         state = method.personalise(found[0].server if found else {}, store.load(client))
         if state is None:
             raise InputError(f"client {client} has no model of its own in {self.path}")
-        return state
+        return method.assemble(architecture, state)
 
     def _why_not(self, which: str) -> str:
         if not self.finished:

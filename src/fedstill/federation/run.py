@@ -19,6 +19,7 @@ from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.task import Tensors
 from fedstill.federation import checkpoint
+from fedstill.federation.answers import answers
 from fedstill.federation.checkpoint import Leader, Progress
 from fedstill.federation.clients import ClientStore, SiteStore, Store
 from fedstill.federation.evaluate import CentralEvaluator, Evaluation
@@ -214,6 +215,19 @@ class Attempt:
             if models
         }
         self.folder.save_predictions(evaluator.truth(), said)
+        if self.plan.experiment.queries is not None and isinstance(evaluator, CentralEvaluator):
+            assert isinstance(self.store, ClientStore)
+            self.folder.save_answers(
+                answers(
+                    evaluator,
+                    self.plan.method,
+                    progress.server,
+                    self.plan.profiles,
+                    self.store,
+                    self.plan.experiment.queries,
+                    self.plan.streams,
+                )
+            )
         personal = self.store if self.plan.method.personal else None
         write_json(
             self.folder.path / "result.json",

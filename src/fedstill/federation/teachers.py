@@ -132,8 +132,9 @@ def _from_run(source: TeacherSource, bundle: Bundle) -> Teacher:
             f"the teacher {name} knows {theirs} classes of {run.experiment.data}, and the student is to learn"
             f" {ours} of {bundle.name}: they must be the same classes in the same order"
         )
+    architecture = run.architecture(source.model)
     try:
-        return Teacher(name, str(run.experiment.model), run.model(source.which))
+        return Teacher(name, architecture, run.model(source.which, architecture=architecture))
     except InputError as error:
         if run.finished and source.which == "best":  # there is none because no round's model was finite
             raise UnusableError(str(error)) from None

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Batch
+from fedstill.core.dataset import Batch, Dataset
 from fedstill.core.egress import Egress
-from fedstill.core.fit import Correct, Learner, Loss, Schedule, Trained, fit, task_loss
+from fedstill.core.fit import Correct, Learner, Loss, Schedule, Trained, fit, task_loss, together
 from fedstill.core.kinds import PARAMETERS
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Abstain, Client, Method, Shape, Turn
@@ -46,31 +46,40 @@ def train(
     shared: Callable[[Batch], Mapping[str, Tensor]] | None = None,
     streams: Streams | None = None,
     moments: str = "optimiser/",
+    data: Dataset | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Trained:
     """Local training of one model; a client that could not take a step abstains.
 
     `correct` changes the gradient before each step; `streams` and `moments` set a second model of the same client
-    apart from the first.
+    apart from the first; `data` stands for the client's own; `stop` is asked after every epoch whether that was all.
     """
     streams = streams or client.streams
     optimiser = training.make_optimiser(model.parameters())
     if training.keep_optimiser:
         optimiser.load(part(client.state, moments))
     optimiser.rate = training.rate_in(turn.round, turn.rounds)
-    schedule = Schedule(range(training.epochs), training.batch, training.clip)
-    learner = Learner(model, loss, optimiser, streams, correct)
-    (trained,) = fit(
-        [learner],
-        client.task,
-        client.data,
-        schedule,
-        streams,
-        client.meter,
-        shared=shared,
-        augment=client.task.augment,
-    )
+    learner, data = Learner(model, loss, optimiser, streams, correct), data or client.data
+    every = range(training.epochs)
+    parts = [every] if stop is None else [range(epoch, epoch + 1) for epoch in every]
+    done: list[Trained] = []
+    for epochs in parts:
+        schedule = Schedule(epochs, training.batch, training.clip)
+        done += fit(
+            [learner],
+            client.task,
+            data,
+            schedule,
+            streams,
+            client.meter,
+            shared=shared,
+            augment=client.task.augment,
+        )
+        if stop is not None and stop():
+            break
+    trained = together(done)
     if trained.steps == 0:
-        raise Abstain(f"no step: {len(client.data)} sample(s) make no batch of at least two")
+        raise Abstain(f"no step: {len(data)} sample(s) make no batch of at least two")
     if training.keep_optimiser:
         client.state = {**client.state, **under(moments, optimiser.moments())}
     return trained

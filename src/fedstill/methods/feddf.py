@@ -27,7 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedstill.core.dataset import Subset
+from fedstill.core.dataset import Subset, Told
 from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.kinds import PARAMETERS, average, state_of
@@ -58,7 +58,6 @@ from fedstill.methods.shared_samples import (
     LogitSettings,
     ProxySettings,
     StepSettings,
-    Told,
     named_proxy,
     on_logits,
     towards,
@@ -109,6 +108,7 @@ class FedDF(LogitMethod):
         return named_proxy(self.settings.proxy)
 
     def check(self) -> None:
+        super().check()
         self.objective()
 
     def objective(self) -> Objective:

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedstill.core.dataset import Told
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Profile, Reply, Shape, Turn
@@ -33,7 +34,6 @@ from fedstill.methods.shared_samples import (
     LogitSettings,
     ProxySettings,
     StepSettings,
-    Told,
     named_proxy,
     on_logits,
     towards,
@@ -73,8 +73,9 @@ class FedMD(LogitMethod):
         fresh = Streams(turn.streams.seed).at("client", client.profile.id, "model", architecture)
         model = client.task.build(architecture, own or None, None if own else fresh)
         if CONSENSUS in request:
+            streams = client.streams.at("digest")
             proxy, objective = Told(samples, request[CONSENSUS].float()), on_logits("vanilla", settings.temperature)
-            towards(model, client.task, proxy, objective, settings, settings.steps, client.streams, client.meter)
+            towards(model, client.task, proxy, objective, settings, settings.steps, streams, client.meter)
         trained = train(client, model, self.training, turn)
         client.state = {**client.state, **under(MODEL, state_of(model))}
         return Message({LOGITS: self.said(client, model, samples), **work_report(trained)})

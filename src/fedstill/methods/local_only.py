@@ -1,20 +1,36 @@
 """Local-only training: what each client can do without a federation.
 
-Every client starts from the same model and trains on its own data; no weights leave it.
+Every client starts from the same model and trains on its own data; no weights leave it. With `patience` it keeps a
+share of its data apart and stops when its accuracy on that has not risen for so many epochs; the best model is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
+from pydantic import Field
 
-from fedstill.core.kinds import state_of
+from fedstill.core.dataset import Dataset, Subset
+from fedstill.core.egress import Egress
+from fedstill.core.fit import Trained
+from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Method, Profile, Reply, Shape, Turn
+from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.methods.base import WORK_EGRESS, methods, train, work_expected, work_report
+from fedstill.data.parts import shape_kinds
+from fedstill.data.splits import split_validation
+from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expected, work_report
+
+
+class LocalSettings(Settings):
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs without a better accuracy on the share held out; none: never"
+    )
+    hold_out: float = Field(0.1, gt=0, lt=1, description="share of a client's data that is held out for that")
 
 
 @methods.register("local-only")
@@ -22,9 +38,11 @@ class LocalOnly(Method):
     """Every client trains alone; nothing but metrics leaves it."""
 
     name = "train"
-    egress = WORK_EGRESS
+    egress: Sequence[Egress] = WORK_EGRESS
     needs = frozenset({"labels"})
     personal = True
+    Options: ClassVar[type[Settings]] = LocalSettings
+    settings: LocalSettings
 
     def start(self, streams: Streams) -> Tensors:
         return {
@@ -38,14 +56,35 @@ class LocalOnly(Method):
 
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
         first_contact = who.since is None
-        return Message(under("model/", part(state, f"start/{who.architecture}/")) if first_contact else {})
+        return Message(under(MODEL, part(state, f"start/{who.architecture}/")) if first_contact else {})
 
     def reply(self, client: Client, request: Message, turn: Turn) -> Message:
-        own = part(client.state, "model/") or request.part("model/")
-        model = client.task.build(client.profile.architecture, own)
-        trained = train(client, model, self.training, turn)
-        client.state = {**client.state, **under("model/", state_of(model))}
-        return Message(work_report(trained))
+        own = part(client.state, MODEL) or request.part(MODEL)
+        return Message(work_report(self.trained(client, own, turn)))
+
+    def trained(self, client: Client, start: Tensors, turn: Turn) -> Trained:
+        """Train from there on the client's own data; the model is then in the client's state."""
+        model = client.task.build(client.profile.architecture, start)
+        data, apart = self.held_out(client) if self.holds_out else (client.data, None)
+        if self.settings.patience is None or apart is None:
+            trained = train(client, model, self.training, turn, data=data)
+        else:
+            best = Best(client, model, apart, self.settings.patience)
+            trained = train(client, model, self.training, turn, data=data, stop=best.stop)
+            load_state(model, best.state)
+        client.state = {**client.state, **under(MODEL, state_of(model))}
+        return trained
+
+    @property
+    def holds_out(self) -> bool:
+        return self.settings.patience is not None
+
+    def held_out(self, client: Client) -> tuple[Dataset, Dataset]:
+        """What a client trains on, and what it keeps apart; the same however often it is asked in a round."""
+        rows, apart = split_validation(
+            shape_kinds(client.data), self.settings.hold_out, client.streams.at("hold-out"), may_be_empty=True
+        )
+        return Subset(client.data, rows), Subset(client.data, apart)
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return work_expected(self.task.terms)
@@ -54,4 +93,26 @@ class LocalOnly(Method):
         return state
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
-        return part(state, "model/") or None
+        return part(state, MODEL) or None
+
+
+class Best:
+    """The best model so far by accuracy on data apart; of equals the first. Without such data, the last."""
+
+    def __init__(self, client: Client, model: torch.nn.Module, apart: Dataset, patience: int) -> None:
+        self.client, self.model, self.apart, self.patience = client, model, apart, patience
+        self.accuracy, self.waited = -1.0, 0
+        self.state: Tensors = state_of(model)
+
+    def stop(self) -> bool:
+        """Asked after each epoch: whether none has been better for too long."""
+        accuracy = 0.0
+        if len(self.apart):
+            scores = self.client.task.score([self.model], self.apart)
+            accuracy = float(self.client.task.summarise(scores)["accuracy"])
+            self.client.meter.add(len(self.apart))
+            self.model.train()
+        self.waited += 1
+        if accuracy > self.accuracy or not len(self.apart):
+            self.accuracy, self.waited, self.state = accuracy, 0, state_of(self.model)
+        return self.waited >= self.patience

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedstill.core.dataset import Batch, Dataset, Proxy, Subset, every_row
+from fedstill.core.dataset import Batch, Dataset, Proxy, Subset, Told, every_row
 from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.fit import Learner, Schedule, Terms, fit
@@ -23,6 +23,7 @@ from fedstill.distillation import Objective, objectives
 from fedstill.distillation.labels import under_labels
 from fedstill.methods.base import LOGITS
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.segmentation import Segmentation
 
 SELECTED, PROXY = "selected", "proxy"
 PRECISIONS = {"half": torch.float16, "full": torch.float32}
@@ -59,6 +60,13 @@ class LogitMethod(Method):
     task: Classification
     settings: LogitSettings
     proxy: Proxy
+
+    def check(self) -> None:
+        if isinstance(self.task, Segmentation):
+            raise InputError(
+                "what is said of shared samples is said of whole ones, and these models label points: choose data with"
+                " one label for each sample"
+            )
 
     def provide(self, proxy: Proxy) -> None:
         self.proxy = proxy
@@ -108,25 +116,6 @@ class LogitMethod(Method):
         for weight, reply in zip(weights, replies, strict=True):
             total += weight * reply.message[LOGITS].double()
         return (total / sum(weights)).float()
-
-
-class Told:
-    """Samples with what was said of each, as a column beside them."""
-
-    def __init__(self, data: Dataset, said: Tensor) -> None:
-        self.data, self.said = data, said
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def batch(self, rows: Tensor) -> Batch:
-        return {**self.data.batch(rows), "said": self.said[rows]}
-
-    def labels(self) -> Tensor | None:
-        return None
-
-    def unlabelled(self) -> Told:
-        return self
 
 
 def towards(

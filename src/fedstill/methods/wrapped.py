@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import nn
 
 from fedstill.core.dataset import Proxy
 from fedstill.core.message import Message
@@ -22,7 +23,7 @@ class WrappedExchange(Exchange):
     """An exchange that does what the inner one does; a wrapper overrides the step it changes."""
 
     def __init__(self, inner: Exchange) -> None:
-        self.inner, self.name, self.egress = inner, inner.name, inner.egress
+        self.inner, self.name, self.egress, self.least = inner, inner.name, inner.egress, inner.least
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
         return self.inner.prepare(state, turn)
@@ -89,3 +90,6 @@ class Wrapped(WrappedExchange, Method):
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         return self.inner.personalise(server, state)
+
+    def assemble(self, architecture: str, personal: Tensors) -> nn.Module:
+        return self.inner.assemble(architecture, personal)

@@ -1,0 +1,246 @@
+"""One client of a finished run asks the others for classes: who knows them, what is learnt, and what it costs.
+
+The run's clients must have models of their own (local-only, ditto, ...). Nothing of that run is changed: the client's
+new model becomes a run by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.config import Experiment
+from fedstill.config.experiment import choose
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.files import disk_trouble, writable_folder
+from fedstill.core.kinds import state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Client, Turn
+from fedstill.core.queries import Answered, recalls
+from fedstill.core.task import Tensors
+from fedstill.federation.folder import RunFolder, digest_of, pack_models, write_json
+from fedstill.federation.plan import Simulation, make_plan
+from fedstill.federation.result import Run
+from fedstill.federation.run import described, one_thread, run_digest
+from fedstill.methods import QKT, PeerMethod, methods
+from fedstill.methods.base import MODEL
+from fedstill.methods.peers import QUERY
+from fedstill.models.classifier import Classifier
+
+
+@dataclass
+class Asked:
+    """What came of a query. `probed` and `held` are tables of clients and classes: what each model says of noise, and
+    what share of each class its client really has."""
+
+    run: Run
+    plan: Simulation
+    client: int
+    fate: Answered
+    probed: Tensor
+    held: Tensor
+    teachers: tuple[int, ...]
+    before: Classifier
+    model: Classifier
+    epochs: list[tuple[str, int, float]] = field(default_factory=list)  # phase, epochs done, average accuracy
+    traffic: dict[str, int] = field(default_factory=dict)  # bytes that the client sends and is sent
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.plan.task.classes
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.teachers)
+
+    def precision_and_recall(self, threshold: float) -> tuple[float, float]:
+        """Of what the probe takes to be known, how much is; and of what is known, how much it finds."""
+        said, true = self.probed >= threshold, self.held > 0
+        both = float((said & true).sum())
+        return both / max(float(said.sum()), 1.0), both / max(float(true.sum()), 1.0)
+
+
+def ask(
+    run: Run,
+    client: int,
+    classes: Sequence[str | int],
+    settings: dict[str, Any] | None = None,
+    method: str = "qkt",
+    data_root: Path | None = None,
+    watch: bool = True,
+) -> Asked:
+    """Let a client of a run ask the others for classes, by number or name, and learn what they know."""
+    plan = _plan(run, data_root)
+    if not 0 <= client < len(plan.profiles):
+        raise InputError(f"there is no client {client} in {run.path}: clients are 0 to {len(plan.profiles) - 1}")
+    wanted = tuple(sorted({_class(name, plan.task.classes) for name in classes}))
+    with one_thread():
+        return _asked(run, plan, client, wanted, _method(method, settings or {}, plan), watch)
+
+
+def _asked(run: Run, plan: Simulation, client: int, wanted: tuple[int, ...], method: QKT, watch: bool) -> Asked:
+    models = {who.id: run.model(client=who.id) for who in plan.profiles}
+    before, model = models[client], run.model(client=client)
+    if not isinstance(model, Classifier) or not isinstance(before, Classifier):
+        raise InputError("classes can be asked for where each sample has one")
+    counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
+    student = _client(plan, client, state_of(before), wanted)
+    probed = torch.stack([method.probed(student, number, one) for number, one in models.items()])
+    peers = {number: one for number, one in models.items() if number != client}
+    teachers = method.teachers(student, peers, list(wanted))
+    known = tuple(number for number, one in peers.items() if any(one is teacher for teacher in teachers))
+    recalled = _recalls(plan, before)
+    fate = Answered(recalled, recalled, counts[client], wanted)
+    asked = Asked(run, plan, client, fate, probed, counts / counts.sum(dim=1, keepdim=True), known, before, before)
+    asked.settings = {"name": _name(method), **method.settings.model_dump(mode="json")}
+    if not known:
+        return asked
+    if watch:
+        asked.epochs.append(("before", 0, fate.accuracy(recalled)))
+        method.watch = lambda phase, epoch, now: asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
+    method.learn(student, peers, _turn(plan))
+    learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
+    assert isinstance(learnt, Classifier)
+    asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts[client], wanted)
+    sizes = {number: Message(state_of(one)).nbytes for number, one in models.items()}
+    asked.traffic = {"up": sizes[client], "down": sum(size for number, size in sizes.items() if number != client)}
+    return asked
+
+
+def keep(asked: Asked, out: Path) -> Run:
+    """The client's new model as a run, to be shown, exported and used like any other."""
+    plan, experiment = asked.plan, _experiment(asked)
+    models: dict[str, Tensors] = {plan.profiles[asked.client].architecture: state_of(asked.model)}
+    packed, facts = pack_models(models), json.dumps(experiment.model_dump(mode="json"), sort_keys=True)
+    identity = blake2b(f"{facts} {asked.run.sha256} {digest_of(packed)}".encode(), digest_size=8).hexdigest()
+    folder = RunFolder(
+        writable_folder(out)
+        / plan.folder_name.replace(plan.experiment.method.name, "query", 1).replace(plan.identity, identity)
+    )
+    scores = plan.task.summarise(plan.task.score([asked.model], plan.bundle.test))
+    metrics = asked.fate.metrics()
+    try:
+        folder.create({**described(plan), "identity": identity, "experiment": experiment.model_dump(mode="json")})
+        folder.save_models("last", packed)
+        write_json(folder.path / "result.json", _result(asked, experiment, dict(scores), metrics, models, packed))
+    except OSError as error:
+        raise disk_trouble(folder.path, error) from error
+    return Run(folder.path)
+
+
+def _experiment(asked: Asked) -> Experiment:
+    given = asked.run.experiment.model_dump(mode="json")
+    wanted = {asked.client: asked.fate.query}
+    return Experiment.model_validate({**given, "method": asked.settings, "rounds": 1, "queries": {"by_hand": wanted}})
+
+
+def _result(
+    asked: Asked,
+    experiment: Experiment,
+    scores: dict[str, float],
+    metrics: dict[str, float],
+    models: dict[str, Tensors],
+    packed: bytes,
+) -> dict[str, Any]:
+    return {
+        "method": experiment.method.name,
+        "data": experiment.data,
+        "model": next(iter(models)),
+        "partition": experiment.partition.name,
+        "clients": experiment.clients,
+        "seed": experiment.seed,
+        "rounds": 1,
+        "accuracy": {"last": scores["accuracy"]},
+        "class_accuracy": {"last": scores["class_accuracy"]},
+        "round_of": {"last": 0},
+        "shares": f"model of client {asked.client}",
+        "also": {},
+        "personal": {},
+        "facts": metrics,
+        "teachers": [],
+        "ceiling": None,
+        "bytes": asked.traffic,
+        "lost": 0,
+        "skipped": 0,
+        "finite": scores.get("non_finite", 0.0) == 0.0,
+        "sha256": run_digest(models, None),
+        "model_last": digest_of(packed),
+        "query": {
+            "run": str(asked.run.path),
+            "client": asked.client,
+            "classes": list(asked.fate.query),
+            "teachers": list(asked.teachers),
+            "before": asked.fate.before.tolist(),
+            "after": asked.fate.after.tolist(),
+            "epochs": asked.epochs,
+        },
+    }
+
+
+def _plan(run: Run, data_root: Path | None) -> Simulation:
+    if not methods[run.experiment.method.name].personal:
+        raise InputError(
+            f"the clients of {run.path} have no models of their own: ask in a run of local-only, ditto or another"
+            " method that gives them some"
+        )
+    if not run.finished:
+        raise InputError(f"the run {run.path} is not finished: run the same command again to go on")
+    plan = make_plan(run.experiment, data_root)
+    if plan.fingerprint != run.config["fingerprint"]:
+        raise InputError(f"{run.experiment.data} is not the data that {run.path} was trained on")
+    return plan
+
+
+def _method(name: str, settings: dict[str, Any], plan: Simulation) -> QKT:
+    kind = methods[name]
+    if not (issubclass(kind, QKT) and getattr(kind.Options.model_validate({}), "first_phase", "student") == "student"):
+        raise InputError(f"{name} does not answer one client's query: choose qkt, qkt-light or naive-kd")
+    method = kind(choose("method", {"name": name, **settings}).settings, plan.task, plan.experiment.training)
+    if getattr(method.settings, "first_phase", "student") != "student":
+        raise InputError("one client asks: set first_phase to student")
+    method.check()
+    return method
+
+
+def _client(plan: Simulation, number: int, model: dict[str, Tensor], wanted: tuple[int, ...]) -> Client:
+    flags = torch.zeros(len(plan.task.classes), dtype=torch.bool)
+    flags[list(wanted)] = True
+    return plan.clients(plan.profiles[number], {**under(MODEL, model), QUERY: flags}, _turn(plan))
+
+
+def _turn(plan: Simulation) -> Turn:
+    """As the first transfer of a run would have it."""
+    return Turn(0, 1, len(plan.profiles), "transfer", plan.streams.at("round", 0, "transfer"))
+
+
+def _counts(plan: Simulation, client: int) -> Tensor:
+    labels = plan.clients.data.labels()
+    assert labels is not None
+    return torch.bincount(labels[plan.clients.shards.rows(client)], minlength=len(plan.task.classes))
+
+
+def _recalls(plan: Simulation, model: nn.Module) -> Tensor:
+    return recalls(plan.task.score([model], plan.bundle.test)["confusion"])
+
+
+def _class(name: str | int, classes: Sequence[str]) -> int:
+    """A class by number, or by name."""
+    if name in classes:
+        return list(classes).index(str(name))
+    if str(name).isdecimal() and int(name) < len(classes):
+        return int(name)
+    raise InputError(
+        f"there is no class {name!r}: {did_you_mean(str(name), classes)}; or give a number from 0 to {len(classes) - 1}"
+    )
+
+
+def _name(method: PeerMethod) -> str:
+    return next(name for name in methods.names() if methods[name] is type(method))

@@ -1,0 +1,101 @@
+"""FedAvg, fine-tuned by every client for itself.
+
+Named FT-FedAvg, a baseline of personalisation, in *Query-based Knowledge Transfer for Heterogeneous Learning
+Environments*, Alballa et al., 2025, https://arxiv.org/abs/2504.09205, appendix A.2; studied in *Salvaging Federated
+Learning by Local Adaptation*, Yu et al., 2020, https://arxiv.org/abs/2002.04758
+
+    w    as in FedAvg, for the rounds that are asked for
+    v_i <- local training from w, for `tuning_epochs`       (one round more; each client i of its cohort)
+
+v_i never leaves its client, and nothing is merged in that round: the shared model is FedAvg's, to the bit. Its rate is
+the last shared round's. A client outside that round's cohort has no model of its own and uses the shared one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+
+from fedstill.core.kinds import state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.task import Tensors
+from fedstill.core.training import Training
+from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expected, work_report
+from fedstill.methods.fedavg import FedAvg, FedAvgSettings
+
+PERSONAL = "personal/"
+ROUNDS = "rounds"  # how many are played: exchanges are chosen by state and round alone
+
+
+class FineTunedSettings(FedAvgSettings):
+    tuning_epochs: int | None = Field(
+        None, ge=1, description="epochs of each client's own training at the end; none: twice those of a round"
+    )
+
+
+@methods.register("fine-tuned")
+class FineTuned(FedAvg):
+    """FedAvg, then one round in which every client trains the shared model for itself and keeps it."""
+
+    Options = FineTunedSettings
+    settings: FineTunedSettings
+    personal = True
+
+    def rounds(self, given: int) -> int:
+        return given + 1
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        """In the last round there is nothing but tuning; of a federation that never merged anything, nobody is."""
+        last = ROUNDS in server and round == int(server[ROUNDS]) - 1
+        return (Tuning(self),) if last else super().exchanges(server, round)
+
+    def every_exchange(self) -> Sequence[Exchange]:
+        return (*super().exchanges({}, 0), Tuning(self))
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        return super().reply(client, request, _shared(turn))
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        return {**super().merge(state, replies, _shared(turn)), ROUNDS: torch.tensor(turn.rounds)}
+
+    def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
+        return part(state, PERSONAL) or None
+
+    @property
+    def tuning(self) -> Training:
+        epochs = self.settings.tuning_epochs or 2 * self.training.epochs
+        return self.training.model_copy(update={"epochs": epochs})
+
+
+class Tuning(Exchange):
+    """The last round: a client is sent the shared model, trains it, and keeps it to itself."""
+
+    name = "tune"
+    egress = WORK_EGRESS
+
+    def __init__(self, method: FineTuned) -> None:
+        self.method = method
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        return Message(under(MODEL, part(state, MODEL)))
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        model = client.task.build(client.profile.architecture, request.part(MODEL))
+        trained = train(client, model, self.method.tuning, replace(_shared(turn), round=turn.round - 1))
+        client.state = {**client.state, **under(PERSONAL, state_of(model))}
+        return Message(work_report(trained))
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return work_expected(self.method.task.terms)
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        return state
+
+
+def _shared(turn: Turn) -> Turn:
+    """As FedAvg sees it, whose rounds are one fewer: its rate must not know of the round that follows."""
+    return replace(turn, rounds=turn.rounds - 1)

@@ -1,0 +1,160 @@
+"""One round between peers: everybody offers the model it trained alone, and learns from what the others offer.
+
+    offer     client --its model--> server                 (it trains alone first, where it has not done so yet)
+    transfer  client <--the others' models-- server        then it learns from them, in its own way
+
+The server passes models on and keeps none: they leave its state with the end of the round. Architectures may differ.
+What a client was before the transfer stays in its state, to compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.fit import Trained
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.queries import Queries, recalls
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, same_as, work_expected, work_report
+from fedstill.methods.local_only import LocalOnly
+from fedstill.models.classifier import Classifier
+from fedstill.tasks.classification import Classification
+
+BEFORE = "before/"  # where a client's state keeps the model it had before the transfer
+PEERS = "peer/"  # peer/ID/...: where the server's state and a request keep what is offered
+ARCHITECTURE, SAMPLES, QUERY = "architecture", "samples", "query"
+OFFER_EGRESS = tuple(
+    Egress(line.name, line.kind, f"{line.why}, which other clients are given", "peers") for line in MODEL_EGRESS
+)
+
+
+class PeerMethod(LocalOnly):
+    """Clients learn once from each other's models, by asking for classes."""
+
+    name = "train"  # as in local-only, whose bits an offered model has
+    egress: Sequence[Egress] = (*OFFER_EGRESS, *WORK_EGRESS)
+    task: Classification
+    queries: Queries = Queries()
+    terms: ClassVar[Sequence[str]] = ()  # the loss terms of what is learnt in the transfer
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 1}
+
+    def asks(self, queries: Queries) -> None:
+        """Who asks for what; said once, before the run."""
+        self.queries = queries
+
+    def check(self) -> None:
+        for architecture in self.task.architectures:
+            if not isinstance(self.task.build(architecture), Classifier):
+                raise InputError(f"classes can be asked for where each sample has one, not with {architecture}")
+
+    @property
+    def holds_out(self) -> bool:
+        return super().holds_out or self.queries.below is not None
+
+    def learn(self, client: Client, peers: Mapping[int, nn.Module], turn: Turn) -> Trained:
+        """Learn from the others' models, where a method does; whatever the client then has is in its state."""
+        return Trained(0, {})
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return (self, Transfer(self))
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        trained = Trained(0, {})
+        if not part(client.state, MODEL):
+            trained = self.trained(client, request.part(MODEL), turn)
+            client.state = {**client.state, QUERY: self.query(client)}
+        return Message({**under(MODEL, part(client.state, MODEL)), **work_report(trained, self.task.terms)})
+
+    def query(self, client: Client) -> Tensor:
+        """What this client asks for, one flag a class."""
+        classes = len(self.task.classes)
+        labels = client.data.labels()
+        assert labels is not None
+        if self.queries.below is not None and not self.queries.by_hand:
+            model = client.task.build(client.profile.architecture, part(client.state, MODEL))
+            _, apart = self.held_out(client)
+            client.meter.add(len(apart))
+            return recalls(client.task.score([model], apart)["confusion"]) < self.queries.below
+        counts = torch.bincount(labels, minlength=classes)
+        asked = torch.zeros(classes, dtype=torch.bool)
+        asked[list(self.queries.of(client.profile.id, counts, Streams(client.streams.seed)))] = True
+        return asked
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        model = same_as(under(MODEL, part(state, f"start/{who.architecture}/")))
+        return {**model, **work_expected(self.task.terms)}
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        names = self.task.architectures
+        offered: dict[str, Tensor] = {}
+        for reply in replies:
+            facts = {
+                ARCHITECTURE: torch.tensor(names.index(reply.profile.architecture)),
+                SAMPLES: torch.tensor(reply.profile.samples),
+            }
+            offered |= under(f"{PEERS}{reply.profile.id}/", {**reply.message.part(MODEL), **facts})
+        return {**state, **offered}
+
+
+class Transfer(Exchange):
+    """The way back: a client is given what the others offered, and learns."""
+
+    name = "transfer"
+    egress = WORK_EGRESS
+
+    def __init__(self, method: PeerMethod) -> None:
+        self.method = method
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        own = f"{PEERS}{who.id}/"
+        return Message(
+            {name: tensor for name, tensor in state.items() if name.startswith(PEERS) and not name.startswith(own)}
+        )
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        own = own_model(client)
+        peers = built(client.task, request.part(PEERS))
+        client.state = {**client.state, **under(BEFORE, own)}
+        return Message(work_report(self.method.learn(client, peers, turn), self.method.terms))
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return work_expected(self.method.terms)
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        return {name: tensor for name, tensor in state.items() if not name.startswith(PEERS)}
+
+
+def own_model(client: Client) -> Tensors:
+    """What this client trained alone; who is asked to learn before it has done so (a rehearsal) abstains."""
+    model = part(client.state, MODEL)
+    if not model:
+        raise Abstain("it has trained no model yet")
+    return model
+
+
+def offering(state: Tensors) -> list[int]:
+    """Whose models are offered."""
+    return numbers(part(state, PEERS))
+
+
+def numbers(offered: Mapping[str, Tensor]) -> list[int]:
+    return sorted({int(name.partition("/")[0]) for name in offered})
+
+
+def built(task: Task, offered: Mapping[str, Tensor]) -> dict[int, nn.Module]:
+    """The models that are offered, by client."""
+    peers = {}
+    for number in numbers(offered):
+        state = part(offered, f"{number}/")
+        architecture = task.architectures[int(state.pop(ARCHITECTURE))]
+        state.pop(SAMPLES)
+        peers[number] = task.build(architecture, state)
+    return peers
