@@ -55,7 +55,7 @@ def test_predict(call: Call, mixed: fedstill.Run, words: tuple[str, ...], name: 
 @pytest.mark.parametrize(("words", "name"), [((), "mlp"), (("--architecture", "cnn"), "cnn")], ids=["first", "named"])
 def test_export(call: Call, mixed: fedstill.Run, words: tuple[str, ...], name: str) -> None:
     """The file says whose model it holds, and says of inputs what that model says."""
-    from fedstill.export.program import read_pt2
+    from fedstill.models.portable.program import read_pt2
 
     answer(call, "export", str(mixed.path), "student.pt2", *words)
     program, about = read_pt2(Path("student.pt2").read_bytes())
@@ -67,7 +67,7 @@ def test_export(call: Call, mixed: fedstill.Run, words: tuple[str, ...], name: s
 
 
 def test_a_clients_own_model_is_of_its_architecture(call: Call, personal: fedstill.Run) -> None:
-    from fedstill.export.program import read_pt2
+    from fedstill.models.portable.program import read_pt2
 
     answer(call, "export", str(personal.path), "own.pt2", "--client", "2")
     _, about = read_pt2(Path("own.pt2").read_bytes())

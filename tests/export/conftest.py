@@ -13,11 +13,11 @@ from torch import nn
 
 import fedstill
 from fedstill.core.streams import Streams
-from fedstill.export.extra import missing
 from fedstill.export.files import describe
-from fedstill.export.onnx_file import onnx_bytes
 from fedstill.federation.result import Run
 from fedstill.models import build_model, models
+from fedstill.models.portable.extra import missing
+from fedstill.models.portable.onnx_file import onnx_bytes
 from fedstill.tasks.classification import Classification
 
 CLASSES = ("a", "b", "c", "d", "é")

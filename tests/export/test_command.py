@@ -13,9 +13,9 @@ import fedstill
 from fedstill.cli import exporting
 from fedstill.core.errors import InputError
 from fedstill.export.command import export_run
-from fedstill.export.onnx_file import OnnxModel
 from fedstill.export.subject import Subject, bytes_of, parameters_of
 from fedstill.federation.result import Run
+from fedstill.models.portable.onnx_file import OnnxModel
 
 
 def test_a_run_becomes_a_file(needs_onnx: None, digits_run: Run, tmp_path: Path) -> None:

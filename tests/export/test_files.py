@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from fedstill.core.errors import InputError, RunError
 from fedstill.data.catalogue import load
 from fedstill.export import export_onnx, export_pt2, files
-from fedstill.export.onnx_file import OnnxModel
-from fedstill.export.program import read_pt2
 from fedstill.export.quantise import quantised
 from fedstill.models import models
 from fedstill.models.classifier import Classifier
+from fedstill.models.portable.onnx_file import OnnxModel
+from fedstill.models.portable.program import read_pt2
 from fedstill.tasks.classification import Classification
 
 # Larger or deeper forms of models that are tested each time: exporting all of them takes minutes.
@@ -207,6 +207,8 @@ def test_models_that_are_of_no_use_are_refused(make_task: MakeTask, make_trained
 def test_a_missing_extra_is_named(
     make_task: MakeTask, make_trained: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstill.export.extra.find_spec", lambda name: None if name == "onnxscript" else object())
+    monkeypatch.setattr(
+        "fedstill.models.portable.extra.find_spec", lambda name: None if name == "onnxscript" else object()
+    )
     with pytest.raises(InputError, match=r"need onnxscript: install them with pip install 'fedstill\[export\]'"):
         export_onnx(make_trained("mlp"), make_task("mlp"), tmp_path / "model.onnx")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedstill.export.geometry import between, farthest, nearest, take, within
-from fedstill.export.portable import PortablePointNet, PortablePointNet2, folded, portable
 from fedstill.models import build_model, models
 from fedstill.models.kernels import ball_query, farthest_points, group, plain
 from fedstill.models.kernels.ops import squared
 from fedstill.models.neighbours import nearest as nearest_compiled
 from fedstill.models.pointnet import PointNet
+from fedstill.models.portable.geometry import between, farthest, nearest, take, within
+from fedstill.models.portable.written_out import PortablePointNet, PortablePointNet2, folded, portable
 from fedstill.tasks.classification import Classification
 
 CLOUDS = {

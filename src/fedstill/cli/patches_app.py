@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli.options import Json, Root
+from fedstill.cli.options import Json, Plugin, Root
 
 patches_app = typer.Typer(help="Patches of one shared image or cloud, to distil on.", no_args_is_help=True)
 
@@ -65,3 +65,23 @@ def patches_show(
         )
         return
     console.print(f"drawn in {out}; pool {pool.fingerprint()[:16]}…", highlight=False, soft_wrap=True)
+
+
+@patches_app.command(name="embed")
+def patches_embed(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Runs' folders: early, late, or of different experiments.", metavar="RUN...")
+    ],
+    out: Annotated[Path, typer.Option(help="The picture (.png).")] = Path("embedding.png"),
+    patches: Annotated[bool, typer.Option("--patches", help="Draw the patches themselves at their places.")] = False,
+    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
+    client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the maps.")] = 0,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Map the shared samples that runs' models choose, by what they make of them: coloured by predicted class."""
+    from fedstill.cli import embedding
+
+    embedding.embed(runs, out, patches, which, client, seed, data_root, plugin or [], json)

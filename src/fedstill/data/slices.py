@@ -17,6 +17,7 @@ from torch import Tensor
 from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle, Source
+from fedstill.data.parts import shape_kinds
 
 _PART = re.compile(r"(.+)\[([^\[\]]*)\]")
 _BOUNDS = re.compile(r"(?:(\d+(?:\.\d+)?)%)?:(?:(\d+(?:\.\d+)?)%)?")
@@ -37,9 +38,8 @@ class Slice:
         return replace(bundle, name=name, train=_taken(bundle.train, rows))
 
     def rows(self, data: Dataset) -> Tensor:
-        """The rows of this part, ascending; where samples have no label each, all are of one class."""
-        labels = data.labels()
-        kinds = labels if labels is not None and labels.ndim == 1 else torch.zeros(len(data), dtype=torch.int64)
+        """The rows of this part, ascending; where nothing says what kind each sample is of, all are of one."""
+        kinds = torch.zeros(len(data), dtype=torch.int64) if data.labels() is None else shape_kinds(data)
         parts = []
         for kind in kinds.unique().tolist():
             rows = torch.nonzero(kinds == kind).flatten()

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstill.core.errors import InputError
-from fedstill.export.extra import need_extra
 from fedstill.export.files import SAMPLES, Exported, checked_onnx, destination, export_onnx, export_pt2, put
-from fedstill.export.onnx_file import OnnxModel
 from fedstill.export.quantise import quantised
 from fedstill.export.subject import Subject
+from fedstill.models.portable.extra import need_extra
+from fedstill.models.portable.onnx_file import OnnxModel
 
 _AT_ONCE = 16
 

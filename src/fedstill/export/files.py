@@ -14,9 +14,9 @@ from fedstill._version import __version__
 from fedstill.core.errors import FedstillError, InputError, RunError
 from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.streams import Streams
-from fedstill.export.extra import need_extra
-from fedstill.export.onnx_file import OPSET, OnnxModel, onnx_bytes
-from fedstill.export.program import INPUT, OUTPUTS, pt2_bytes, read_pt2
+from fedstill.models.portable.extra import need_extra
+from fedstill.models.portable.onnx_file import OPSET, OnnxModel, onnx_bytes
+from fedstill.models.portable.program import INPUT, OUTPUTS, pt2_bytes, read_pt2
 from fedstill.tasks.classification import Classification
 
 TOLERANCE = 1e-4

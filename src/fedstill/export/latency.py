@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedstill.export.extra import missing
 from fedstill.export.files import describe
-from fedstill.export.onnx_file import OnnxModel, onnx_bytes
 from fedstill.export.subject import Subject, bytes_of, parameters_of
+from fedstill.models.portable.extra import missing
+from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
 
 Pass = Callable[[], object]
 SEED_BATCH = 24  # the evaluation batch of the paper on which the seed's figure is taken

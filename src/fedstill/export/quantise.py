@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedstill.export.extra import hushed, package
-from fedstill.export.onnx_file import with_metadata
+from fedstill.models.portable.extra import hushed, package
+from fedstill.models.portable.onnx_file import with_metadata
 
 
 def quantised(data: bytes) -> bytes:

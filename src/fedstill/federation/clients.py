@@ -36,13 +36,15 @@ class SimulatedClients:
     test: tuple[Dataset, Shards] | None = None  # cut in the same way, where models are evaluated on site
     share: float = 0.0  # of each shard that is kept to select a round by, where that is done on site
     proxy: Proxy | None = None  # samples that everybody has
+    shown: Dataset | None = None  # the run's validation data, where clients are to see what could be gained
 
     def __call__(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
         shard = Subset(self.data, self.shards.rows(profile.id))
         data, validation = parted(shard, self.share, turn.streams.seed, profile.id)
         test = None if self.test is None else Subset(self.test[0], self.test[1].rows(profile.id))
         streams = turn.streams.at("client", profile.id)
-        return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=validation)
+        kept = self.shown if validation is None else validation
+        return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=kept)
 
 
 def parted(shard: Dataset, share: float, seed: int, client: int) -> tuple[Dataset, Dataset | None]:

@@ -128,6 +128,9 @@ def make_plan(
             return torch.zeros(len(bundle.classes), dtype=torch.int64)
         return torch.bincount(labels[shards.rows(client)].flatten(), minlength=len(bundle.classes))
 
+    shown = validation if getattr(method.settings, "tune", False) else None
+    if getattr(method.settings, "tune", False) and shown is None:
+        raise InputError("tune needs samples that clients do not have: set validation=0.1, and evaluation=central")
     share = experiment.validation if on_site else 0.0
     sizes = shards.sizes().tolist()
     if share:
@@ -142,7 +145,7 @@ def make_plan(
         chosen_policy(experiment),
         [Profile(client, sizes[client], model) for client, model in enumerate(experiment.architectures)],
         SimulatedClients(
-            task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None, share, shared
+            task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None, share, shared, shown
         ),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
         if on_site

@@ -19,7 +19,7 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Exchange, Turn
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, methods, work_report
-from fedstill.methods.peers import BEFORE, PEERS, PeerMethod, Transfer, built, own_model
+from fedstill.methods.peers import BEFORE, PEERS, PeerMethod, PeerSettings, Transfer, built, own_model
 from fedstill.methods.vote import Vote
 
 MEMBERS = "member/"  # member/ID/...: where a client's state keeps the models that it was given
@@ -28,6 +28,8 @@ MEMBERS = "member/"  # member/ID/...: where a client's state keeps the models th
 @methods.register("ensemble")
 class Ensemble(PeerMethod):
     """Every client asks its own model and all that its peers offer, and takes the mean of what they say."""
+
+    Options = PeerSettings
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return (self, Gathering(self))

@@ -10,9 +10,11 @@ What a client was before the transfer stays in its state, to compare with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedstill.core.egress import Egress
@@ -22,18 +24,30 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
 from fedstill.core.queries import Queries, recalls
 from fedstill.core.streams import Streams
-from fedstill.core.task import Task, Tensors
+from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, same_as, work_expected, work_report
-from fedstill.methods.local_only import LocalOnly
+from fedstill.methods.local_only import LocalOnly, LocalSettings
 from fedstill.models.classifier import Classifier
+from fedstill.models.portable.extra import need_extra
+from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.segmentation import Segmentation
 
 BEFORE = "before/"  # where a client's state keeps the model it had before the transfer
 PEERS = "peer/"  # peer/ID/...: where the server's state and a request keep what is offered
-ARCHITECTURE, SAMPLES, QUERY = "architecture", "samples", "query"
-OFFER_EGRESS = tuple(
-    Egress(line.name, line.kind, f"{line.why}, which other clients are given", "peers") for line in MODEL_EGRESS
+ARCHITECTURE, SAMPLES, QUERY, PROGRAM = "architecture", "samples", "query", "program"
+OFFER_EGRESS = (
+    *(Egress(line.name, line.kind, f"{line.why}, which other clients are given", "peers") for line in MODEL_EGRESS),
+    Egress(PROGRAM, "parameters", "instead of them, the model as a program, which other clients are given", "peers"),
 )
+
+
+class PeerSettings(LocalSettings):
+    teachers: Literal["weights", "program"] = Field(
+        "weights",
+        description="how a model goes to the others: its weights; or as an ONNX program, which they can run whatever it"
+        " is, and which needs pip install 'fedstill[export]'",
+    )
 
 
 class PeerMethod(LocalOnly):
@@ -51,9 +65,17 @@ class PeerMethod(LocalOnly):
         self.queries = queries
 
     def check(self) -> None:
+        if self.as_program:
+            need_extra()
         for architecture in self.task.architectures:
-            if not isinstance(self.task.build(architecture), Classifier):
+            of_samples = isinstance(self.task.build(architecture), Classifier)
+            if not of_samples or isinstance(self.task, Segmentation):
                 raise InputError(f"classes can be asked for where each sample has one, not with {architecture}")
+
+    @property
+    def as_program(self) -> bool:
+        """Whether models are offered as programs."""
+        return isinstance(self.settings, PeerSettings) and self.settings.teachers == "program"
 
     @property
     def holds_out(self) -> bool:
@@ -71,7 +93,16 @@ class PeerMethod(LocalOnly):
         if not part(client.state, MODEL):
             trained = self.trained(client, request.part(MODEL), turn)
             client.state = {**client.state, QUERY: self.query(client)}
-        return Message({**under(MODEL, part(client.state, MODEL)), **work_report(trained, self.task.terms)})
+        return Message({**self.offered(client), **work_report(trained, self.task.terms)})
+
+    def offered(self, client: Client) -> Tensors:
+        """A client's model, as the others are given it."""
+        state = part(client.state, MODEL)
+        if not self.as_program:
+            return under(MODEL, state)
+        model = client.task.build(client.profile.architecture, state).eval()
+        program = np.frombuffer(onnx_bytes(model, client.task.shape, {}), np.uint8)
+        return {PROGRAM: torch.from_numpy(program.copy())}
 
     def query(self, client: Client) -> Tensor:
         """What this client asks for, one flag a class."""
@@ -90,6 +121,8 @@ class PeerMethod(LocalOnly):
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         model = same_as(under(MODEL, part(state, f"start/{who.architecture}/")))
+        if self.as_program:
+            model = {PROGRAM: ((-1,), torch.uint8)}
         return {**model, **work_expected(self.task.terms)}
 
     def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
@@ -100,7 +133,8 @@ class PeerMethod(LocalOnly):
                 ARCHITECTURE: torch.tensor(names.index(reply.profile.architecture)),
                 SAMPLES: torch.tensor(reply.profile.samples),
             }
-            offered |= under(f"{PEERS}{reply.profile.id}/", {**reply.message.part(MODEL), **facts})
+            model = {PROGRAM: reply.message[PROGRAM]} if PROGRAM in reply.message else reply.message.part(MODEL)
+            offered |= under(f"{PEERS}{reply.profile.id}/", {**model, **facts})
         return {**state, **offered}
 
 
@@ -121,7 +155,7 @@ class Transfer(Exchange):
 
     def reply(self, client: Client, request: Message, turn: Turn) -> Message:
         own = own_model(client)
-        peers = built(client.task, request.part(PEERS))
+        peers = built(self.method.task, request.part(PEERS))
         client.state = {**client.state, **under(BEFORE, own)}
         return Message(work_report(self.method.learn(client, peers, turn), self.method.terms))
 
@@ -149,12 +183,24 @@ def numbers(offered: Mapping[str, Tensor]) -> list[int]:
     return sorted({int(name.partition("/")[0]) for name in offered})
 
 
-def built(task: Task, offered: Mapping[str, Tensor]) -> dict[int, nn.Module]:
+def built(task: Classification, offered: Mapping[str, Tensor]) -> dict[int, nn.Module]:
     """The models that are offered, by client."""
     peers = {}
     for number in numbers(offered):
         state = part(offered, f"{number}/")
         architecture = task.architectures[int(state.pop(ARCHITECTURE))]
         state.pop(SAMPLES)
-        peers[number] = task.build(architecture, state)
+        model = programmed(task, state[PROGRAM]) if PROGRAM in state else task.build(architecture, state)
+        if model is not None:
+            peers[number] = model
     return peers
+
+
+def programmed(task: Classification, program: Tensor) -> nn.Module | None:
+    """A peer's program as a model; None if it does not run, or not on such samples: then it has nothing to teach."""
+    try:
+        model = OnnxModel(program.numpy().tobytes())
+        said, _ = model(torch.zeros(2, *task.shape))
+    except Exception:  # whatever onnxruntime makes of bytes from outside
+        return None
+    return model if said.shape == (2, len(task.classes)) and bool(said.isfinite().all()) else None

@@ -16,20 +16,21 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedstill.core.errors import InputError
 from fedstill.core.fit import Trained, together
-from fedstill.core.kinds import state_of
+from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Client, Turn
+from fedstill.core.queries import Answered, recalls
 from fedstill.core.streams import Streams
 from fedstill.core.training import Training
 from fedstill.distillation.query import TERMS, Watch, class_mask, knows, learn, probe, query_loss, refine
 from fedstill.methods.base import MODEL, methods
-from fedstill.methods.local_only import LocalSettings
-from fedstill.methods.peers import QUERY, PeerMethod
+from fedstill.methods.peers import QUERY, PeerMethod, PeerSettings
 from fedstill.models.classifier import Classifier
 
 
-class TransferSettings(LocalSettings):
+class TransferSettings(PeerSettings):
     """How much and from whom is learnt."""
 
     transfer_epochs: int = Field(25, ge=1, description="of the whole model on the client's data")
@@ -46,6 +47,11 @@ class QKTSettings(TransferSettings):
     refine: bool = Field(True, description="put the head back to what it was, and let it learn once more by itself")
     head_epochs: int | None = Field(None, ge=1, description="of the head by itself; none: as many as of the whole")
     frozen: float = Field(0.0, ge=0, le=1, description="share of the head's weights, the most important, that stay")
+    tune: bool = Field(
+        False,
+        description="stop each phase after the epoch that is best on the run's validation share. No client has such"
+        " samples of what it asks for: it shows what could be gained, in simulations only",
+    )
 
 
 @methods.register("qkt")
@@ -94,20 +100,24 @@ class QKT(PeerMethod):
         query: list[int],
     ) -> Trained:
         """The whole model learns from those who know."""
-        settings, streams = self.settings, client.streams.at("whole")
+        settings = self.settings
         loss = query_loss(self.mask_of(client, query, settings.mask), settings.alpha, settings.temperature)
-        return learn(
+        best = self.best(client, query)
+        trained = learn(
             model,
             client.task,
             teachers,
             client.data,
             loss,
             self.for_epochs(settings.transfer_epochs),
-            streams,
+            client.streams.at("whole"),
             client.meter,
             temperature=settings.temperature,
-            watch=self.watch,
+            watch=best or self.watch,
         )
+        if best:
+            load_state(model, best.state)
+        return trained
 
     def second(
         self,
@@ -118,8 +128,9 @@ class QKT(PeerMethod):
         query: list[int],
     ) -> Trained:
         """The head as it was learns by itself."""
-        settings, streams = self.settings, client.streams.at("head")
-        return refine(
+        settings = self.settings
+        best = self.best(client, query)
+        trained = refine(
             model,
             head,
             client.task,
@@ -127,12 +138,18 @@ class QKT(PeerMethod):
             client.data,
             query_loss(self.mask_of(client, query, settings.mask), settings.alpha, settings.temperature),
             self.for_epochs(settings.head_epochs or settings.transfer_epochs),
-            streams,
+            client.streams.at("head"),
             client.meter,
             temperature=settings.temperature,
             frozen=settings.frozen,
-            watch=self.watch,
+            watch=best or self.watch,
         )
+        if best:
+            load_state(model, best.state)
+        return trained
+
+    def best(self, client: Client, query: list[int]) -> BestEpoch | None:
+        return BestEpoch(client, tuple(query)) if self.settings.tune else None
 
     def mask_of(self, client: Client, query: list[int], masks: bool) -> Tensor:
         classes = len(self.task.classes)
@@ -144,6 +161,26 @@ class QKT(PeerMethod):
 
     def for_epochs(self, epochs: int) -> Training:
         return self.training.model_copy(update={"epochs": epochs})
+
+
+class BestEpoch:
+    """The model after the epoch with the best average accuracy on samples that show what could be gained."""
+
+    def __init__(self, client: Client, query: tuple[int, ...]) -> None:
+        labels = client.data.labels()
+        if client.validation is None or labels is None:
+            raise InputError("tune needs a validation share, and there is none here: set validation=0.1")
+        self.client, self.query = client, query
+        self.counts = torch.bincount(labels, minlength=len(client.state[QUERY]))
+        self.accuracy = -1.0
+        self.state: dict[str, Tensor] = {}
+
+    def __call__(self, phase: str, epoch: int, model: nn.Module) -> None:
+        assert self.client.validation is not None
+        found = recalls(self.client.task.score([model], self.client.validation)["confusion"])
+        accuracy = Answered(found, found, self.counts, self.query).accuracy(found)
+        if accuracy > self.accuracy:
+            self.accuracy, self.state = accuracy, state_of(model)
 
 
 class NaiveSettings(QKTSettings):

@@ -93,6 +93,7 @@ class QKTLight(QKT):
             client.streams.at("whole"),
             client.meter,
             temperature=settings.temperature,
+            watch=self.watch,
         )
 
     def plain_loss(self) -> Loss:
@@ -159,7 +160,7 @@ class Volunteer(Exchange):
         return Transfer(self.method).request(state, who, turn) if who.id == largest else None
 
     def reply(self, client: Client, request: Message, turn: Turn) -> Message:
-        peers = built(client.task, request.part(PEERS))
+        peers = built(self.method.task, request.part(PEERS))
         if not peers:
             raise Abstain("nobody else offers a model to learn from")
         model = client.task.build(client.profile.architecture, own_model(client))

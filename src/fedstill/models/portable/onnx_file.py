@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
-from fedstill.export.extra import hushed, package
-from fedstill.export.program import INPUT, OUTPUTS, captured, first_line
+from fedstill.models.portable.extra import hushed, package
+from fedstill.models.portable.program import INPUT, OUTPUTS, captured, first_line
 
 OPSET = 20  # read by onnxruntime 1.18 and later
 

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstill.export.geometry import between, farthest, nearest, take, within
 from fedstill.models.dgcnn import SLOPE, Dgcnn, EdgeConv
 from fedstill.models.kernels.ops import squared
 from fedstill.models.pointnet import PointNet
 from fedstill.models.pointnet2 import PointNet2
 from fedstill.models.pointnet2_levels import SetAbstraction
+from fedstill.models.portable.geometry import between, farthest, nearest, take, within
 from fedstill.models.surgery import duplicate
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
-from fedstill.export.extra import hushed
-from fedstill.export.portable import portable
+from fedstill.models.portable.extra import hushed
+from fedstill.models.portable.written_out import portable
 
 INPUT = "inputs"
 OUTPUTS = ("log_probabilities", "features")

@@ -1,0 +1,111 @@
+"""`fedstill query`: a client of a run asks the others for a class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedstill.cli.screen import console, print_json, sparkline, table
+from fedstill.config.assemble import parse_value
+from fedstill.core.errors import InputError
+from fedstill.core.numbers import share, size
+from fedstill.federation.asking import Asked, ask, keep
+from fedstill.federation.launch import use_plugins
+from fedstill.federation.result import Run
+
+_PEERS = 12  # in the table of who knows what; the figure has all
+
+
+def query(
+    path: Path,
+    client: int,
+    classes: Sequence[str],
+    method: str,
+    set_: Sequence[str],
+    out: Path,
+    html: Path | None,
+    data_root: Path | None,
+    plugins: Sequence[Path],
+    as_json: bool,
+) -> None:
+    use_plugins(plugins)
+    asked = ask(Run(path), client, classes, dict(_setting(text) for text in set_), method, data_root)
+    kept = keep(asked, out) if asked.answered else None
+    if as_json:
+        print_json(_as_dict(asked, kept))
+        return
+    _tell_probe(asked)
+    if kept is None:
+        names = " or ".join(asked.classes[number] for number in asked.fate.query)
+        console.print(f"\nnobody knows {names}: client {client} keeps the model it has", highlight=False)
+        return
+    _tell_change(asked)
+    console.print(f"\n{kept.path}", highlight=False, soft_wrap=True)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise InputError(f"cannot read the setting {text!r}: write key=value, e.g. query_weight=2")
+    return key.strip().removeprefix("method."), parse_value(value.strip())
+
+
+def _tell_probe(asked: Asked) -> None:
+    """Which peers know what is asked for: what their models say of noise, and what their clients really have."""
+    wanted = list(asked.fate.query)
+    order = sorted(range(len(asked.probed)), key=lambda number: -float(asked.probed[number, wanted].max()))
+    rows = [
+        (
+            str(number),
+            *(f"{share(float(asked.probed[number, one]))} ({share(float(asked.held[number, one]))})" for one in wanted),
+            "it asks" if number == asked.client else "teaches" if number in asked.teachers else "",
+        )
+        for number in order[:_PEERS]
+    ]
+    names = [asked.classes[number] for number in wanted]
+    heads = ("client", *(f"{name}: said of noise (its data)" for name in names), "")
+    table("", heads, rows, right=range(1, len(names) + 1))
+    if len(order) > _PEERS:
+        console.print(f"and {len(order) - _PEERS} more clients, who know less", highlight=False)
+
+
+def _tell_change(asked: Asked) -> None:
+    """Before and after, by class and altogether."""
+    fate = asked.fate
+    rows = [
+        (
+            asked.classes[number],
+            "asked for" if number in fate.query else "local" if bool(fate.local[number]) else "",
+            share(float(fate.before[number])),
+            share(float(fate.after[number])),
+            f"{100 * float(fate.after[number] - fate.before[number]):+.1f}",
+        )
+        for number in range(len(asked.classes))
+    ]
+    console.print()
+    table("", ("class", "", "before", "after", "change"), rows, right=(2, 3, 4))
+    metrics = fate.metrics()
+    console.print(
+        f"\naverage accuracy {share(metrics['before'])} → {share(metrics['accuracy'])},"
+        f" gain {100 * metrics['gain']:+.1f}, forgetting {100 * metrics['forgetting']:+.1f} points;"
+        f" traffic ↑{size(asked.traffic['up'])} ↓{size(asked.traffic['down'])}",
+        highlight=False,
+    )
+    curve = [accuracy for _, _, accuracy in asked.epochs]
+    console.print(f"by epoch {sparkline(curve)}", highlight=False)
+
+
+def _as_dict(asked: Asked, kept: Run | None) -> dict[str, Any]:
+    return {
+        "run": None if kept is None else str(kept.path),
+        "client": asked.client,
+        "classes": [asked.classes[number] for number in asked.fate.query],
+        "teachers": list(asked.teachers),
+        "probed": asked.probed.tolist(),
+        "held": asked.held.tolist(),
+        "before": asked.fate.before.tolist(),
+        "after": asked.fate.after.tolist(),
+        "metrics": asked.fate.metrics(),
+        "bytes": asked.traffic,
+    }

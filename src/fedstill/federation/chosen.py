@@ -1,0 +1,121 @@
+"""Which of the shared samples a run's model chooses, and what it makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fedstill.config import BEHAVIOUR
+from fedstill.core.dataset import Subset, every_row
+from fedstill.core.errors import InputError
+from fedstill.core.kinds import state_of
+from fedstill.core.message import under
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.protocols import Turn
+from fedstill.core.streams import Streams
+from fedstill.data.bundle import Kind
+from fedstill.distillation.selection import pool_outputs
+from fedstill.federation.proxy import shared_proxy
+from fedstill.federation.result import Run
+from fedstill.federation.run import one_thread
+from fedstill.methods import methods
+from fedstill.methods.base import MODEL
+from fedstill.methods.feddf import FedDF
+from fedstill.methods.shared_samples import SELECTED, LogitMethod
+from fedstill.tasks.segmentation import Segmentation
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Shared samples as a model sees them: a row of each tensor for each sample."""
+
+    shared: str  # what they are of: patches:china, or a data set's name
+    kind: Kind
+    pool: int  # how many there are to choose from
+    whose: str  # the architecture, where there are several, or the client
+    rounds: int  # that the model has learnt for
+    accuracy: float | None  # of this model on test data; of a client's own nobody keeps it
+    rows: Tensor
+    inputs: Tensor
+    embeddings: Tensor
+    classes: Tensor  # that the model predicts
+
+
+def chosen_by(run: Run, which: str = "last", client: int | None = None, data_root: Path | None = None) -> Chosen:
+    """What a run's model would be asked about if another round followed; so after 3 of 9 rounds the samples of the 4th.
+
+    Where architectures are mixed, the model of the first one chooses, and it is the one that is looked at. Methods
+    whose clients have models of their own, as `fedmd`, have no shared one: there a client's is, on the same samples in
+    every round.
+    """
+    method = _method(run)
+    task, experiment = run.task, run.experiment
+    if isinstance(task, Segmentation):
+        raise InputError(f"the model of {run.path} labels every point: it says no one thing of a sample")
+    model, architecture = run.model(which, client), run.architecture(client=client)
+    kind: Kind = "cloud" if len(task.shape) == 2 else "image"
+    proxy = shared_proxy(method, kind, task.shape, data_root)
+    assert proxy is not None
+    _check_same(run, proxy.digest)
+    played = int(run.result["round_of"][which]) + 1
+    streams = Streams(experiment.seed)
+    with one_thread():
+        if isinstance(method, FedDF):
+            turn = streams.at("round", played, method.name)
+            state = under(f"{MODEL}{architecture}/", state_of(model))
+            rows = method.selected(state, Turn(played, experiment.rounds, experiment.clients, method.name, turn))
+        else:
+            rows = method.start(streams)[SELECTED]
+        samples = Subset(proxy.data, rows)
+        embeddings, logits = pool_outputs(task, model, samples)
+    several = len(task.architectures) > 1
+    return Chosen(
+        shared=str(method.shared_samples()),
+        kind=kind,
+        pool=len(proxy.data),
+        whose=f"client {client}" if client is not None else architecture if several else "",
+        rounds=played,
+        accuracy=None if client is not None else _accuracy(run, played - 1, architecture if several else None),
+        rows=rows,
+        inputs=samples.batch(every_row(samples, len(samples))[0])["inputs"],
+        embeddings=embeddings,
+        classes=logits.argmax(dim=1),
+    )
+
+
+def _method(run: Run) -> LogitMethod:
+    """The run's method, without what was wrapped around it: whoever attacks or clips does not choose samples."""
+    experiment = run.experiment
+    method = methods[experiment.method.name](experiment.method.settings, run.task, experiment.training)
+    if not isinstance(method, LogitMethod):
+        able = [name for name in methods if issubclass(methods[name], LogitMethod)]
+        raise InputError(
+            f"{experiment.method.name}, the method of {run.path}, asks nobody about samples that all have:"
+            f" give a run of one of {', '.join(able)}"
+        )
+    return method
+
+
+def _check_same(run: Run, digest: str) -> None:
+    """Refuse samples that are not the run's: its name holds their digest, and a deployment's fingerprint ends with it.
+
+    Of a run from before settings were added, or of another behaviour, the name cannot be made again, and nothing told.
+    """
+    experiment, known = run.experiment, str(run.config["fingerprint"])
+    as_then = run.config["behaviour"] == BEHAVIOUR and run.config["experiment"] == experiment.model_dump(mode="json")
+    if known.endswith(digest) or not as_then:
+        return
+    if run.config["identity"] != experiment.identity(known + digest, loaded_plugins().values()):
+        raise InputError(
+            f"the shared samples here are not those of {run.path}: the image or data set has changed since, or the run"
+            " had another --plugin"
+        )
+
+
+def _accuracy(run: Run, round: int, architecture: str | None) -> float | None:
+    record = next(record for record in run.journal if record["round"] == round)
+    metrics = record["metrics"] if architecture is None else record["also"].get(architecture, {})
+    value = metrics.get("accuracy")
+    return None if value is None else float(value)
