@@ -58,6 +58,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "qkt-light", **LESSONS, "first_phase": "server", "proxy": "patches:noise:64x64"},
         **ASKED,
     },
+    "ensemble": {"method": "ensemble", **ASKED, "models": {"cnn-bn": 3, "mlp": 2}},
+    "fine-tuned": {"method": {"name": "fine-tuned", "buffers": "recalibrate"}, "rounds": 3},  # and one to tune
+    "clue": {"method": {"name": "clue", "patience": 1, "significant": 0.3}, **ASKED},
+    "pfnm": {"method": {"name": "pfnm", "hidden": 12, "sweeps": 1}, **ASKED},
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "distill": {"method": DISTILL},
     "distill, adapters": {"method": DISTILL, "objective": "feature"},

@@ -24,7 +24,7 @@ LOGITS: dict[str, dict[str, Any]] = {
     "fedmd": {"proxy": "patches:china", **SHORT},
     "single-image": {"patches": {"count": 60}, "selection": {"kmeans": 5, "prune": 0.25}, **SHORT},
 }
-PERSONAL = {"fedbn", "ditto", "local-only", "fedmd"}
+PERSONAL = {name for name in methods if methods[name].personal}
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"method": name} for name in methods.names() if name not in ("centralised", "distill", *LOGITS)},
     **{name: {"method": {"name": name, **settings}} for name, settings in LOGITS.items()},

@@ -9,17 +9,17 @@ from fedstill.core.client import answer
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.message import Message, digest, part, under
 from fedstill.core.protocols import Client, Profile, Reply, Turn
-from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
 from fedstill.methods import FedAvg, LocalOnly
 from fedstill.methods.fedavg import FedAvgSettings
+from fedstill.methods.local_only import LocalSettings
 from fedstill.tasks.classification import Classification
 
 TASK = Classification(("a", "b", "c"), (1, 8, 8), ("cnn-bn",))
 TRAINING = Training(epochs=2, batch=6)
-METHOD = LocalOnly(Settings(), TASK, TRAINING)
+METHOD = LocalOnly(LocalSettings(), TASK, TRAINING)
 WHO = Profile(1, 13, "cnn-bn")
 SERVER = METHOD.start(Streams(0))
 
@@ -120,7 +120,7 @@ def test_the_personal_model_is_the_clients_own() -> None:
 
 def test_every_architecture_in_play_has_its_start() -> None:
     task = Classification(("a", "b"), (1, 8, 8), ("mlp", "cnn"))
-    method = LocalOnly(Settings(), task, TRAINING)
+    method = LocalOnly(LocalSettings(), task, TRAINING)
     server = method.start(Streams(0))
     for architecture in ("mlp", "cnn"):
         request = method.request(server, Profile(0, 5, architecture), turn(0))
@@ -130,7 +130,7 @@ def test_every_architecture_in_play_has_its_start() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_kept_moments_are_part_of_the_clients_state(keep: bool) -> None:
-    method = LocalOnly(Settings(), TASK, Training(epochs=1, batch=6, keep_optimiser=keep))
+    method = LocalOnly(LocalSettings(), TASK, Training(epochs=1, batch=6, keep_optimiser=keep))
     reply = answer(make, method, WHO, method.request(SERVER, WHO, turn(0)), {}, turn(0))
     assert any(name.startswith("optimiser/") for name in reply.state) == keep
     assert not any(name.startswith("optimiser/") for name in method.personalise({}, reply.state))

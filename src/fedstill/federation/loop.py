@@ -191,7 +191,8 @@ class Federation:
         outcome.asked |= set(requests)
         outcome.heard |= {reply.profile.id for reply in accepted}
         outcome.losses.update(_mean_losses(accepted))
-        _stop_if_all_failed(requests, outcome.lost[lost_before:])
+        if exchange.least is None:  # where one is asked for all, its misfortune is no fault of the experiment's
+            _stop_if_all_failed(requests, outcome.lost[lost_before:])
         return accepted
 
 

@@ -31,7 +31,9 @@ def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
     with TemporaryDirectory(prefix="fedstill-") as folder, InProcess() as engine:
         engine.open(plan.clients)
         store = ClientStore(Path(folder) / "clients", clients)
-        federation = Federation(plan.method, plan.policy, engine, plan.profiles, plan.streams, rounds=2)
+        federation = Federation(
+            plan.method, plan.policy, engine, plan.profiles, plan.streams, rounds=plan.method.rounds(2)
+        )
         progress, _ = played(federation.play(federation.begin(store), store), federation.carry)
         store.committed()
         _, outcome = played(federation.play(progress, store), federation.carry)

@@ -23,7 +23,8 @@ class WrappedExchange(Exchange):
     """An exchange that does what the inner one does; a wrapper overrides the step it changes."""
 
     def __init__(self, inner: Exchange) -> None:
-        self.inner, self.name, self.egress, self.least = inner, inner.name, inner.egress, inner.least
+        self.inner, self.name, self.egress = inner, inner.name, inner.egress
+        self.least, self.update = inner.least, inner.update
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
         return self.inner.prepare(state, turn)
