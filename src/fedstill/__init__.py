@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedstill.audit import Audit, audit
     from fedstill.config import Experiment
     from fedstill.core.errors import FedstillError, InputError, RunError
+    from fedstill.federation.asking import ask
     from fedstill.federation.launch import distill, run
     from fedstill.federation.result import Run
     from fedstill.studies.study import Study, study
@@ -26,6 +27,7 @@ _HOMES = {
     "fedstill.audit": ("Audit", "audit"),
     "fedstill.config": ("Experiment",),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
+    "fedstill.federation.asking": ("ask",),
     "fedstill.federation.launch": ("distill", "run"),
     "fedstill.federation.result": ("Run",),
     "fedstill.studies.study": ("Study", "study"),
@@ -40,6 +42,7 @@ __all__ = [
     "RunError",
     "Study",
     "__version__",
+    "ask",
     "audit",
     "distill",
     "run",

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedstill.cli.app import app
+from fedstill.cli.experiments import asked_for
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
 from fedstill.federation.plan import make_plan
 from fedstill.report import command
@@ -27,6 +28,9 @@ EXPERIMENTS: list[dict[str, Any]] = [
     {"method": "fedavg", "clients": 2, "participation": {"name": "everyone", "availability": [0.5, 1.0]}},
     {"method": "fedavg", "clients": 2, "participation": {"name": "random", "number": 1, "availability": [0.5, 1.0]}},
     {"method": "fedavg", "data": "7", "model": "null"},
+    {"method": "qkt", "queries": {}},
+    {"method": {"name": "qkt", "query_weight": 2.0}, "queries": {"classes": "multi", "under": 10}},
+    {"method": "fedavg", "queries": {"by_hand": {3: [7, 8], 0: [1]}}},
     {
         "method": "fedavg",
         "training": {"optimiser": "adamw", "rate": 1e-05, "clip": 1.5, "schedule": "cosine", "batch": 7},
@@ -47,6 +51,9 @@ def parsed(text: str) -> Experiment:
         key = option.removeprefix("--")
         if key == "set":
             settings.append(value)
+        elif key == "query":
+            before = given.get("queries", {"by_hand": {}})["by_hand"]
+            given = overlay(given, {"queries": {"by_hand": {**before, **asked_for([value])}}})
         elif key in ("partition", "participation"):
             given = overlay(given, {key: named_part(value)})
         else:

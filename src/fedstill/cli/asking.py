@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fedstill.core.numbers import share, size
 from fedstill.federation.asking import Asked, ask, keep
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
+from fedstill.report.asked_page import write_asked_page
 
 _PEERS = 12  # in the table of who knows what; the figure has all
 
@@ -41,7 +43,8 @@ def query(
         console.print(f"\nnobody knows {names}: client {client} keeps the model it has", highlight=False)
         return
     _tell_change(asked)
-    console.print(f"\n{kept.path}", highlight=False, soft_wrap=True)
+    page = write_asked_page(asked, html or kept.path / "query.html", " ".join(["fedstill", *sys.argv[1:]]))
+    console.print(f"\n{kept.path}\n{page}", highlight=False, soft_wrap=True)
 
 
 def _setting(text: str) -> tuple[str, Any]:

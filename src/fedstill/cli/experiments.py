@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from fedstill.cli.answered import queries_told, show_answers
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
@@ -33,13 +35,30 @@ class Flags:
     rounds: int | None = None
     seed: int | None = None
     set_: list[str] = field(default_factory=list)
+    query: list[str] = field(default_factory=list)
 
     def layer(self) -> dict[str, Any]:
         plain = {key: getattr(self, key) for key in ("data", "model", "clients", "rounds", "seed")}
         parts = {
             key: named_part(text) for key in ("partition", "participation") if (text := getattr(self, key)) is not None
         }
-        return {**{key: value for key, value in plain.items() if value is not None}, **parts}
+        queries = {"queries": {"by_hand": asked_for(self.query)}} if self.query else {}
+        return {**{key: value for key, value in plain.items() if value is not None}, **parts, **queries}
+
+
+def asked_for(words: Sequence[str]) -> dict[int, list[int]]:
+    """Classes by client, as written on the command line.
+
+    >>> asked_for(["3:7,8", "0:1", "3:2"])
+    {3: [7, 8, 2], 0: [1]}
+    """
+    asked: dict[int, list[int]] = {}
+    for word in words:
+        if re.fullmatch(r"\d+:\d+(,\d+)*", word) is None:
+            raise InputError(f"cannot read the query {word!r}: write client:class,class, e.g. 3:7,8, both by number")
+        client, _, classes = word.partition(":")
+        asked.setdefault(int(client), []).extend(map(int, classes.split(",")))
+    return asked
 
 
 def assemble(name: str, flags: Flags, preset: str | None, variant: str | None, plugins: Sequence[Path]) -> Experiment:
@@ -71,7 +90,7 @@ def run(
     finally:
         display.close()
     if as_json:
-        print_json(done.to_dict())
+        print_json(done.to_dict() | queries_told(done))
     else:
         show_result(done)
 
@@ -110,6 +129,7 @@ def show_result(run: Run) -> None:
         console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}", highlight=False)
         if personal.get("non_finite"):
             console.print(f"[bold]{personal['non_finite']} of them are not finite[/bold]: they count as chance")
+    show_answers(run)
     for name, value in result["facts"].items():
         console.print(f"{name}: {value:.4g}", highlight=False)
     if result["lost"] or result["skipped"]:

@@ -11,8 +11,9 @@ from fedstill.cli.screen import console
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.federation.result import Run
-from fedstill.report import Extras, write_audit_report, write_report
+from fedstill.report import Extras, write_audit_report, write_query_report, write_report
 from fedstill.report.study.gather import gathered
+from fedstill.studies.query_table import has_queries
 from fedstill.studies.results import load_results
 
 
@@ -29,8 +30,10 @@ def report(sources: Sequence[Path], page: Path | None, data: str | None, data_ro
 
 
 def write_study(results: Path, page: Path, data_root: Path | None = None, data: str | None = None) -> Path:
-    """Audit a study's results and write its page."""
+    """Audit a study's results and write its page; of one without students, what became of clients' queries."""
     loaded = load_results(results)
+    if loaded.students is None and has_queries(loaded):
+        return write_query_report(loaded, page, results.parent)
     extras = gathered(loaded, results.parent, data_root) if loaded.students is not None else Extras()
     return write_audit_report(judge(evidence_of(results, data_root, data=data)), page, extras=extras)
 
@@ -45,7 +48,8 @@ def checked_page(page: Path) -> None:
 def _study(sources: Sequence[Path]) -> Path | None:
     """The results to report on, if that is what was named: a file, or a folder that holds one.
 
-    A study without students cannot be audited: of a folder with such results, its runs are reported.
+    A study without students cannot be audited: of a folder with such results its runs are reported, unless clients ask
+    for classes in it.
     """
     if len(sources) != 1:
         return None
@@ -55,9 +59,10 @@ def _study(sources: Sequence[Path]) -> Path | None:
     if (source / "config.json").is_file() or not source.is_dir():
         return None
     found = results_in(source)
-    if found is None or (load_results(found).students is None and _folders([source])):
+    if found is None:
         return None
-    return found
+    loaded = load_results(found)
+    return found if loaded.students is not None or has_queries(loaded) or not _folders([source]) else None
 
 
 def _runs(sources: Sequence[Path]) -> dict[str, Run]:

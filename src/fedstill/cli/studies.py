@@ -14,11 +14,12 @@ from fedstill.config.assemble import parse_value
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import write_atomically
 from fedstill.core.numbers import duration, share
-from fedstill.studies import Results, Study, load_results, make_table
+from fedstill.studies import Results, Study, Table, load_results, make_table
 from fedstill.studies.agenda import Job
 from fedstill.studies.crew import check_executor, crew_size
 from fedstill.studies.grid import called
 from fedstill.studies.ledger import Ledger
+from fedstill.studies.query_table import has_queries, query_table, query_tables
 from fedstill.studies.results import Labels
 from fedstill.studies.table import check_metric
 from fedstill.studies.tally import Tally
@@ -27,7 +28,10 @@ from fedstill.studies.worker import Outcome
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a study should leave behind: tables of which metrics, and files."""
+    """What a study should leave behind: tables of which metrics, and files.
+
+    Without a metric it is accuracy; of clients' queries there is a table of their own, with or without others.
+    """
 
     metrics: Sequence[str]
     table: Path | None
@@ -159,7 +163,7 @@ def _folder_above(path: Path) -> Path:
 
 
 def _leave(study: Study, results: Results, older: Results | None, out: Path, wanted: Wanted, say: bool = True) -> None:
-    if say and results.students is not None:
+    if say and (results.students is not None or has_queries(results)):
         results.save(out / f"{study.title}.json")  # what an audit and a report are made from
     if wanted.results is not None:
         if older is not None:
@@ -170,9 +174,11 @@ def _leave(study: Study, results: Results, older: Results | None, out: Path, wan
 
 def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
     stages = [stage for stage in (results, results.students) if stage is not None]
-    tables = [make_table(stage, metric) for stage in stages for metric in wanted.metrics]
+    asked = [(stage, metric) for stage in stages for metric in _metrics(stage, wanted.metrics)]
+    tables = [make_table(stage, metric) for stage, metric in asked]
+    answers = query_table(results)
     if wanted.table is not None:
-        text = "\n".join(made.markdown() for made in tables)
+        text = "\n".join(made.markdown() for made in [*tables, *([] if answers is None else [answers])])
         wanted.table.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(wanted.table, text.encode())
     if not say:
@@ -180,16 +186,27 @@ def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
     if wanted.as_json:
         print_json(_summary(results, wanted.metrics))
         return
-    for made, stage, metric in zip(
-        tables,
-        [stage for stage in stages for _ in wanted.metrics],
-        [metric for _ in stages for metric in wanted.metrics],
-        strict=True,
-    ):
+    for made, (stage, metric) in zip(tables, asked, strict=True):
         fitting = made if made.width <= console.width else make_table(stage, metric, long=True)
         console.print(f"{fitting.caption}\n", highlight=False, markup=False)
-        table("", fitting.header, fitting.rows, right=range(fitting.labels, len(fitting.header)))
-        console.print()
+        _draw(fitting)
+    if answers is not None:
+        console.print(f"{answers.caption}\n", highlight=False, markup=False)
+        if answers.width <= console.width:
+            _draw(answers)
+            return
+        for labels, part in query_tables(results, narrow=True).items():
+            console.print(", ".join(labels), highlight=False, markup=False, style="bold")
+            _draw(part)
+
+
+def _draw(made: Table) -> None:
+    table("", made.header, made.rows, right=range(made.labels, len(made.header)))
+    console.print()
+
+
+def _metrics(stage: Results, chosen: Sequence[str]) -> Sequence[str]:
+    return chosen or ([] if has_queries(stage) else ["accuracy"])
 
 
 def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
@@ -202,14 +219,16 @@ def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
         {"cell": dict(zip(axes, cell, strict=True)), "error": error} for cell, error in results.failures.items()
     ]
     refused = [{"cell": dict(zip(axes, cell, strict=True)), "why": why} for cell, why in results.refused.items()]
-    summary = {
+    summary: dict[str, Any] = {
         "study": results.study,
         "axes": results.axes,
         "runs": runs,
         "failures": failures,
         "refused": refused,
-        "tables": {metric: make_table(results, metric).markdown() for metric in metrics},
+        "tables": {metric: make_table(results, metric).markdown() for metric in _metrics(results, metrics)},
     }
+    if (answers := query_table(results)) is not None:
+        summary["tables"]["queries"] = answers.markdown()
     return summary if results.students is None else {**summary, "students": _summary(results.students, metrics)}
 
 

@@ -61,12 +61,6 @@ class Asked:
     def answered(self) -> bool:
         return bool(self.teachers)
 
-    def precision_and_recall(self, threshold: float) -> tuple[float, float]:
-        """Of what the probe takes to be known, how much is; and of what is known, how much it finds."""
-        said, true = self.probed >= threshold, self.held > 0
-        both = float((said & true).sum())
-        return both / max(float(said.sum()), 1.0), both / max(float(true.sum()), 1.0)
-
 
 def ask(
     run: Run,

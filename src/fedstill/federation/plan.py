@@ -227,6 +227,11 @@ def make_method(
         raise InputError(f"{experiment.method.name} has no use for teachers or an objective: use `fedstill distill`")
     if experiment.queries is not None:
         experiment.queries.check(experiment.clients, task.classes)
+        if experiment.queries.below is not None and not isinstance(method, PeerMethod):
+            raise InputError(
+                "queries.below is about the model that a client trains alone, which only methods between peers have:"
+                " leave it out, or name the queries by hand"
+            )
     if isinstance(method, PeerMethod):
         method.asks(experiment.queries or Queries())
     policy, privacy, attack = (

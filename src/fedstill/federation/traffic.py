@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
@@ -11,9 +12,18 @@ from fedstill.engines import InProcess
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.loop import Federation, Traffic, played
 from fedstill.federation.plan import make_plan
+from fedstill.methods import methods
 
 CLIENTS = 2
 MODEL = "cnn-bn"  # has BatchNorm, which some methods treat apart
+SHORT: dict[str, Any] = {  # settings of work that does not change what is sent
+    "transfer_epochs": 1,
+    "head_epochs": 1,
+    "sweeps": 1,
+    "steps": 1,
+    "patches": {"count": 1000},
+    "selection": None,
+}
 
 
 def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
@@ -22,7 +32,10 @@ def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
     The first round is played too: some methods send more, or less, to a client that they meet for the first time.
     """
     training = {"epochs": 1, "batch": 512}  # hardly any: only what is sent matters
-    given = {"method": method, "model": model, "data": "digits", "clients": CLIENTS, "training": training}
+    fields = methods[method].Options.model_fields
+    shortened = {name: value for name, value in SHORT.items() if name in fields}
+    chosen = {"name": method, **shortened}
+    given = {"method": chosen, "model": model, "data": "digits", "clients": CLIENTS, "training": training}
     try:
         plan = make_plan(make_experiment(given))
     except InputError:

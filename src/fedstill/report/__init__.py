@@ -1,6 +1,7 @@
 """What a person reads: one self-contained page about some runs, or about a study and its audit."""
 
 from fedstill.report.command import command
+from fedstill.report.query_page import write_query_report
 from fedstill.report.runs import write_report
 from fedstill.report.shards import Table, partition_tables
 from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
@@ -17,5 +18,6 @@ __all__ = [
     "partition_tables",
     "report_on",
     "write_audit_report",
+    "write_query_report",
     "write_report",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedstill.config import Experiment, make_experiment, with_defaults
 from fedstill.config.assemble import parse_value
+from fedstill.core.queries import Queries
 from fedstill.federation.plan import DEFAULT_MODELS, decided_by
 from fedstill.methods import methods
 from fedstill.report.describe import changed_settings
@@ -39,12 +40,27 @@ def command(experiment: Experiment) -> str:
             settings += [f"{section}.{name}={_value(value)}" for name, value in changed.items() if not _plain(value)]
     # What method, data and model make of all that decides what is left to say.
     base = _without_saying(experiment, make_experiment(given)).model_dump(mode="json")
-    for path, value in _differences(base, wanted):
+    for client, classes in (wanted["queries"] or {}).get("by_hand", {}).items():
+        if classes:  # naming nobody's classes is the same as not naming the client, as long as somebody is named
+            words += ["--query", f"{client}:{','.join(map(str, classes))}"]
+    for path, value in _differences(base, {**wanted, "queries": None}):
         if path in _FLAGS and value is not None:
             words += [f"--{path}", str(value)]
         else:
             settings.append(f"{path}={_value(value)}")
+    settings += _asking(wanted["queries"])
     return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+
+
+def _asking(queries: Mapping[str, Any] | None) -> list[str]:
+    """Settings of queries that are not as usual; where all are, one that is, or nobody would ask."""
+    if queries is None:
+        return []
+    usual = Queries().model_dump(mode="json")
+    changed = {name: value for name, value in queries.items() if name != "by_hand" and value != usual[name]}
+    if not changed and not queries["by_hand"]:
+        changed = {"classes": queries["classes"]}
+    return [f"queries.{name}={_value(value)}" for name, value in changed.items()]
 
 
 def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:

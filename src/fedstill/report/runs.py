@@ -17,6 +17,7 @@ from fedstill.report.curves import curves
 from fedstill.report.facts import Facts
 from fedstill.report.grids import attendance, partitions
 from fedstill.report.page import Section, render
+from fedstill.report.queries import query_section
 from fedstill.report.results import results_table
 from fedstill.report.shards import Table, partition_tables
 from fedstill.report.static import draw_files
@@ -55,6 +56,7 @@ def write_report(
     read = [Facts.of(title, run) for title, run in runs.items()]
     sections = [
         Section("results", "Results", tables=[results_table(read)]),
+        query_section(runs),
         Section("curves", "How they went on", curves(read)),
         Section("attendance", "Who took part when", attendance(read)),
         Section("partitions", "Who has what", partitions(read, tables)),

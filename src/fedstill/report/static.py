@@ -135,7 +135,7 @@ def _dress(axes: Axes, across: Mapping[str, Any], up: Mapping[str, Any]) -> None
         if wanted.get("tickformat") == ".0%":
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
         if "tickvals" in wanted:
-            axis.set_ticks(wanted["tickvals"])
+            axis.set_ticks(wanted["tickvals"], wanted.get("ticktext"))
         elif isinstance(wanted.get("dtick"), int) and wanted.get("type") not in ("log", "category"):
             axis.set_major_locator(MultipleLocator(wanted["dtick"]))
         if wanted.get("showticklabels") is False:
@@ -144,6 +144,9 @@ def _dress(axes: Axes, across: Mapping[str, Any], up: Mapping[str, Any]) -> None
             axes.tick_params(axis="x", rotation=-wanted["tickangle"])
             for text in axes.get_xticklabels():
                 text.set_horizontalalignment("right")
+        if wanted.get("side") == "right":
+            axes.yaxis.tick_right()
+            axes.yaxis.set_label_position("right")
         if wanted.get("showgrid", True):
             axis.grid(True, color=paint("var(--grid)"), linewidth=0.8)
     axes.set_axisbelow(True)

@@ -153,8 +153,10 @@ def heatmap(painter: Painter, trace: Trace) -> None:
         vmin=low,
         vmax=high,
         shading="nearest",
-        edgecolors="white",
+        edgecolors="white" if trace.get("ygap") else "none",
         linewidth=1 if trace.get("ygap") else 0,
+        alpha=trace.get("opacity", 1.0),
+        rasterized="opacity" in trace,  # a ground of thousands of cells
     )
     if not trace.get("texttemplate"):
         return

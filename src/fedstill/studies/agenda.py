@@ -11,14 +11,18 @@ from typing import Any
 from fedstill.config import Experiment, TeacherSource, make_experiment
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.plugins import loaded_plugins
+from fedstill.core.protocols import Method
+from fedstill.core.queries import Queries
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
 from fedstill.data.unlabelled import load_proxy
 from fedstill.distillation import objectives
 from fedstill.distillation.teaching import Teacher
-from fedstill.federation.plan import check_device, make_method, make_task, resolve
+from fedstill.federation.plan import check_device, check_needs, make_method, make_task, resolve
+from fedstill.federation.proxy import shared_proxy
 from fedstill.federation.teachers import Staff
+from fedstill.methods import PeerMethod, methods
 from fedstill.methods.distill import DistillationSettings
 from fedstill.studies.grid import Cell
 from fedstill.tasks.classification import Classification
@@ -131,12 +135,15 @@ def make_agenda(
         teacher = None if cell.teacher is None else of[id(cell.teacher)]
         try:
             job = _job(cell, shelves.get(cell.experiment.data), teacher, which)
+        except ProxyMissingError as error:
+            missing[error.proxy] = str(error)
+            job = _job(cell, None, teacher, which)
         except UnusableError as error:
             refused[number], jobs[number] = str(error), None
             continue
         except InputError as error:
             raise InputError(f"the experiment {cell}: {error}") from None
-        job = found.setdefault(job.key, job)
+        job = found.setdefault(_alike(job), job)
         jobs[number] = of[id(cell)] = job
     return Agenda(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing)
 
@@ -155,6 +162,26 @@ def _job(cell: Cell, shelf: _Shelf | None, of: Job | None, which: str) -> Job:
     return replace(job, key=job.identity(f"of {teacher.key}" if teacher else ""))
 
 
+def _alike(job: Job) -> str:
+    """Jobs with the same words here are one run.
+
+    Whoever does not learn from peers learns the same whatever is asked for: what became of other queries can be told
+    from the same run.
+    """
+    if job.experiment.queries is None or issubclass(methods[job.experiment.method.name], PeerMethod):
+        return job.key
+    asked = replace(job, experiment=job.experiment.model_copy(update={"queries": Queries()}))
+    return f"{asked.identity()} whatever is asked for"
+
+
+class ProxyMissingError(InputError):
+    """Samples that clients and server share are not on this machine."""
+
+    def __init__(self, proxy: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.proxy = proxy
+
+
 class _Shelf:
     """One data set, and what is costly to make of it: clouds with fewer points, and tasks with a model."""
 
@@ -170,7 +197,8 @@ class _Shelf:
         key = (experiment.model, experiment.points)
         resolved, cut = resolve(experiment, self.cut.get(key, self.bundle))
         self.cut[key] = cut
-        wanted = json.dumps([resolved.model, resolved.points, resolved.model_dump(mode="json")["augmentation"]])
+        how = resolved.model_dump(mode="json", include={"model", "models", "points", "augmentation"})
+        wanted = json.dumps(how, sort_keys=True)
         if wanted not in self.tasks:
             self.tasks[wanted] = make_task(resolved, cut)
         task = self.tasks[wanted]
@@ -178,8 +206,9 @@ class _Shelf:
         if teacher is not None:  # an untrained one: what it can say, not what it will
             architecture = str(teacher.experiment.model)
             teachers = [Teacher(str(teacher.cell), architecture, task.build(architecture))]
-        make_method(resolved, task, Streams(resolved.seed), teachers)
-        return resolved, cut.fingerprint() + self._proxy(resolved)
+        method = make_method(resolved, task, Streams(resolved.seed), teachers)
+        check_needs(method, resolved, labelled=cut.train.labels() is not None)
+        return resolved, cut.fingerprint() + self._proxy(resolved) + self._shared(method, cut, task.shape)
 
     def _proxy(self, experiment: Experiment) -> str:
         settings = experiment.method.settings
@@ -189,3 +218,17 @@ class _Shelf:
         if name not in self.proxies:
             self.proxies[name] = load_proxy(name, self.data_root).fingerprint()
         return self.proxies[name]
+
+    def _shared(self, method: Method, bundle: Bundle, shape: tuple[int, ...]) -> str:
+        """The digest of samples that clients and server share, which is part of a run's identity."""
+        name = method.shared_samples()
+        if name is None:
+            return ""
+        wanted = f"{name} {shape} {getattr(method.settings, 'patches', None)!r}"
+        if wanted not in self.proxies:
+            try:
+                made = shared_proxy(method, bundle.kind, shape, self.data_root)
+            except InputError as error:
+                raise ProxyMissingError(name, str(error)) from None
+            self.proxies[wanted] = "" if made is None else made.digest
+        return self.proxies[wanted]

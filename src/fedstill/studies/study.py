@@ -17,11 +17,12 @@ from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.core.plugins import loaded_plugins
 from fedstill.federation.launch import use_plugins
-from fedstill.studies.agenda import Agenda, make_agenda
+from fedstill.studies.agenda import Agenda, Job, make_agenda
 from fedstill.studies.board import Board
 from fedstill.studies.crew import Crew, Lesson, crew_maker
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
+from fedstill.studies.queries import Companions, figures_of_queries
 from fedstill.studies.results import Labels, Pupil, Results, Row, class_counts, correct_by, figures_of
 from fedstill.studies.students import expand_students
 from fedstill.studies.table import Table, make_table
@@ -185,6 +186,10 @@ class Study:
         refused: dict[Labels, str] = {}
         counts: dict[str, list[int]] = {}
         wanted = set(map(id, cells))
+        alone = Companions[Job]()
+        for cell, job in self.agenda.cells:
+            if job is not None:
+                alone.add(job.experiment, job, tuple(cell.labels.values()))
         for number, (cell, job) in enumerate(self.agenda.cells):
             if id(cell) not in wanted:
                 continue
@@ -193,10 +198,14 @@ class Study:
                 refused[labels] = self.agenda.refused[number]
             elif (run := ledger.run(job)) is not None:
                 runs[labels] = Row(str(ledger.identity(job)), figures_of(run), correct_by(run))
+                if cell.experiment.queries is not None:
+                    before = alone.of(job.experiment, labels)
+                    compared = None if before is None else ledger.run(before)
+                    runs[labels].figures.update(figures_of_queries(run, compared, cell.experiment.queries))
                 if job.experiment.data not in counts and (truth := run.test_labels) is not None:
                     counts[job.experiment.data] = class_counts(truth, len(run.config["classes"]))
-            elif (before := ledger.failure(job)) is not None:
-                (refused if before.state == "refused" else failures)[labels] = before.error
+            elif (ended := ledger.failure(job)) is not None:
+                (refused if ended.state == "refused" else failures)[labels] = ended.error
         meanings = {
             axis: {value.label: raw for value, raw in zip(values, grid[axis], strict=True)}
             for axis, values in axes.items()

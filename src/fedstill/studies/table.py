@@ -27,6 +27,20 @@ METRICS: dict[str, tuple[str, str, float]] = {
     "negative_variances": ("largest share in any round of negative running variances", "%", 100),
     "bytes_up": ("traffic from the clients, all rounds together", "MiB", 1 / 2**20),
     "seconds": ("time of a run", "s", 1),
+    # Where clients ask for classes (see `queries`).
+    "query.accuracy": (
+        "accuracy on clients' own classes, by their samples, and those asked for, by one each",
+        "%",
+        100,
+    ),
+    "query.before": ("the same before anybody asked", "%", 100),
+    "query.gain": ("gain in recall of classes asked for", "%", 100),
+    "query.forgetting": ("mean loss in recall of clients' own classes", "%", 100),
+    "query.uniform": ("mean recall of clients' own classes and those asked for", "%", 100),
+    "query.recall": ("recall of classes asked for", "%", 100),
+    "query.bytes": ("traffic of a client, up and down, all rounds together", "MiB", 1 / 2**20),
+    "query.rounds": ("rounds", "", 1),
+    "query.clients": ("clients that asked", "", 1),
 }
 # Figures that only some methods have, by the beginning of their names.
 _FURTHER = {"also.": "%", "facts.": "", "loss.": "", "teacher.": "%"}
@@ -71,19 +85,20 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
         across = None
     down = [axis for axis in down if axis != across]
     places = [dict(zip(varied, labels, strict=True)) for labels in product(*(axes[axis] for axis in varied))]
-    numbers = {len(_values(results, metric, place)) for place in places}
+    numbers = {len(values_of(results, metric, place)) for place in places}
     bracketed = len(numbers) > 1 and max(numbers) > 1
     rows = []
     for labels in product(*(axes[axis] for axis in down)):
         held = dict(zip(down, labels, strict=True))
         places = [{**held, across: label} for label in axes[across]] if across else [held]
-        rows.append((*labels, *(_entry(results, metric, place, bracketed) for place in places)))
+        rows.append((*labels, *(entry(results, metric, place, bracketed) for place in places)))
     shown = axes[across] if across else [metric.replace("_", " ")]
     header = (*(axis.replace("_", " ") for axis in down), *shown)
-    return Table(_caption(results, metric, axes, numbers), header, tuple(_thinned(rows, len(down))), len(down))
+    return Table(_caption(results, metric, axes, numbers), header, tuple(thinned(rows, len(down))), len(down))
 
 
-def _values(results: Results, metric: str, held: dict[str, str]) -> list[float]:
+def values_of(results: Results, metric: str, held: dict[str, str]) -> list[float]:
+    """That figure of all runs with these labels."""
     rows = [row for cell, row in results.runs.items() if _matches(results, cell, held)]
     return [value for row in rows if (value := row.figures.get(metric)) is not None]
 
@@ -92,8 +107,9 @@ def _matches(results: Results, cell: Labels, held: dict[str, str]) -> bool:
     return all(held.get(axis, label) == label for axis, label in zip(results.axes, cell, strict=True))
 
 
-def _entry(results: Results, metric: str, held: dict[str, str], bracketed: bool) -> str:
-    values = _values(results, metric, held)
+def entry(results: Results, metric: str, held: dict[str, str], bracketed: bool) -> str:
+    """What a table says there; in brackets, of how many runs."""
+    values = values_of(results, metric, held)
     if not values:
         if any(_matches(results, cell, held) for cell in results.failures):
             return "failed"
@@ -137,7 +153,7 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _thinned(rows: list[tuple[str, ...]], labels: int) -> list[tuple[str, ...]]:
+def thinned(rows: list[tuple[str, ...]], labels: int) -> list[tuple[str, ...]]:
     """A label that is the same as in the row above is not repeated, except for the innermost."""
     thinned = []
     for number, row in enumerate(rows):

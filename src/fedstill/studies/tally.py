@@ -59,13 +59,13 @@ class Tally:
         """A run has ended: remember how, here and in the folder."""
         self.waiting.pop(job, None)
         self.halfway.pop(job, None)
+        if outcome.state == "done" and not self._look_up(job):
+            outcome = Outcome("failed", "it is done, but not where it should be: its data may have changed meanwhile")
         if outcome.state in ("failed", "refused"):
             self._lists(outcome)[job] = outcome.error
             self.ledger.record_failure(job, outcome)
-        elif self._look_up(job):
-            self.ledger.forget_failure(job)
         else:
-            self.failures[job] = "it is done, but not where it should be: its data may have changed meanwhile"
+            self.ledger.forget_failure(job)
 
     def seconds_left(self) -> float | None:
         """From the times of finished runs, of the same method where there are any; None while nothing is known."""

@@ -1,0 +1,49 @@
+"""`fedstill query`: a client of a run asks the others for a class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., tuple[int, str, str]]
+
+ALONE = ["run", "local-only", "--data", "digits", "--model", "mlp", "--clients", "4", "--rounds", "1", "--seed", "3"]
+SETTINGS = ["--partition", "pathological:classes_per_client=3", "--set", "training.epochs=4", "--quiet", "--json"]
+
+
+@pytest.fixture
+def alone(call: Call) -> str:
+    code, out, err = call(*ALONE, *SETTINGS)
+    assert code == 0, err
+    return str(json.loads(out)["run"])
+
+
+def test_a_query_shows_who_knows_and_what_changes_and_leaves_a_run_with_a_page(call: Call, alone: str) -> None:
+    settings = ["--set", "transfer_epochs=2", "--set", "threshold=0"]
+    code, out, err = call("query", alone, "--client", "0", "--class", "7", *settings, "--out", "asked")
+    assert code == 0, err
+    assert out.count("teaches") == 3
+    assert "average accuracy" in out
+    (run,) = Path("asked").iterdir()
+    assert "Client 0 asks for 7" in (run / "query.html").read_text()
+    code, out, _ = call("show", str(run))
+    assert code == 0
+    assert "forgetting" in out
+    code, out, _ = call("query", alone, "--client", "0", "--class", "7", *settings, "--out", "asked", "--json")
+    assert json.loads(out)["run"] == str(run)
+
+
+def test_nobody_knows(call: Call, alone: str) -> None:
+    code, out, _ = call("query", alone, "--client", "0", "--class", "7", "--set", "threshold=1", "--out", "asked")
+    assert code == 0
+    assert "nobody knows 7: client 0 keeps the model it has" in out
+    assert not Path("asked").exists()
+
+
+def test_bad_input(call: Call, alone: str) -> None:
+    code, _, err = call("query", alone, "--client", "0", "--class", "seven")
+    assert code == 2
+    assert err.startswith("fedstill: there is no class 'seven'")
