@@ -55,7 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "naive-kd": {"method": {"name": "naive-kd", **LESSONS}, **ASKED, "models": {"cnn-bn": 3, "mlp": 2}},
     "qkt-light": {"method": {"name": "qkt-light", **LESSONS, "first_phase": "volunteer"}, **ASKED},
     "qkt-light, by the server": {
-        "method": {"name": "qkt-light", **LESSONS, "first_phase": "server", "proxy": "patches:noise:64x64"},
+        "method": {"name": "qkt-light", **LESSONS, "first_phase": "server", "proxy": "digits[:10%]"},
         **ASKED,
     },
     "ensemble": {"method": "ensemble", **ASKED, "models": {"cnn-bn": 3, "mlp": 2}},
