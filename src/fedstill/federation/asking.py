@@ -82,8 +82,8 @@ def ask(
 
 def _asked(run: Run, plan: Simulation, client: int, wanted: tuple[int, ...], method: QKT, watch: bool) -> Asked:
     models = {who.id: run.model(client=who.id) for who in plan.profiles}
-    before, model = models[client], run.model(client=client)
-    if not isinstance(model, Classifier) or not isinstance(before, Classifier):
+    before = models[client]
+    if not isinstance(before, Classifier):
         raise InputError("classes can be asked for where each sample has one")
     counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
     student = _client(plan, client, state_of(before), wanted)
