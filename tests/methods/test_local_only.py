@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fedstill.core.client import answer
-from fedstill.core.dataset import ArrayDataset
+from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.message import Message, digest, part, under
 from fedstill.core.protocols import Client, Profile, Reply, Turn
 from fedstill.core.streams import Streams
@@ -14,7 +16,7 @@ from fedstill.core.task import Tensors
 from fedstill.core.training import Training
 from fedstill.methods import FedAvg, LocalOnly
 from fedstill.methods.fedavg import FedAvgSettings
-from fedstill.methods.local_only import LocalSettings
+from fedstill.methods.local_only import Best, LocalSettings
 from fedstill.tasks.classification import Classification
 
 TASK = Classification(("a", "b", "c"), (1, 8, 8), ("cnn-bn",))
@@ -134,3 +136,26 @@ def test_kept_moments_are_part_of_the_clients_state(keep: bool) -> None:
     reply = answer(make, method, WHO, method.request(SERVER, WHO, turn(0)), {}, turn(0))
     assert any(name.startswith("optimiser/") for name in reply.state) == keep
     assert not any(name.startswith("optimiser/") for name in method.personalise({}, reply.state))
+
+
+def test_of_equally_accurate_epochs_the_surest_is_kept() -> None:
+    """One sample apart, always right, loss 0.9, 0.5, 0.7, 0.6: with patience 2 the second is kept and the fourth ends
+    it; a rule of accuracy alone would have kept the first and stopped after the third."""
+    losses = iter([0.9, 0.5, 0.7, 0.6])
+
+    class Told(Classification):
+        def score(self, models: Sequence[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
+            return {}
+
+        def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
+            return {"accuracy": 1.0, "loss": next(losses)}
+
+    client = replace(make(WHO, {}, turn(0)), task=Told(TASK.classes, TASK.shape, TASK.architectures))
+    model = nn.Linear(1, 1)
+    best = Best(client, model, shard(), patience=2)
+    seen = []
+    for epoch in range(4):
+        nn.init.constant_(model.weight, epoch)
+        seen.append(best.stop())
+    assert seen == [False, False, False, True]
+    assert [float(tensor) for name, tensor in best.state.items() if name.endswith("weight")] == [1.0]

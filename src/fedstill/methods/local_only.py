@@ -1,7 +1,8 @@
 """Local-only training: what each client can do without a federation.
 
 Every client starts from the same model and trains on its own data; no weights leave it. With `patience` it keeps a
-share of its data apart and stops when its accuracy on that has not risen for so many epochs; the best model is kept.
+share of its data apart and stops when it has not become better on that for so many epochs; the best model is kept.
+Better is a higher accuracy, or as high a one with a lower loss: of a few samples, many epochs get as many right.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expec
 
 class LocalSettings(Settings):
     patience: int | None = Field(
-        None, ge=1, description="stop after so many epochs without a better accuracy on the share held out; none: never"
+        None, ge=1, description="stop after so many epochs without becoming better on the share held out; none: never"
     )
     hold_out: float = Field(0.1, gt=0, lt=1, description="share of a client's data that is held out for that")
 
@@ -97,22 +98,22 @@ class LocalOnly(Method):
 
 
 class Best:
-    """The best model so far by accuracy on data apart; of equals the first. Without such data, the last."""
+    """The best model so far by accuracy on data apart, then by loss. Without such data, the last."""
 
     def __init__(self, client: Client, model: torch.nn.Module, apart: Dataset, patience: int) -> None:
         self.client, self.model, self.apart, self.patience = client, model, apart, patience
-        self.accuracy, self.waited = -1.0, 0
+        self.found, self.waited = (-1.0, 0.0), 0
         self.state: Tensors = state_of(model)
 
     def stop(self) -> bool:
         """Asked after each epoch: whether none has been better for too long."""
-        accuracy = 0.0
+        found = (0.0, 0.0)
         if len(self.apart):
-            scores = self.client.task.score([self.model], self.apart)
-            accuracy = float(self.client.task.summarise(scores)["accuracy"])
+            scores = self.client.task.summarise(self.client.task.score([self.model], self.apart))
+            found = (scores["accuracy"], -scores.get("loss", 0.0))
             self.client.meter.add(len(self.apart))
             self.model.train()
         self.waited += 1
-        if accuracy > self.accuracy or not len(self.apart):
-            self.accuracy, self.waited, self.state = accuracy, 0, state_of(self.model)
+        if found > self.found or not len(self.apart):
+            self.found, self.waited, self.state = found, 0, state_of(self.model)
         return self.waited >= self.patience
