@@ -62,6 +62,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fine-tuned": {"method": {"name": "fine-tuned", "buffers": "recalibrate"}, "rounds": 3},  # and one to tune
     "clue": {"method": {"name": "clue", "patience": 1, "significant": 0.3}, **ASKED},
     "pfnm": {"method": {"name": "pfnm", "hidden": 12, "sweeps": 1}, **ASKED},
+    "fedavg, batteries and stand-ins": {
+        "method": "fedavg",
+        "fleet": {"tiers": {"low": {"charge": 0.02}, "high": {}}, "wifi_share": 0.5, "recharge": 0.5},
+        "clusters": {"number": 2, "noise": 0.01, "every": 2},
+        "participation": {"name": "clustered", "number": 3, "history": True},
+        "dropout": {"name": "bursty", "rate": 0.3, "length": 2, "when": "during", "replace": True},
+        "cure": "friends",
+    },
+    "fedprox, mimicked, of the highest losses": {
+        "method": "fedprox",
+        "participation": {"name": "power-of-choice", "number": 3, "losses": "ask"},
+        "cure": "mimic",
+    },
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "distill": {"method": DISTILL},
     "distill, adapters": {"method": DISTILL, "objective": "feature"},
@@ -98,7 +111,8 @@ def plan(tiny_plan: Any, teachers: list[dict[str, str]], request: pytest.Fixture
         "model": "cnn-bn",
         "rounds": ROUNDS,
         "seed": 11,
-        "participation": {"name": "random", "number": 3, "dropout": 0.25},
+        "participation": {"name": "random", "number": 3},
+        "dropout": 0.25,
         "validation": 0.1,
         "training": {"epochs": 1, "batch": 32, "keep_optimiser": True},
     }
@@ -165,7 +179,8 @@ def test_the_conformance_run_has_everything_that_can_go_wrong(
     plan = tiny_plan(
         rounds=ROUNDS,
         seed=11,
-        participation={"name": "random", "number": 3, "dropout": 0.25},
+        participation={"name": "random", "number": 3},
+        dropout=0.25,
     )
     run = execute(plan, tampered(engines["in-process"], nan_from_client_two), tmp_path)
     journal = run.journal()

@@ -36,6 +36,24 @@ def test_a_query_shows_who_knows_and_what_changes_and_leaves_a_run_with_a_page(c
     assert json.loads(out)["run"] == str(run)
 
 
+def test_the_probe_alone_says_what_all_models_know(call: Call, alone: str) -> None:
+    """The figures of precision and recall, counted again from the two tables."""
+    code, out, err = call("query", alone, "--probe")
+    assert code == 0, err
+    assert "seems to know" in out
+    code, out, _ = call("query", alone, "--probe", "--set", "threshold=0.05", "--json")
+    told = json.loads(out)
+    pairs = [pair for rows in zip(told["probed"], told["held"], strict=True) for pair in zip(*rows, strict=True)]
+    hits = sum(said >= 0.05 and has > 0 for said, has in pairs)
+    assert told["precision"] == hits / sum(said >= 0.05 for said, _ in pairs)
+    assert told["recall"] == hits / sum(has > 0 for _, has in pairs)
+    assert len(told["held"]) == 4
+    assert not Path("runs", "query").exists()
+    code, _, err = call("query", alone, "--client", "0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "say who asks and for what" in err
+
+
 def test_nobody_knows(call: Call, alone: str) -> None:
     code, out, _ = call("query", alone, "--client", "0", "--class", "7", "--set", "threshold=1", "--out", "asked")
     assert code == 0

@@ -33,7 +33,8 @@ def complaint(call: Any, *arguments: Any) -> str:
         ("rate=0.01", {**FEDAVG, "training": {"rate": 0.01}}),
         ("weights=uniform", {"method": {"name": "fedavg", "weights": "uniform"}}),
         ("method.weights=uniform", {"method": {"name": "fedavg", "weights": "uniform"}}),
-        ("dropout=0.5", {**FEDAVG, "participation": {"name": "everyone", "dropout": 0.5}}),
+        ("dropout=0.5", {**FEDAVG, "dropout": 0.5}),
+        ("availability=0.5", {**FEDAVG, "participation": {"name": "everyone", "availability": 0.5}}),
         ("partition=label-skew", {**FEDAVG, "partition": "label-skew"}),
         ("data=npz:a=b.npz", {**FEDAVG, "data": "npz:a=b.npz"}),
         ("clip=null", {**FEDAVG, "training": {"clip": None}}),
@@ -149,7 +150,12 @@ def test_values_from_python_need_no_spelling() -> None:
         ),
         ({"partition": {"name": "dirichlet", "alpha": 1}}, {"partition": "iid"}, {"partition": {"name": "iid"}}),
         ({"partition": "dirichlet"}, {"partition": {"alpha": 2}}, {"partition": {"name": "dirichlet", "alpha": 2}}),
-        ({}, {"participation": {"dropout": 0.1}}, {"participation": {"name": "everyone", "dropout": 0.1}}),
+        ({}, {"participation": {"availability": 0.1}}, {"participation": {"name": "everyone", "availability": 0.1}}),
+        (
+            {"dropout": 0.1},
+            {"dropout": {"when": "before"}},
+            {"dropout": {"name": "independent", "rate": 0.1, "when": "before"}},
+        ),
     ],
 )
 def test_layers(base: Mapping[str, Any], layer: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -166,8 +172,8 @@ def test_later_layers_win() -> None:
     [
         ("iid", "iid"),
         ("dirichlet:alpha=0.1", {"name": "dirichlet", "alpha": 0.1}),
-        ("random:fraction=0.1,dropout=0.5", {"name": "random", "fraction": 0.1, "dropout": 0.5}),
-        ("everyone:dropout_when=before", {"name": "everyone", "dropout_when": "before"}),
+        ("random:fraction=0.1,availability=0.5", {"name": "random", "fraction": 0.1, "availability": 0.5}),
+        ("independent:when=before", {"name": "independent", "when": "before"}),
     ],
 )
 def test_a_part_on_the_command_line(text: str, expected: object) -> None:

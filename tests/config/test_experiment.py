@@ -64,7 +64,7 @@ def test_defaults() -> None:
         ({"participation": {"name": "random"}}, "participation: give either fraction or number"),
         ({"participation": {"name": "random", "fraction": 2}}, "participation.fraction: input should be less than"),
         ({"participation": {"name": "everyone", "availability": 2}}, "participation.availability"),
-        ({"participation": {"name": "everyone", "dropout_when": "now"}}, "participation.dropout_when: input should be"),
+        ({"dropout": {"name": "independent", "when": "now"}}, "dropout.when: input should be"),
         ({"method": {"name": "fedavg", "weights": "big"}}, "method.weights: input should be 'samples' or 'uniform'"),
         ({"partition": 5}, "partition needs the name of a partition: "),
         ({"partition": {"name": "iid", "x\ny": 1}}, "unknown setting 'partition.x\\ny'"),
@@ -109,7 +109,8 @@ BASE: dict[str, Any] = {
     "data": "digits",
     "model": "cnn",
     "partition": {"name": "dirichlet", "alpha": 0.5, "min_samples": 1, "tries": 100},
-    "participation": {"name": "random", "fraction": 0.5, "number": None, "availability": 0.9, "dropout": 0.1},
+    "participation": {"name": "random", "fraction": 0.5, "number": None, "availability": 0.9},
+    "dropout": {"name": "independent", "rate": 0.1},
     "clients": 10,
     "rounds": 10,
     "seed": 0,
@@ -137,8 +138,14 @@ OTHERWISE: dict[str, Any] = {
     "partition.tries": 99,
     "participation": "everyone",
     "participation.availability": [0.9] * 10,
-    "participation.dropout": 0.2,
-    "participation.dropout_when": "before",
+    "dropout.replace": True,
+    "dropout.replacements_can_drop": True,
+    "dropout.of_cohort": True,
+    "dropout.rate": 0.2,
+    "dropout.when": "before",
+    "fleet": {"background": 0.4},
+    "clusters": {"number": 3},
+    "cure": "friends",
     "participation.fraction": 0.6,
     "participation.number": 5,
     "attack": "sign-flip",
@@ -263,7 +270,15 @@ def test_a_methods_defaults_lie_below_what_is_given() -> None:
 
 
 def test_parts_that_are_their_own_settings_arrive_as_such() -> None:
-    assert made(participation={"name": "everyone", "dropout": 0.5}).participation.settings == Everyone(dropout=0.5)
+    given = made(participation={"name": "everyone", "availability": 0.5})
+    assert given.participation.settings == Everyone(availability=0.5)
+
+
+def test_dropout_was_once_a_setting_of_participation() -> None:
+    old = made(participation={"name": "everyone", "dropout": 0.5, "dropout_when": "before"})
+    assert old == made(dropout={"name": "independent", "rate": 0.5, "when": "before"})
+    none = made(participation={"name": "random", "number": 2, "dropout": 0.0, "dropout_when": "after"})
+    assert none == made(participation={"name": "random", "number": 2})
 
 
 def test_an_experiment_cannot_be_changed() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedstill.core.dataset import ArrayDataset, Subset, every_row
+from fedstill.core.dataset import ArrayDataset, Relabelled, Subset, class_counts, every_row
 
 
 @pytest.fixture
@@ -87,3 +87,32 @@ def test_an_unlabelled_subset_cannot_reach_the_labels(data: ArrayDataset) -> Non
 def test_every_row_once_in_order(data: ArrayDataset) -> None:
     assert [piece.tolist() for piece in every_row(data, 2)] == [[0, 1], [2, 3], [4]]
     assert torch.cat(every_row(data, 100)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_relabelled_data_is_otherwise_the_same(data: ArrayDataset) -> None:
+    """Rows 1 to 4 have the labels 3, 2, 1 and 0; reversed they are 1, 2, 3 and 4."""
+    some, reverse = Subset(data, torch.arange(1, 5)), torch.arange(5).flip(0)
+    other, rows = Relabelled(some, reverse), torch.tensor([3, 1])
+    assert len(other) == 4
+    assert other.batch(rows)["labels"].tolist() == [4, 2]
+    assert other.labels().tolist() == [1, 2, 3, 4]
+    for name in ("inputs", "sample_id"):
+        assert torch.equal(other.batch(rows)[name], some.batch(rows)[name])
+    assert data.labels().tolist() == [4, 3, 2, 1, 0]
+    assert set(other.unlabelled().batch(rows)) == {"inputs", "sample_id"}
+    assert other.unlabelled().labels() is None
+    assert Relabelled(some.unlabelled(), reverse).labels() is None
+    assert "labels" not in Relabelled(some.unlabelled(), reverse).batch(rows)
+
+
+def test_labels_of_points_are_changed_too() -> None:
+    data = ArrayDataset(inputs=torch.zeros(1, 4, 3), labels=torch.tensor([[0, 1, 2, 2]]))
+    assert Relabelled(data, torch.tensor([2, 1, 0])).batch(torch.tensor([0]))["labels"].tolist() == [[2, 1, 0, 0]]
+
+
+def test_samples_or_points_are_counted_by_class(data: ArrayDataset) -> None:
+    some = Subset(data, torch.tensor([1, 4, 1]))  # of classes 3, 0 and 3
+    assert class_counts(some, 6).tolist() == [1, 0, 0, 2, 0, 0]
+    assert class_counts(some.unlabelled(), 6).tolist() == [0] * 6
+    points = ArrayDataset(inputs=torch.zeros(2, 3, 3), labels=torch.tensor([[0, 1, 1], [1, 0, 2]]))
+    assert class_counts(points, 3).tolist() == [2, 3, 1]

@@ -20,7 +20,18 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Output
 from fedstill.core.training import Training
 from fedstill.data.augment import Augmentation
-from fedstill.distillation.query import class_mask, knows, learn, probe, query_loss, refine, spoken, sum_of_words
+from fedstill.distillation.query import (
+    Lesson,
+    Watch,
+    class_mask,
+    knows,
+    learn,
+    probe,
+    query_loss,
+    refine,
+    spoken,
+    sum_of_words,
+)
 from fedstill.models.classifier import Classifier
 from fedstill.tasks.classification import Classification
 
@@ -141,7 +152,7 @@ def test_the_first_phase_takes_the_steps_of_plain_torch(temperature: float) -> N
     teachers, data = [model("mlp", 1), model("cnn-bn", 2)], samples()
     student, other = model("mlp", 7), model("mlp", 7)
     loss = query_loss(MASK, 0.5, temperature)
-    trained = learn(student, TASK, teachers, data, loss, TRAINING, STREAMS, Meter(), temperature=temperature)
+    trained = learn(student, Lesson(TASK, teachers, data, loss, TRAINING, STREAMS, Meter(), temperature))
     told = plain(other, sum_of_words(TASK, teachers, data, temperature), data, temperature)
     assert trained.steps == 6
     assert trained.terms["teachers"] == pytest.approx(np.mean(told), rel=1e-4)
@@ -150,9 +161,8 @@ def test_the_first_phase_takes_the_steps_of_plain_torch(temperature: float) -> N
 
 
 def test_without_labels_only_teachers_count() -> None:
-    trained = learn(
-        model("mlp", 7), TASK, [model("mlp", 1)], samples().unlabelled(), query_loss(MASK), TRAINING, STREAMS, Meter()
-    )
+    lesson = Lesson(TASK, [model("mlp", 1)], samples().unlabelled(), query_loss(MASK), TRAINING, STREAMS, Meter())
+    trained = learn(model("mlp", 7), lesson)
     assert set(trained.terms) == {"teachers"}
 
 
@@ -164,8 +174,8 @@ def test_words_that_are_kept_are_those_that_are_said_again() -> None:
     augmenting = replace(TASK, augmentation=Unchanged())
     assert augmenting.augments
     assert not TASK.augments
-    learn(asked, augmenting, teachers, data, query_loss(MASK), TRAINING, STREAMS, again)
-    learn(kept, TASK, teachers, data, query_loss(MASK), TRAINING, STREAMS, once)
+    learn(asked, Lesson(augmenting, teachers, data, query_loss(MASK), TRAINING, STREAMS, again))
+    learn(kept, Lesson(TASK, teachers, data, query_loss(MASK), TRAINING, STREAMS, once))
     for one, other in zip(asked.parameters(), kept.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert again.forward - once.forward == 24 * 2  # two teachers, two epochs instead of one pass
@@ -176,10 +186,16 @@ def test_words_that_are_kept_are_those_that_are_said_again() -> None:
 
 
 def refined(
-    student: Classifier, head: dict[str, Tensor], data: ArrayDataset, training: Training = TRAINING, **more: Any
+    student: Classifier,
+    head: dict[str, Tensor],
+    data: ArrayDataset,
+    training: Training = TRAINING,
+    frozen: float = 0.0,
+    watch: Watch | None = None,
 ) -> Trained:
     teachers = [model("mlp", 1), model("cnn-bn", 2)]
-    return refine(student, head, TASK, teachers, data, query_loss(MASK, 0.5), training, STREAMS, Meter(), **more)
+    lesson = Lesson(TASK, teachers, data, query_loss(MASK, 0.5), training, STREAMS, Meter(), watch=watch)
+    return refine(student, head, lesson, frozen)
 
 
 def test_the_head_starts_from_what_it_was_and_the_rest_stays() -> None:
@@ -252,7 +268,8 @@ def test_looking_for_important_weights_moves_no_statistics() -> None:
     generator = torch.Generator().manual_seed(5)
     data = ArrayDataset(inputs=torch.randn(24, 16, 3, generator=generator), labels=torch.arange(24) % 2)
     once = TRAINING.model_copy(update={"epochs": 1})
-    refine(student, head_of(student), task, [student], data, query_loss(MASK), once, STREAMS, Meter(), frozen=0.1)
+    lesson = Lesson(task, [student], data, query_loss(MASK), once, STREAMS, Meter())
+    refine(student, head_of(student), lesson, frozen=0.1)
     counters = [int(tensor) for name, tensor in student.head.state_dict().items() if name.endswith("batches_tracked")]
     assert counters == [3, 3]
 
@@ -276,7 +293,8 @@ def test_to_watch_changes_nothing(frozen: float) -> None:
     ended, terms = [], []
     for watching in (None, watch):
         student = model("cnn-bn", 7)
-        first = learn(student, TASK, [model("mlp", 1)], data, loss, TRAINING, STREAMS, Meter(), watch=watching)
+        lesson = Lesson(TASK, [model("mlp", 1)], data, loss, TRAINING, STREAMS, Meter(), watch=watching)
+        first = learn(student, lesson)
         second = refined(student, before, data, frozen=frozen, watch=watching)
         ended.append(digest(state_of(student)))
         terms += [first, second]

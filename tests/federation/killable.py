@@ -25,7 +25,8 @@ EXPERIMENT = {
     "clients": 4,
     "rounds": 5,
     "seed": 5,
-    "participation": {"name": "random", "number": 3, "dropout": 0.2},
+    "participation": {"name": "random", "number": 3},
+    "dropout": 0.2,
     "training": {"epochs": 1, "batch": 64, "keep_optimiser": True},
 }
 

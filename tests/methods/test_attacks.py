@@ -12,7 +12,7 @@ import torch
 
 from fedstill.config import make_experiment
 from fedstill.core.client import answer
-from fedstill.core.dataset import ArrayDataset, Proxy, Subset
+from fedstill.core.dataset import ArrayDataset, Proxy
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import COUNTERS
 from fedstill.core.message import Message
@@ -25,7 +25,7 @@ from fedstill.federation.plan import Plan
 from fedstill.federation.run import execute
 from fedstill.federation.settle import fault
 from fedstill.methods import attacks, methods
-from fedstill.methods.attacks import ByClients, Mislabelled, NoAttack
+from fedstill.methods.attacks import ByClients, NoAttack
 from fedstill.tasks.classification import Classification
 
 TASK = Classification(("a", "b", "c"), (1, 8, 8), ("cnn-bn",))
@@ -194,24 +194,6 @@ def test_labels_are_reversed_or_shifted() -> None:
         assert victim.data.labels().tolist() == expected
         assert victim.data.batch(torch.tensor([2, 0]))["labels"].tolist() == [expected[2], expected[0]]
     assert data.labels().tolist() == [0, 1, 2]
-
-
-def test_mislabelled_data_is_otherwise_the_same() -> None:
-    data = Subset(shard(), torch.arange(4, 12))
-    wrong = Mislabelled(data, torch.tensor([2, 1, 0]))
-    rows = torch.tensor([5, 1])
-    assert len(wrong) == len(data) == 8
-    for name in ("inputs", "sample_id"):
-        assert torch.equal(wrong.batch(rows)[name], data.batch(rows)[name])
-    assert set(wrong.unlabelled().batch(rows)) == {"inputs", "sample_id"}
-    assert wrong.unlabelled().labels() is None
-    assert Mislabelled(data.unlabelled(), torch.tensor([2, 1, 0])).labels() is None
-    assert "labels" not in Mislabelled(data.unlabelled(), torch.tensor([2, 1, 0])).batch(rows)
-
-
-def test_labels_of_points_are_changed_too() -> None:
-    data = ArrayDataset(inputs=torch.zeros(1, 4, 3), labels=torch.tensor([[0, 1, 2, 2]]))
-    assert Mislabelled(data, torch.tensor([2, 1, 0])).batch(torch.tensor([0]))["labels"].tolist() == [[2, 1, 0, 0]]
 
 
 def test_a_label_flipper_does_as_much_work_and_learns_something_else() -> None:

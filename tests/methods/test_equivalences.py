@@ -45,7 +45,7 @@ class Ended:
 
 
 Play = Callable[..., Ended]
-UNEVEN = {"participation": {"name": "random", "number": 3, "dropout": 0.25}, "seed": 11}
+UNEVEN = {"participation": {"name": "random", "number": 3}, "dropout": 0.25, "seed": 11}
 SKEWED = {"partition": {"name": "dirichlet", "alpha": 0.3}}
 _PLAYED: dict[str, Ended] = {}
 

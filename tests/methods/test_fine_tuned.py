@@ -22,7 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "constant rate": {},
     "falling rate": {"training": {"epochs": 1, "batch": 64, "schedule": "cosine", "keep_optimiser": True}},
     "recalibrated": {"model": "cnn-bn", "settings": {"buffers": "recalibrate"}},
-    "some are lost": {"participation": {"name": "random", "number": 3, "dropout": 0.3}, "seed": 3},
+    "some are lost": {"participation": {"name": "random", "number": 3}, "dropout": 0.3, "seed": 3},
 }
 
 

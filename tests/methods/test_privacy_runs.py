@@ -51,7 +51,8 @@ def test_the_journal_has_epsilon_and_a_skipped_round_costs_nothing(
         method=UNIFORM,
         rounds=5,
         privacy={"name": "client-level", "noise": 3.0, "delta": 1e-4},
-        participation={"name": "random", "number": 3, "dropout": 0.3},
+        participation={"name": "random", "number": 3},
+        dropout=0.3,
         min_replies=2,
     )
     run = execute(plan, engines["in-process"], tmp_path)
@@ -88,7 +89,8 @@ def test_engines_and_resuming_give_the_same_bits(
         model="cnn-bn",
         rounds=3,
         seed=11,
-        participation={"name": "everyone", "dropout": 0.25},
+        participation={"name": "everyone"},
+        dropout=0.25,
         privacy={"name": "client-level", "clip": 0.5, "noise": 0.1, "where": where, "sampling": "secret"},
     )
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from math import sqrt
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,9 @@ def turn(round: int, seed: int = 0) -> Turn:
 
 
 def cohort(policy: Policy, clients: int, round: int = 0, seed: int = 0) -> list[int]:
-    return list(policy.select({}, fleet(clients), turn(round, seed)))
+    now = turn(round, seed)
+    reached = policy.eligible({}, policy.available(clients, now))
+    return policy.choose(reached, {}, clients, now).tolist()
 
 
 def close(count: int, trials: int, chance: float) -> bool:
@@ -75,12 +78,20 @@ def test_rounds_and_seeds_choose_differently() -> None:
 
 
 def test_a_cohort_does_not_depend_on_what_was_asked_before() -> None:
-    policy = Random(fraction=0.3, availability=0.7, dropout=0.5)
+    policy = Random(fraction=0.3, availability=0.7)
     straight = {round: cohort(policy, 40, round) for round in range(10)}
-    other = Random(fraction=0.3, availability=0.7, dropout=0.5)
     for round in (9, 3, 3, 0, 7):
-        other.fate({}, fleet(40)[round], turn(round))
-        assert cohort(other, 40, round) == straight[round]
+        assert cohort(Random(fraction=0.3, availability=0.7), 40, round) == straight[round]
+
+
+def test_old_runs_keep_their_cohorts() -> None:
+    """Written out: a uniform number per client against its availability, then numpy's draw without putting back."""
+    for round in range(20):
+        streams = Streams(5).at("round", round, "select")
+        reached = [client for client, luck in enumerate(streams.draw("availability").random(30)) if luck < 0.6]
+        assert cohort(Everyone(availability=0.6), 30, round, 5) == reached
+        drawn = streams.draw("select").choice(reached, min(9, len(reached)), replace=False)
+        assert cohort(Random(fraction=0.3, availability=0.6), 30, round, 5) == sorted(drawn.tolist())
 
 
 def test_every_client_is_chosen_equally_often() -> None:
@@ -140,40 +151,6 @@ def test_nobody_may_be_there(policy: Policy) -> None:
     assert cohort(policy, 10) == []
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.4, 0.8])
-def test_dropout_happens_as_often_as_asked(rate: float) -> None:
-    policy = Everyone(dropout=rate)
-    lost = sum(policy.fate({}, who, turn(round)) is not None for round in range(200) for who in fleet(10))
-    assert close(lost, 2000, rate)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_dropout_when(when: str) -> None:
-    certain, never = Everyone(dropout=1, dropout_when=when), Everyone(dropout_when=when)
-    assert {certain.fate({}, who, turn(0)) for who in fleet(20)} == {when}
-    assert {never.fate({}, who, turn(0)) for who in fleet(20)} == {None}
-
-
-def test_a_clients_fate_is_its_own() -> None:
-    """Asked in any order, among any others, in any process: the same fate, and not that of availability."""
-    policy = Everyone(dropout=0.5)
-    forward = [policy.fate({}, who, turn(3)) for who in fleet(40)]
-    backward = [policy.fate({}, who, turn(3)) for who in reversed(fleet(40))]
-    assert forward == backward[::-1]
-    assert forward != [policy.fate({}, who, turn(4)) for who in fleet(40)]
-    assert 5 < sum(fate is not None for fate in forward) < 35
-
-
-def test_dropout_is_independent_of_availability() -> None:
-    """Reached (1/2) and lost (1/2): a quarter of all; the same draw for both would give one half or none."""
-    policy = Everyone(availability=0.5, dropout=0.5)
-    both = 0
-    for round in range(400):
-        reached = set(cohort(policy, 5, round))
-        both += sum(who.id in reached and policy.fate({}, who, turn(round)) is not None for who in fleet(5))
-    assert close(both, 2000, 0.25)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -184,10 +161,9 @@ def test_dropout_is_independent_of_availability() -> None:
         {"fraction": -0.1},
         {"number": 0},
         {"number": 1.5},
-        {"fraction": 0.5, "dropout": 1.1},
+        {"fraction": 0.5, "dropout": 0.1},
         {"fraction": 0.5, "availability": -0.1},
         {"fraction": 0.5, "availability": [0.5, 1.5]},
-        {"fraction": 0.5, "dropout_when": "during"},
         {"fraction": float("nan")},
         {"share": 0.5},
     ],
@@ -209,6 +185,18 @@ def test_what_does_not_fit_the_number_of_clients_is_refused() -> None:
 
 
 def test_policies_by_name() -> None:
-    assert {"everyone", "random"} <= set(policies.names())
+    known = {"everyone", "random", "battery-aware", "clustered", "power-of-choice", "label-balanced"}
+    assert known <= set(policies.names())
     assert policies["random"] is Random
-    assert Everyone().start(fleet(3), Streams(0)) == {}
+    assert all(policies.summary(name) for name in known)
+
+
+@pytest.mark.parametrize("policy", [Everyone(), Random(number=2)])
+def test_plain_policies_want_nothing(policy: Policy) -> None:
+    everyone = np.arange(3)
+    assert policy.start(fleet(3), Streams(0)) == {}
+    assert policy.needs == frozenset()
+    assert policy.exchanges(10) == ()
+    assert policy.survey({}, everyone, {}, 10, turn(0)) is None
+    assert policy.weights({}, everyone).tolist() == [1, 1, 1]
+    assert policy.even

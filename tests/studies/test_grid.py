@@ -99,6 +99,8 @@ def test_a_users_setting_replaces_an_axis_or_comes_last(recipe: Make) -> None:
     assert len(Study(recipe(grid), {"seed": [1, 2, 3]}).expand()) == 6
     assert {cell.experiment.rounds for cell in Study(recipe(grid), {"rounds": 3}).expand()} == {3}
     assert {cell.experiment.training.rate for cell in Study(recipe(grid), {"rate": 0.1}).expand()} == {0.1}
+    (labelled,) = Study(recipe(grid), {"method": "long", "seed": 7}).expand()
+    assert (labelled.labels["method"], labelled.experiment.rounds) == ("long", 9)
 
 
 def test_a_setting_that_only_some_methods_have(recipe: Make) -> None:

@@ -11,12 +11,14 @@ from fedstill.cli.screen import console, print_json, sparkline, table
 from fedstill.config.assemble import parse_value
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
-from fedstill.federation.asking import Asked, ask, keep
+from fedstill.federation.asking import Asked, ask, keep, look
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.asked_page import write_asked_page
+from fedstill.report.probes import Probed, Shares
 
 _PEERS = 12  # in the table of who knows what; the figure has all
+_CLIENTS = 30  # in that of what all models seem to know
 
 
 def query(
@@ -45,6 +47,52 @@ def query(
     _tell_change(asked)
     page = write_asked_page(asked, html or kept.path / "query.html", " ".join(["fedstill", *sys.argv[1:]]))
     console.print(f"\n{kept.path}\n{page}", highlight=False, soft_wrap=True)
+
+
+def probe(path: Path, set_: Sequence[str], data_root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:
+    """What noise tells of all clients' models, beside what they were trained on."""
+    use_plugins(plugins)
+    seen = look(Run(path), dict(_setting(text) for text in set_), data_root)
+    clients = tuple(range(len(seen.probed)))
+    found = Probed(clients, seen.classes, seen.held.double().numpy(), seen.probed.double().numpy(), seen.threshold)
+    if as_json:
+        print_json(
+            {
+                "precision": found.precision,
+                "recall": found.recall,
+                "error": float(found.errors.mean()),
+                "threshold": found.threshold,
+                "probed": found.guessed.tolist(),
+                "held": found.true.tolist(),
+            }
+        )
+        return
+    rows = [
+        (
+            str(number),
+            _listed(seen.classes, found.guessed[number], found.threshold),
+            _listed(seen.classes, found.true[number], 0.0),
+        )
+        for number in clients[:_CLIENTS]
+    ]
+    table("", ("client", "seems to know", "has samples of"), rows)
+    if len(clients) > _CLIENTS:
+        console.print(f"and {len(clients) - _CLIENTS} more clients", highlight=False)
+    console.print(
+        f"\nof classes that models seem to know (at least {share(found.threshold, 0)} of what they say of noise)"
+        f" {share(found.precision, 1)} are there; of those that are there {share(found.recall, 1)} are found",
+        highlight=False,
+    )
+
+
+def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
+    """Classes with a share above nothing and not below the threshold, the largest first."""
+    order = sorted(range(len(classes)), key=lambda number: -float(shares[number]))
+    return ", ".join(
+        f"{classes[number]} {share(float(shares[number]), 0)}"
+        for number in order
+        if shares[number] > 0 and shares[number] >= threshold
+    )
 
 
 def _setting(text: str) -> tuple[str, Any]:

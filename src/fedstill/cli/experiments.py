@@ -15,6 +15,7 @@ from fedstill.cli.answered import queries_told, show_answers
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
+from fedstill.config.assemble import parse_value
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
 from fedstill.federation.launch import launch, use_plugins
@@ -36,12 +37,16 @@ class Flags:
     seed: int | None = None
     set_: list[str] = field(default_factory=list)
     query: list[str] = field(default_factory=list)
+    dropout: str | None = None
 
     def layer(self) -> dict[str, Any]:
         plain = {key: getattr(self, key) for key in ("data", "model", "clients", "rounds", "seed")}
-        parts = {
+        parts: dict[str, Any] = {
             key: named_part(text) for key in ("partition", "participation") if (text := getattr(self, key)) is not None
         }
+        if self.dropout is not None:
+            rate = parse_value(self.dropout)
+            parts["dropout"] = rate if isinstance(rate, int | float) else named_part(self.dropout)
         queries = {"queries": {"by_hand": asked_for(self.query)}} if self.query else {}
         return {**{key: value for key, value in plain.items() if value is not None}, **parts, **queries}
 

@@ -16,9 +16,9 @@ from fedstill.distillation import objectives
 from fedstill.engines import engines
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.traffic import MODEL, client_traffic
-from fedstill.methods import attacks, methods, privacies
+from fedstill.methods import attacks, cures, methods, privacies
 from fedstill.models import models
-from fedstill.participation import policies
+from fedstill.participation import dropouts, policies
 
 
 def _registered(registry: Registry[object]) -> Callable[[], dict[str, str]]:
@@ -34,6 +34,8 @@ SHELVES: dict[str, Callable[[], dict[str, str]]] = {
     "models": _registered(models),  # type: ignore[arg-type]
     "partitions": _registered(partitions),  # type: ignore[arg-type]
     "policies": _registered(policies),  # type: ignore[arg-type]
+    "dropouts": _registered(dropouts),  # type: ignore[arg-type]
+    "cures": _registered(cures),  # type: ignore[arg-type]
     "engines": _registered(engines),  # type: ignore[arg-type]
     "recipes": lambda: recipe_names(study=False),
     "studies": lambda: recipe_names(study=True),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedstill.config.experiment import DEFAULT_PARTS, PARTS, Experiment, sentence, settings_of
+from fedstill.config.experiment import DEFAULT_PARTS, PARTS, Experiment, sentence, settings_of, spelt_out
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
@@ -31,7 +31,8 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
     if isinstance(counts := merged.get("models"), Mapping) and counts and "clients" not in given:
         merged["clients"] = sum(count for count in counts.values() if isinstance(count, int))
     if method.pooled:
-        merged.update(clients=1, partition="pooled", participation="everyone")
+        merged.update(clients=1, partition="pooled", participation="everyone", dropout="none", cure="none")
+        merged.update(fleet=None, clusters=None)
     try:
         return Experiment.model_validate(merged)
     except ValidationError as error:
@@ -107,8 +108,7 @@ def parse_value(text: str) -> Any:
 
 def section_of(given: Mapping[str, Any], key: str) -> Any:
     """What stands under a key, with a part's bare name spelt out."""
-    value = given.get(key, DEFAULT_PARTS.get(key))
-    return {"name": value} if key in PARTS and isinstance(value, str) else value
+    return spelt_out(key, given.get(key, DEFAULT_PARTS.get(key)))
 
 
 def _sections(given: Mapping[str, Any]) -> dict[str, type[Settings]]:

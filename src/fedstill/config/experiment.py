@@ -19,8 +19,8 @@ from fedstill.core.training import Training
 from fedstill.data.augment import augmentations
 from fedstill.data.partitions import partitions
 from fedstill.distillation import objectives
-from fedstill.methods import attacks, methods, privacies
-from fedstill.participation import policies
+from fedstill.methods import attacks, cures, methods, privacies
+from fedstill.participation import Clusters, Fleet, dropouts, policies
 
 # Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
 # for a new one.
@@ -31,15 +31,24 @@ PARTS: dict[str, Registry[Any]] = {
     "method": methods,
     "partition": partitions,
     "participation": policies,
+    "dropout": dropouts,
     "augmentation": augmentations,
     "attack": attacks,
     "privacy": privacies,
+    "cure": cures,
     "objective": objectives,
 }
 Which = Literal["last", "best", "selected"]
 WHICH: tuple[Which, ...] = get_args(Which)
 _TYPE_NAME = re.compile(r"[\[(]|-float$|-int$")  # what pydantic puts into a path beside the names of fields
-DEFAULT_PARTS = {"partition": "iid", "participation": "everyone", "attack": "none", "privacy": "none"}
+DEFAULT_PARTS = {
+    "partition": "iid",
+    "participation": "everyone",
+    "dropout": "none",
+    "attack": "none",
+    "privacy": "none",
+    "cure": "none",
+}
 
 
 class Choice(Settings):
@@ -49,11 +58,23 @@ class Choice(Settings):
     settings: SerializeAsAny[Settings]
 
 
+def spelt_out(section: str, value: Any) -> Any:
+    """A part's bare name as a mapping; and so a mere number, where that is the usual way to say it.
+
+    >>> spelt_out("partition", "iid"), spelt_out("dropout", 0.4)
+    ({'name': 'iid'}, {'name': 'independent', 'rate': 0.4})
+    """
+    if section == "dropout" and isinstance(value, int | float) and not isinstance(value, bool):
+        return {"name": "independent", "rate": value}
+    return {"name": value} if section in PARTS and isinstance(value, str) else value
+
+
 def choose(section: str, value: Any) -> Choice:
     """Look the part up and validate its settings with its own settings class."""
     if isinstance(value, Choice):
         return value
     registry = PARTS[section]
+    value = spelt_out(section, value)
     given = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = given.pop("name", None)
     if not isinstance(name, str):
@@ -110,8 +131,19 @@ class Experiment(Settings):
     augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
     partition: Choice = Field(default_factory=lambda: choose("partition", "iid"))
     participation: Choice = Field(default_factory=lambda: choose("participation", "everyone"))
+    dropout: Choice = Field(
+        default_factory=lambda: choose("dropout", "none"),
+        description="who is lost in a round; a mere number: each with that chance",
+    )
+    fleet: Fleet | None = Field(None, description="devices with batteries; left out, clients have power without end")
+    clusters: Clusters | None = Field(
+        None, description="clients grouped by what their data is like; left out, they are not"
+    )
     attack: Choice = Field(default_factory=lambda: choose("attack", "none"))
     privacy: Choice = Field(default_factory=lambda: choose("privacy", "none"))
+    cure: Choice = Field(
+        default_factory=lambda: choose("cure", "none"), description="what the server does about the lost"
+    )
     objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
     teachers: tuple[TeacherSource, ...] = ()
     queries: Queries | None = Field(None, description="who asks the federation for which classes")
@@ -131,6 +163,18 @@ class Experiment(Settings):
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round always is one")
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
     norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dropout_has_a_section_now(cls, given: Any) -> Any:
+        """It was part of participation: runs and recipes from then can still be read."""
+        chosen = given.get("participation") if isinstance(given, Mapping) else None
+        if not isinstance(chosen, Mapping) or not {"dropout", "dropout_when"} & set(chosen):
+            return given
+        now = {key: value for key, value in chosen.items() if key not in ("dropout", "dropout_when")}
+        rate, when = chosen.get("dropout", 0.0), chosen.get("dropout_when", "after")
+        lost = {"dropout": {"name": "independent", "rate": rate, "when": when}} if rate else {}
+        return {**given, "participation": now, **lost}
 
     @model_validator(mode="after")
     def _every_client_has_a_model(self) -> Self:
@@ -159,11 +203,14 @@ class Experiment(Settings):
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
         unused = {"evaluation"} if self.evaluation == "central" else set()
-        unused |= {name for name in ("models", "queries") if not getattr(self, name)}
+        unused |= {name for name in ("models", "queries", "fleet", "clusters") if not getattr(self, name)}
+        unused |= {name for name in ("dropout", "cure") if getattr(self, name) == choose(name, DEFAULT_PARTS[name])}
+        # What came later counts only where it is used, so that runs from before are found.
+        said = self.model_dump(mode="json", exclude=unused)
+        said.get("dropout", {}).pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
         facts = {
             "experiment": {
-                # What came later counts only where it is used, so that runs from before are found.
-                **self.model_dump(mode="json", exclude=unused),
+                **said,
                 "teachers": [teacher.facts() for teacher in self.teachers],
             },
             "data": fingerprint,

@@ -84,6 +84,32 @@ class Subset:
         return Subset(self.data.unlabelled(), self.rows)
 
 
+class Relabelled:
+    """The same rows with other labels, by a table from a class to another; the data itself is not touched.
+
+    >>> data = ArrayDataset(inputs=torch.zeros(3, 1), labels=torch.tensor([0, 1, 2]))
+    >>> Relabelled(data, torch.tensor([2, 1, 0])).labels().tolist(), data.labels().tolist()
+    ([2, 1, 0], [0, 1, 2])
+    """
+
+    def __init__(self, data: Dataset, table: Tensor) -> None:
+        self.data, self.table = data, table
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, rows: Tensor) -> Batch:
+        batch = self.data.batch(rows)
+        return {**batch, "labels": self.table[batch["labels"]]} if "labels" in batch else batch
+
+    def labels(self) -> Tensor | None:
+        labels = self.data.labels()
+        return None if labels is None else self.table[labels]
+
+    def unlabelled(self) -> Dataset:
+        return self.data.unlabelled()
+
+
 class Told:
     """Samples with what was said of each, as a column `said` beside them."""
 
@@ -117,3 +143,15 @@ AT_ONCE = 256  # samples of an evaluation batch; what a model says may depend on
 def every_row(data: Dataset, size: int = AT_ONCE) -> list[Tensor]:
     """Row numbers of the whole set in order, in pieces of `size`, for evaluation."""
     return list(torch.arange(len(data)).split(size))
+
+
+def class_counts(data: Dataset, classes: int) -> Tensor:
+    """How many samples there are of each class, or points where each has a label; none where there are no labels.
+
+    >>> class_counts(ArrayDataset(inputs=torch.zeros(3, 1), labels=torch.tensor([0, 2, 2])), 4)
+    tensor([1, 0, 2, 0])
+    """
+    labels = data.labels()
+    if labels is None:
+        return torch.zeros(classes, dtype=torch.int64)
+    return torch.bincount(labels.flatten(), minlength=classes)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from fedstill.core.dataset import Dataset, Proxy
 from fedstill.core.egress import Egress
@@ -142,6 +142,7 @@ class Exchange(ABC):
     egress: Sequence[Egress] = ()
     least: int | None = None  # replies it cannot do without; None: as many as the experiment says
     update: str = "model/"  # what `norm_limit` measures of a reply: the tensors below this name, against the request's
+    bulky: bool = False  # True: replies wait for `merge` on disk, not in memory
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
         """Once, before anyone is asked."""
@@ -233,6 +234,10 @@ class Method(Exchange):
         """Numbers of this round for the journal, e.g. the privacy spent."""
         return {}
 
+    def at_client(self, architecture: str) -> nn.Module:
+        """The model that a client trains, of which a pass costs its device something."""
+        return self.task.build(architecture)
+
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         """A client's own model from the server's state and its own; None: it has none (yet)."""
         return None
@@ -267,7 +272,60 @@ class Engine(Protocol):
     ) -> None: ...
 
 
-Fate = Literal["before", "after"]
+class Fate(NamedTuple):
+    """When in a round a client is lost: before it is asked, during its work (after what share of it), or after it."""
+
+    when: Literal["before", "during", "after"]
+    fraction: float = 1.0
+
+
+class Survey(NamedTuple):
+    """A question to some clients before a cohort is chosen: an exchange whose state is the fleet."""
+
+    exchange: Exchange
+    clients: Sequence[int]
+
+
+class Attendance(Protocol):
+    """The book of one round: who is asked, who is lost, what it costs them. It is thrown away with the round."""
+
+    fleet: Tensors  # as the round found it, and with what surveys add
+
+    def surveys(self, models: Mapping[str, Tensors]) -> Iterable[Survey]:
+        """What has to be asked, one after the other, before a cohort is chosen; `models` are those that are shared."""
+        ...
+
+    def cohort(self) -> Sequence[int]:
+        """Who is asked in this round, by client id."""
+        ...
+
+    def fates(self, clients: Sequence[int], standing_in: bool = False) -> Mapping[int, Fate]:
+        """What becomes of those that are lost by chance; those standing in for others may be spared."""
+        ...
+
+    def predicted(self, who: Profile) -> float:
+        """The work, in sample-passes, that a client would have done."""
+        ...
+
+    def charge(self, who: Profile, down: int, work: float, up: int) -> str | None:
+        """Take what this costs from the client's battery; where that does not last, say where it ran out."""
+        ...
+
+    def flat(self, client: int) -> bool:
+        """Whether a client's battery is empty."""
+        ...
+
+    def stand_ins(self, lost: Sequence[int]) -> Mapping[int, int]:
+        """Who stands in for whom of the lost; nobody stands in twice."""
+        ...
+
+    def end(self, finished: Iterable[int], losses: Mapping[int, float]) -> Tensors:
+        """The fleet after the round: who was asked and who finished, what they lost, batteries, idle devices' rest."""
+        ...
+
+    def record(self) -> Mapping[str, Any]:
+        """The journal's view of it; empty where there is nothing to say."""
+        ...
 
 
 class Participation(Protocol):
@@ -275,10 +333,6 @@ class Participation(Protocol):
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors: ...
 
-    def select(self, fleet: Tensors, profiles: Sequence[Profile], turn: Turn) -> Sequence[int]:
-        """The cohort of this round, by client id."""
-        ...
-
-    def fate(self, fleet: Tensors, who: Profile, turn: Turn) -> Fate | None:
-        """Whether this client is lost this round: before it is asked, after its work, or (None) not at all."""
+    def attend(self, fleet: Tensors, profiles: Sequence[Profile], turn: Turn) -> Attendance:
+        """Open the book of a round."""
         ...

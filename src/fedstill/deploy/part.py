@@ -25,6 +25,8 @@ from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.plan import Plan
 from fedstill.federation.run import one_thread
+from fedstill.methods.privacy_noise import from_operating_system
+from fedstill.participation.surveys import Measurement
 
 # What is told of the data before the first round: part of what leaves, so part of the manifest.
 FACTS: dict[str, Any] = {
@@ -81,7 +83,11 @@ class Part:
         self.digest = experiment_digest(self.experiment)
         self.plan = self._planned(self.experiment)
         self.states = States(states)
-        self.exchanges: dict[str, Exchange] = {one.name: one for one in self.plan.method.every_exchange()}
+        known = [*self.plan.method.every_exchange(), *self.plan.participants.exchanges()]
+        for exchange in known:
+            if isinstance(exchange, Measurement):  # whoever knows the seed must not know the noise
+                exchange.source = from_operating_system
+        self.exchanges: dict[str, Exchange] = {one.name: one for one in known}
         assert isinstance(self.plan.evaluator, OnSiteEvaluator)
         scores = self.plan.evaluator.exchange(self.plan.method)
         self.exchanges[scores.name] = scores

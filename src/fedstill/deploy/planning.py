@@ -22,8 +22,8 @@ from fedstill.federation.plan import (
     Plan,
     check_needs,
     check_on_site,
-    chosen_policy,
     make_method,
+    make_participants,
     settled,
     task_of_kind,
 )
@@ -87,7 +87,7 @@ def sites_plan(
         fingerprint,
         task,
         method,
-        chosen_policy(experiment),
+        make_participants(experiment, method, question.labelled),
         list(profiles),
         _NoClients() if own is None else OwnClient(task, own, experiment.validation, proxy),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(experiment.validation)),

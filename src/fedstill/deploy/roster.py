@@ -97,6 +97,8 @@ def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
         )
     if experiment.attack.name != "none":
         raise InputError("attacks are simulated, and this is a deployment: leave `attack` out")
+    if experiment.fleet is not None or experiment.dropout.name == "trace":
+        raise InputError("batteries and traces are simulated, and this is a deployment: leave `fleet` and `trace` out")
     privacy = experiment.privacy.settings
     assert isinstance(privacy, Privacy)
     given = experiment.model_dump(mode="json", exclude_unset=True)

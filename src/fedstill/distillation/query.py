@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Told, every_row
-from fedstill.core.fit import Learner, Loss, Schedule, Terms, Trained, fit, task_loss, together
+from fedstill.core.fit import Correct, Learner, Loss, Schedule, Terms, Trained, fit, task_loss, together
 from fedstill.core.optimisers import Sgd
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
@@ -91,68 +92,63 @@ def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Lo
     return loss
 
 
-def learn(
-    model: nn.Module,
-    task: Task,
-    teachers: Sequence[nn.Module],
-    data: Dataset,
-    loss: Loss,
-    training: Training,
-    streams: Streams,
-    meter: Meter,
-    *,
-    temperature: float = 1.0,
-    watch: Watch | None = None,
-) -> Trained:
+@dataclass(frozen=True)
+class Lesson:
+    """What a model learns from in one phase: samples and those who speak of them; and how."""
+
+    task: Task
+    teachers: Sequence[nn.Module]
+    data: Dataset
+    loss: Loss
+    training: Training
+    streams: Streams
+    meter: Meter
+    temperature: float = 1.0
+    watch: Watch | None = None
+
+    def spoken(self, batch: Batch) -> Mapping[str, Tensor]:
+        """What the teachers say of a batch, now."""
+        self.meter.add(len(batch["sample_id"]) * len(self.teachers))
+        return {"said": spoken(self.task, self.teachers, batch, self.temperature)}
+
+    def told(self, samples: Dataset) -> Told:
+        """The samples, or what was made of each, with what the teachers say of them once and for all."""
+        self.meter.add(len(self.data) * len(self.teachers))
+        return Told(samples, sum_of_words(self.task, self.teachers, self.data, self.temperature))
+
+    def learner(self, model: nn.Module, correct: Correct | None = None) -> Learner:
+        return Learner(model, self.loss, self.training.make_optimiser(model.parameters()), self.streams, correct)
+
+
+def learn(model: nn.Module, lesson: Lesson) -> Trained:
     """The first phase: the whole model learns from labels and teachers."""
-
-    def shared(batch: Batch) -> Mapping[str, Tensor]:
-        meter.add(len(batch["sample_id"]) * len(teachers))
-        return {"said": spoken(task, teachers, batch, temperature)}
-
-    told: Dataset = data
-    if not task.augments:
-        meter.add(len(data) * len(teachers))
-        told = Told(data, sum_of_words(task, teachers, data, temperature))
-    learner = Learner(model, loss, training.make_optimiser(model.parameters()), streams)
-    return _epochs(
-        learner, task, told, training, meter, watch, "features", shared if task.augments else None, task.augment
-    )
+    task, learner = lesson.task, lesson.learner(model)
+    if task.augments:
+        return _epochs(learner, lesson, lesson.data, "features", lesson.watch, lesson.spoken, task.augment)
+    return _epochs(learner, lesson, lesson.told(lesson.data), "features", lesson.watch, augment=task.augment)
 
 
-def refine(
-    model: Classifier,
-    head: Mapping[str, Tensor],
-    task: Task,
-    teachers: Sequence[nn.Module],
-    data: Dataset,
-    loss: Loss,
-    training: Training,
-    streams: Streams,
-    meter: Meter,
-    *,
-    temperature: float = 1.0,
-    frozen: float = 0.0,
-    watch: Watch | None = None,
-) -> Trained:
+def refine(model: Classifier, head: Mapping[str, Tensor], lesson: Lesson, frozen: float = 0.0) -> Trained:
     """The second phase: the head as it was before learns on features that are fixed, of samples as they are.
 
     A share `frozen` of its weights stays as it was: those whose gradient, over the client's own labels, is largest.
     """
     model.head.load_state_dict(dict(head))
-    meter.add(len(data) * (1 + len(teachers)))
-    told = Told(features_of(task, model, data), sum_of_words(task, teachers, data, temperature))
+    lesson.meter.add(len(lesson.data))
+    told = lesson.told(features_of(lesson.task, model, lesson.data))
     students = Head(model.head)
     if frozen:
-        students.hold(importance(students, task, told, training.batch, streams.at("importance")), frozen)
+        batch, streams = lesson.training.batch, lesson.streams.at("importance")
+        students.hold(importance(students, lesson.task, told, batch, streams), frozen)
+    watch = lesson.watch
 
     def whole(phase: str, epoch: int, module: nn.Module) -> None:
         students.settle()
         if watch is not None:
             watch(phase, epoch, model)
 
-    learner = Learner(students, loss, training.make_optimiser(students.parameters()), streams, students.still)
-    trained = _epochs(learner, task, told, training, meter, None if watch is None else whole, "head")
+    learner = lesson.learner(students, students.still)
+    trained = _epochs(learner, lesson, told, "head", None if watch is None else whole)
     students.settle()
     return trained
 
@@ -236,16 +232,15 @@ def importance(model: nn.Module, task: Task, data: Dataset, batch: int, streams:
 
 def _epochs(
     learner: Learner,
-    task: Task,
+    lesson: Lesson,
     data: Dataset,
-    training: Training,
-    meter: Meter,
-    watch: Watch | None,
     phase: str,
+    watch: Watch | None,
     shared: Callable[[Batch], Mapping[str, Tensor]] | None = None,
     augment: Callable[..., Batch] | None = None,
 ) -> Trained:
     """All epochs; one at a time where somebody watches, which changes nothing."""
+    task, training, meter = lesson.task, lesson.training, lesson.meter
     every = range(training.epochs)
     parts = [every] if watch is None else [range(epoch, epoch + 1) for epoch in every]
     done: list[Trained] = []

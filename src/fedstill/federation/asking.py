@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedstill.config import Experiment
 from fedstill.config.experiment import choose
+from fedstill.core.dataset import Subset, class_counts
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.files import disk_trouble, writable_folder
 from fedstill.core.kinds import state_of
@@ -80,20 +81,47 @@ def ask(
         return _asked(run, plan, client, wanted, _method(method, settings or {}, plan), watch)
 
 
+@dataclass(frozen=True)
+class LookedAt:
+    """What noise tells of all clients' models: tables of clients and classes, as in `Asked`."""
+
+    classes: tuple[str, ...]
+    probed: Tensor
+    held: Tensor
+    threshold: float
+
+
+def look(run: Run, settings: dict[str, Any] | None = None, data_root: Path | None = None) -> LookedAt:
+    """Probe every client's model, as any of them would before it asks; nothing is learnt."""
+    plan = _plan(run, data_root)
+    method = _method("qkt", settings or {}, plan)
+    with one_thread():
+        probed, held = _probes(plan, method, {who.id: run.model(client=who.id) for who in plan.profiles}, 0)
+    return LookedAt(plan.task.classes, probed, held, method.settings.threshold)
+
+
+def _probes(plan: Simulation, method: QKT, models: dict[int, nn.Module], client: int) -> tuple[Tensor, Tensor]:
+    """What each model says of noise, as a client sees it, and what share of each class its client has."""
+    student = _client(plan, client, state_of(models[client]), ())
+    counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
+    probed = torch.stack([method.probed(student, number, one) for number, one in models.items()])
+    return probed, counts / counts.sum(dim=1, keepdim=True)
+
+
 def _asked(run: Run, plan: Simulation, client: int, wanted: tuple[int, ...], method: QKT, watch: bool) -> Asked:
     models = {who.id: run.model(client=who.id) for who in plan.profiles}
     before = models[client]
     if not isinstance(before, Classifier):
         raise InputError("classes can be asked for where each sample has one")
-    counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
+    counts = _counts(plan, client)
     student = _client(plan, client, state_of(before), wanted)
-    probed = torch.stack([method.probed(student, number, one) for number, one in models.items()])
+    probed, held = _probes(plan, method, models, client)
     peers = {number: one for number, one in models.items() if number != client}
     teachers = method.teachers(student, peers, list(wanted))
     known = tuple(number for number, one in peers.items() if any(one is teacher for teacher in teachers))
     recalled = _recalls(plan, before)
-    fate = Answered(recalled, recalled, counts[client], wanted)
-    asked = Asked(run, plan, client, fate, probed, counts / counts.sum(dim=1, keepdim=True), known, before, before)
+    fate = Answered(recalled, recalled, counts, wanted)
+    asked = Asked(run, plan, client, fate, probed, held, known, before, before)
     asked.settings = {"name": _name(method), **method.settings.model_dump(mode="json")}
     if not known:
         return asked
@@ -103,7 +131,7 @@ def _asked(run: Run, plan: Simulation, client: int, wanted: tuple[int, ...], met
     method.learn(student, peers, _turn(plan))
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
-    asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts[client], wanted)
+    asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts, wanted)
     sizes = {number: Message(state_of(one)).nbytes for number, one in models.items()}
     asked.traffic = {"up": sizes[client], "down": sum(size for number, size in sizes.items() if number != client)}
     return asked
@@ -216,9 +244,7 @@ def _turn(plan: Simulation) -> Turn:
 
 
 def _counts(plan: Simulation, client: int) -> Tensor:
-    labels = plan.clients.data.labels()
-    assert labels is not None
-    return torch.bincount(labels[plan.clients.shards.rows(client)], minlength=len(plan.task.classes))
+    return class_counts(Subset(plan.clients.data, plan.clients.shards.rows(client)), len(plan.task.classes))
 
 
 def _recalls(plan: Simulation, model: nn.Module) -> Tensor:

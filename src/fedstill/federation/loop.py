@@ -1,8 +1,8 @@
 """The round loop. No method, engine or policy has a loop of its own over rounds.
 
-fleet --select--> cohort --prepare, request--> Message --engine--> Client.reply
-  ^                                                                  |
-  '---- settle: check against `expect`, refuse, record <-------------'
+fleet --survey, select--> cohort --prepare, request--> Message --engine--> Client.reply
+  ^                         ^ stand-ins                                       |
+  '---- rest, charge -------'---- settle: `expect`, refuse, record <----------'
                       | accepted replies, sorted by client id
                    merge --> next exchange of the round, or evaluate --> commit
 """
@@ -18,12 +18,24 @@ import torch
 
 from fedstill.core.errors import RunError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Engine, Exchange, Fate, Lost, Method, Participation, Profile, Reply, Turn
+from fedstill.core.protocols import (
+    Attendance,
+    Engine,
+    Exchange,
+    Fate,
+    Lost,
+    Method,
+    Participation,
+    Profile,
+    Reply,
+    Turn,
+)
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import Progress
 from fedstill.federation.clients import Store
 from fedstill.federation.settle import fault
+from fedstill.federation.spool import Spool
 
 T = TypeVar("T")
 
@@ -35,23 +47,34 @@ class Traffic:
     up: int = 0
     down: int = 0
 
+    def add(self, other: Traffic) -> None:
+        self.up += other.up
+        self.down += other.down
+
 
 @dataclass
 class Outcome:
     """What became of one round's requests."""
 
-    fates: Mapping[int, Fate | None]
+    fates: dict[int, Fate] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     heard: set[int] = field(default_factory=set)  # whose reply was accepted in some exchange
     lost: list[Lost] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     work: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
+    told: dict[int, float] = field(default_factory=dict)  # the loss that each client reported
     skipped: str | None = None
+    attended: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def gone(self) -> set[int]:
         return {lost.profile.id for lost in self.lost}
+
+    @property
+    def missing(self) -> list[int]:
+        """Those that others could stand in for: lost with no fault of their own."""
+        return sorted(lost.profile.id for lost in self.lost if lost.reason in ("dropped", "battery"))
 
     def record(self) -> dict[str, Any]:
         """The journal's view: nothing in it depends on time, engine or the order of arrival."""
@@ -66,6 +89,7 @@ class Outcome:
             "bytes": {"up": self.traffic.up, "down": self.traffic.down},
             "work": self.work,
             "loss": self.losses,
+            **({"fleet": dict(self.attended)} if self.attended else {}),
         }
 
 
@@ -93,6 +117,7 @@ class Federation:
     rounds: int
     min_replies: int = 1
     norm_limit: float | None = None
+    spool: Spool = field(default_factory=Spool)
 
     def begin(self, store: Store) -> Progress:
         since = torch.full((len(self.profiles),), -1)
@@ -109,39 +134,71 @@ class Federation:
     def play(self, progress: Progress, store: Store) -> Generator[Errand, Results, tuple[Progress, Outcome]]:
         """One round: gives errands, and is sent what came of them (see `played`).
 
-        A round with too few replies is skipped: nothing that was merged or staged in it counts.
+        A round with too few replies is skipped: nothing that was merged or staged in it counts, but what it cost the
+        devices does.
         """
-        server = progress.server
-        cohort = self._cohort(progress)
-        turn = self._turn(progress.round, "select")
-        outcome = Outcome({who.id: self.participation.fate(progress.fleet, who, turn) for who in cohort})
-        for exchange in self.method.exchanges(server, progress.round):
+        server, outcome = progress.server, Outcome()
+        book = self.participation.attend(progress.fleet, self.profiles, self._turn(progress.round, "select"))
+        yield from self._survey(book, server, progress, store, outcome)
+        cohort = self._known(book.cohort(), progress)
+        outcome.fates.update(book.fates([who.id for who in cohort]))
+        for place, exchange in enumerate(self.method.exchanges(server, progress.round)):
             turn = self._turn(progress.round, exchange.name)
             server = exchange.prepare(server, turn)
-            replies = yield from self._ask(exchange, server, cohort, turn, store, outcome)
+            replies = yield from self._ask(exchange, server, cohort, turn, store, outcome, book)
+            while not place and (others := book.stand_ins(outcome.missing)):
+                asked = self._known(others.values(), progress)
+                outcome.fates.update(book.fates([who.id for who in asked], standing_in=True))
+                replies += yield from self._ask(exchange, server, asked, turn, store, outcome, book)
+                cohort = sorted([*cohort, *asked], key=lambda who: who.id)
+            replies.sort(key=lambda reply: reply.profile.id)
             least = self.min_replies if exchange.least is None else exchange.least
             if len(replies) < least:
                 outcome.skipped = f"{len(replies)} of {len(cohort)} replies, and {least} are needed"
                 outcome.heard.clear()
                 store.discard()
-                return replace(progress, round=progress.round + 1), outcome
+                return replace(progress, round=progress.round + 1, fleet=self._after(book, outcome)), outcome
             server = exchange.merge(server, replies, replace(turn, lost=tuple(outcome.lost)))
+            self.spool.clear()
             cohort = [who for who in cohort if who.id not in outcome.gone]
         since = progress.clients["since"].clone()
         since[sorted(outcome.heard)] = progress.round
         clients = {**store.versions(), "since": since}
-        return replace(progress, round=progress.round + 1, server=_in_order(server), clients=clients), outcome
+        fleet = self._after(book, outcome)
+        after = replace(progress, round=progress.round + 1, server=_in_order(server), fleet=fleet, clients=clients)
+        return after, outcome
 
-    def _cohort(self, progress: Progress) -> list[Profile]:
-        chosen = self.participation.select(progress.fleet, self.profiles, self._turn(progress.round, "select"))
+    def _after(self, book: Attendance, outcome: Outcome) -> Tensors:
+        """The fleet after the round, of which the journal is told."""
+        self.spool.clear()
+        fleet = book.end(sorted(outcome.heard - outcome.gone), outcome.told)
+        outcome.attended = book.record()
+        return _in_order(fleet)
+
+    def _known(self, clients: Iterable[int], progress: Progress) -> list[Profile]:
+        """Clients as the server knows them, by id."""
         since = progress.clients["since"]
         return [
             replace(self.profiles[client], since=int(since[client]) if since[client] >= 0 else None)
-            for client in sorted(chosen)
+            for client in sorted(clients)
         ]
 
     def _turn(self, round: int, exchange: str) -> Turn:
         return Turn(round, self.rounds, len(self.profiles), exchange, self.streams.at("round", round, exchange))
+
+    def _survey(
+        self, book: Attendance, server: Tensors, progress: Progress, store: Store, outcome: Outcome
+    ) -> Generator[Errand, Results]:
+        """Ask what participation wants to know before it chooses; who does not answer is chosen without."""
+        for exchange, clients in book.surveys(self.method.models(server)):
+            turn = self._turn(progress.round, exchange.name)
+            asked = Outcome()
+            replies = yield from self._ask(
+                exchange, book.fleet, self._known(clients, progress), turn, store, asked, book, survey=True
+            )
+            outcome.traffic.add(asked.traffic)
+            outcome.work += asked.work
+            book.fleet = exchange.merge(book.fleet, replies, turn)
 
     def _ask(
         self,
@@ -151,6 +208,9 @@ class Federation:
         turn: Turn,
         store: Store,
         outcome: Outcome,
+        book: Attendance,
+        *,
+        survey: bool = False,
     ) -> Generator[Errand, Results, list[Reply]]:
         """Ask the cohort and settle what comes back: the accepted replies, sorted by client id."""
         requests: dict[int, Message] = {}
@@ -158,16 +218,25 @@ class Federation:
 
         def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
             for who in cohort:
-                if outcome.fates[who.id] == "before":
+                fate = outcome.fates.get(who.id)
+                if book.flat(who.id):
+                    outcome.lost.append(Lost(who, "battery", "its battery is flat"))
+                elif fate is not None and fate.when == "before":
                     outcome.lost.append(Lost(who, "dropped", "before it was asked"))
                 elif (request := exchange.request(server, who, turn)) is not None:
                     requests[who.id] = request
                     outcome.traffic.down += request.nbytes
-                    yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
+                    if fate is not None and fate.when == "during":
+                        outcome.lost.append(_lost_during(who, request, fate, book))
+                    else:
+                        yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
         def settled(result: Reply | Lost) -> Reply | Lost:
             who = result.profile
-            if outcome.fates[who.id] == "after":
+            up = result.message.nbytes if isinstance(result, Reply) else 0
+            if (ran_out := book.charge(who, requests[who.id].nbytes, result.work, up)) is not None:
+                return Lost(who, "battery", ran_out, result.work)
+            if who.id in outcome.fates:
                 return Lost(who, "dropped", "its reply was lost", result.work)
             if isinstance(result, Reply):
                 outcome.traffic.up += result.message.nbytes
@@ -184,13 +253,15 @@ class Federation:
             outcome.work += result.work
             if isinstance(result, Lost):
                 outcome.lost.append(result)
-            else:
-                accepted.append(result)
+                continue
+            if not survey:
                 store.take(result, turn.round)
+            accepted.append(self.spool.keep(result) if exchange.bulky else result)
         accepted.sort(key=lambda reply: reply.profile.id)
         outcome.asked |= set(requests)
         outcome.heard |= {reply.profile.id for reply in accepted}
         outcome.losses.update(_mean_losses(accepted))
+        outcome.told.update({reply.profile.id: loss for reply in accepted if (loss := _total_loss(reply)) is not None})
         if exchange.least is None:  # where one is asked for all, its misfortune is no fault of the experiment's
             _stop_if_all_failed(requests, outcome.lost[lost_before:])
         return accepted
@@ -221,6 +292,21 @@ def _mean_losses(replies: Sequence[Reply]) -> Mapping[str, float]:
         for name, value in reply.message.part("loss/").items():
             means[name] = means.get(name, 0.0) + float(value) * reply.profile.samples / total
     return means
+
+
+def _total_loss(reply: Reply) -> float | None:
+    """The training loss that a client reports, if it does."""
+    terms = reply.message.part("loss/")
+    return float(sum(float(value) for value in terms.values())) if terms else None
+
+
+def _lost_during(who: Profile, request: Message, fate: Fate, book: Attendance) -> Lost:
+    """A client that stops on the way: nobody computes what nobody will see, but it pays for what it would have done."""
+    work = fate.fraction * book.predicted(who)
+    ran_out = book.charge(who, request.nbytes, work, 0)
+    if ran_out is not None:
+        return Lost(who, "battery", ran_out, work)
+    return Lost(who, "dropped", f"after {fate.fraction:.0%} of its work", work)
 
 
 def _stop_if_all_failed(requests: Mapping[int, Message], lost: Sequence[Lost]) -> None:

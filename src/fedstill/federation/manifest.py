@@ -25,13 +25,17 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     server = method.start(plan.streams)
     leaves: list[dict[str, Any]] = []
     arrives = 0
-    exchanges, evaluator = [*method.exchanges(server, 0)], plan.evaluator
+    surveys, evaluator = plan.participants.exchanges(), plan.evaluator
+    exchanges = [*surveys, *method.exchanges(server, 0)]
     if on_site := isinstance(evaluator, OnSiteEvaluator):
         exchanges.append(evaluator.exchange(method))
     for exchange in exchanges:
         turn = Turn(0, plan.rounds, plan.experiment.clients, exchange.name, plan.streams.at("round", 0, exchange.name))
         server = exchange.prepare(server, turn)
-        request = exchange.request(server, who, turn)
+        if exchange in surveys:  # of a survey only what comes back says something of the client
+            request: Message | None = Message({})
+        else:
+            request = exchange.request(server, who, turn)
         if request is None:
             continue
         arrives += request.nbytes
@@ -55,7 +59,9 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
         "model": plan.experiment.model,
         "leaves": leaves,
         "arrives_bytes": arrives,
-        "participation": "decided by the server from client ids alone; nothing leaves for it",
+        "participation": f"decided by the server, which asks for {' and '.join(one.name for one in surveys)} as listed"
+        if surveys
+        else "decided by the server from client ids alone; nothing leaves for it",
         "evaluation": "at the sites, which send the sums listed under `evaluate`"
         if on_site
         else "on the server's own test data; nothing leaves for it",

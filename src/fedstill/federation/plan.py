@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedstill.config import Experiment, overlay, with_defaults
-from fedstill.core.dataset import Dataset, Subset
+from fedstill.core.dataset import Dataset, Subset, class_counts
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Method, Profile
@@ -30,9 +30,10 @@ from fedstill.federation.evaluate import CentralEvaluator
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.proxy import proxy_data, shared_proxy
 from fedstill.federation.teachers import Staff
-from fedstill.methods import Attack, Distillation, PeerMethod, Privacy, methods
+from fedstill.methods import Attack, Cure, Distillation, PeerMethod, Privacy, methods
 from fedstill.models import models
-from fedstill.participation import Policy
+from fedstill.models.cost import flops
+from fedstill.participation import Dropout, Participants, Policy
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import task_kind
 
@@ -59,7 +60,7 @@ class Plan:
     fingerprint: str  # of the data
     task: Classification
     method: Method
-    policy: Policy
+    participants: Participants
     profiles: list[Profile]
     clients: ClientFactory
     evaluator: CentralEvaluator | OnSiteEvaluator
@@ -109,6 +110,8 @@ def make_plan(
         fingerprint += proxy
     shared = shared_proxy(method, bundle.kind, task.shape, data_root)
     fingerprint += "" if shared is None else shared.digest
+    participants = make_participants(experiment, method, labelled=bundle.train.labels() is not None)
+    fingerprint += participants.dropout.digest
     labels = train.labels()
     kinds = torch.zeros(len(train), dtype=torch.int64) if labels is None else shape_kinds(train)
     shards = partition(
@@ -123,10 +126,8 @@ def make_plan(
     if on_site:
         check_on_site(experiment, method)
 
-    def class_counts(client: int) -> Tensor:
-        if labels is None:
-            return torch.zeros(len(bundle.classes), dtype=torch.int64)
-        return torch.bincount(labels[shards.rows(client)].flatten(), minlength=len(bundle.classes))
+    def counts(client: int) -> Tensor:
+        return class_counts(Subset(train, shards.rows(client)), len(bundle.classes))
 
     shown = validation if getattr(method.settings, "tune", False) else None
     if getattr(method.settings, "tune", False) and shown is None:
@@ -142,14 +143,14 @@ def make_plan(
         bundle.fingerprint(),
         task,
         method,
-        chosen_policy(experiment),
+        participants,
         [Profile(client, sizes[client], model) for client, model in enumerate(experiment.architectures)],
         SimulatedClients(
             task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None, share, shared, shown
         ),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
         if on_site
-        else CentralEvaluator(task, bundle.test, validation, class_counts),
+        else CentralEvaluator(task, bundle.test, validation, counts),
         streams,
         staff.examine(experiment, teachers, task, bundle, train),
         staff.ceiling(experiment, method, task, train) if isinstance(method, Distillation) else None,
@@ -234,11 +235,12 @@ def make_method(
             )
     if isinstance(method, PeerMethod):
         method.asks(experiment.queries or Queries())
-    policy, privacy, attack = (
-        getattr(experiment, section).settings for section in ("participation", "privacy", "attack")
+    policy, privacy, cure, attack = (
+        getattr(experiment, section).settings for section in ("participation", "privacy", "cure", "attack")
     )
     assert isinstance(policy, Policy)
     assert isinstance(privacy, Privacy)
+    assert isinstance(cure, Cure)
     assert isinstance(attack, Attack)
     policy.check(experiment.clients)
     method.check_cohort(policy.cohort(experiment.clients))
@@ -251,16 +253,33 @@ def make_method(
         )
     if experiment.privacy.name != "none" and experiment.norm_limit is not None:
         raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
+    if experiment.cure.name == "friends" and getattr(experiment.dropout.settings, "replace", False):
+        raise InputError(
+            "a lost client would count twice, by who stands in for it and by its friend: leave dropout.replace out, or"
+            " cure=friends"
+        )
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
+    method = cure.around(method, experiment.clients)
     return attack.around(method, experiment.clients, streams)
 
 
-def chosen_policy(experiment: Experiment) -> Policy:
-    policy = experiment.participation.settings
+def make_participants(experiment: Experiment, method: Method, labelled: bool) -> Participants:
+    """The parts that decide who takes part; with batteries, what a pass of each model costs a device."""
+    policy, dropout = experiment.participation.settings, experiment.dropout.settings
     assert isinstance(policy, Policy)
+    assert isinstance(dropout, Dropout)
     if experiment.min_replies > experiment.clients:
         raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
-    return policy
+    task, costs = method.task, {}
+    assert isinstance(task, Classification)
+    if experiment.fleet is not None:
+        costs = {name: flops(method.at_client(name), task.shape) for name in task.architectures}
+    participants = Participants(
+        policy, dropout, experiment.fleet, experiment.clusters, len(task.classes), costs, experiment.training.epochs
+    )
+    given = {"labels": labelled, "shared-model": bool(method.models(method.start(Streams(0))))}
+    participants.check(experiment.clients, [name for name, there in given.items() if there])
+    return participants
 
 
 def check_device(device: str) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedstill.config import Experiment
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import candidates
 from fedstill.federation.clients import ClientStore
 from fedstill.federation.folder import MODELS, RunFolder
@@ -70,6 +71,12 @@ class Run:
     @property
     def seconds(self) -> float:
         return float(sum(self._folder.timing()["rounds"]) + sum(self._folder.timing()["checkpoints"]))
+
+    @property
+    def fleet(self) -> Tensors:
+        """What participation remembers after the last round: batteries, tiers, clusters; empty where nothing is."""
+        found, _ = candidates(self.path)
+        return found[0].fleet if found else {}
 
     @property
     def journal(self) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_m
 from fedstill.federation.loop import Errand, Federation, Results, played
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import Plan
+from fedstill.federation.spool import Spool
 
 Record = dict[str, Any]
 
@@ -86,13 +87,14 @@ class Attempt:
         self.unsaved: dict[str, bytes] = {}
         self.federation = Federation(
             plan.method,
-            plan.policy,
+            plan.participants,
             engine,
             plan.profiles,
             plan.streams,
             plan.rounds,
             plan.experiment.min_replies,
             plan.experiment.norm_limit,
+            Spool(folder.path / "spool"),
         )
         engine.open(plan.clients)
         self.progress = self._resume() or self.federation.begin(self.store)

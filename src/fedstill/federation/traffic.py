@@ -45,7 +45,7 @@ def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
         engine.open(plan.clients)
         store = ClientStore(Path(folder) / "clients", clients)
         federation = Federation(
-            plan.method, plan.policy, engine, plan.profiles, plan.streams, rounds=plan.method.rounds(2)
+            plan.method, plan.participants, engine, plan.profiles, plan.streams, rounds=plan.method.rounds(2)
         )
         progress, _ = played(federation.play(federation.begin(store), store), federation.carry)
         store.committed()

@@ -7,6 +7,7 @@ from fedstill.methods.base import methods
 from fedstill.methods.centralised import Centralised
 from fedstill.methods.clipped_mean import ClippedMean
 from fedstill.methods.clue import Clue
+from fedstill.methods.cures import Cure, cures
 from fedstill.methods.distill import Distillation
 from fedstill.methods.ditto import Ditto
 from fedstill.methods.ensemble import Ensemble
@@ -15,6 +16,7 @@ from fedstill.methods.fedavgm import FedAvgM
 from fedstill.methods.fedbn import FedBn
 from fedstill.methods.feddf import FedDF
 from fedstill.methods.feddyn import FedDyn
+from fedstill.methods.fedgkt import FedGkt
 from fedstill.methods.fedmd import FedMD
 from fedstill.methods.fedmedian import FedMedian
 from fedstill.methods.fednova import FedNova
@@ -39,6 +41,7 @@ __all__ = [
     "Centralised",
     "ClippedMean",
     "Clue",
+    "Cure",
     "Distillation",
     "Ditto",
     "Ensemble",
@@ -50,6 +53,7 @@ __all__ = [
     "FedBn",
     "FedDF",
     "FedDyn",
+    "FedGkt",
     "FedMD",
     "FedMedian",
     "FedNova",
@@ -69,6 +73,7 @@ __all__ = [
     "SingleImage",
     "TrimmedMean",
     "attacks",
+    "cures",
     "methods",
     "privacies",
 ]

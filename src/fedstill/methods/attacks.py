@@ -21,7 +21,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedstill.core.dataset import Batch, Dataset
+from fedstill.core.dataset import Relabelled
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Client, Exchange, Method, Turn
@@ -208,31 +208,4 @@ class LabelFlip(ByClients):
     def corrupt(self, client: Client) -> None:
         classes = len(client.task.classes)  # type: ignore[attr-defined]  # seen to in `around`
         wrong = torch.arange(classes).flip(0) if self.shift is None else (torch.arange(classes) + self.shift) % classes
-        client.data = Mislabelled(client.data, wrong)
-
-
-class Mislabelled:
-    """The same rows with other labels, by a table from the right class to the wrong one; the data is not touched.
-
-    >>> from fedstill.core.dataset import ArrayDataset
-    >>> data = ArrayDataset(inputs=torch.zeros(3, 1), labels=torch.tensor([0, 1, 2]))
-    >>> Mislabelled(data, torch.tensor([2, 1, 0])).labels().tolist(), data.labels().tolist()
-    ([2, 1, 0], [0, 1, 2])
-    """
-
-    def __init__(self, data: Dataset, wrong: Tensor) -> None:
-        self.data, self.wrong = data, wrong
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def batch(self, rows: Tensor) -> Batch:
-        batch = self.data.batch(rows)
-        return {**batch, "labels": self.wrong[batch["labels"]]} if "labels" in batch else batch
-
-    def labels(self) -> Tensor | None:
-        labels = self.data.labels()
-        return None if labels is None else self.wrong[labels]
-
-    def unlabelled(self) -> Dataset:
-        return self.data.unlabelled()
+        client.data = Relabelled(client.data, wrong)

@@ -31,7 +31,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.dataset import Dataset, Relabelled, every_row
 from fedstill.core.fit import Trained
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import part, under
@@ -39,7 +39,6 @@ from fedstill.core.protocols import Client, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.distillation.query import importance, knows, most_important, probe
-from fedstill.methods.attacks import Mislabelled
 from fedstill.methods.base import MODEL, methods
 from fedstill.methods.local_only import LocalSettings
 from fedstill.methods.peers import QUERY, PeerMethod
@@ -104,7 +103,7 @@ class Clue(PeerMethod):
         sums: dict[str, Tensor] = {}
         for number in query:
             client.meter.add(len(client.data), len(client.data))
-            asked: Dataset = Mislabelled(client.data, torch.full((len(self.task.classes),), number))
+            asked: Dataset = Relabelled(client.data, torch.full((len(self.task.classes),), number))
             streams = client.streams.at("significance", number)
             found = importance(Evaluated(helper), client.task, asked, self.training.batch, streams)
             sums = {name: sums[name] + tensor if sums else tensor for name, tensor in found.items()}

@@ -11,6 +11,7 @@ that knows one, it keeps the model it has.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from pydantic import Field
@@ -24,7 +25,7 @@ from fedstill.core.protocols import Client, Turn
 from fedstill.core.queries import Answered, recalls
 from fedstill.core.streams import Streams
 from fedstill.core.training import Training
-from fedstill.distillation.query import TERMS, Watch, class_mask, knows, learn, probe, query_loss, refine
+from fedstill.distillation.query import TERMS, Lesson, Watch, class_mask, knows, learn, probe, query_loss, refine
 from fedstill.methods.base import MODEL, methods
 from fedstill.methods.peers import QUERY, PeerMethod, PeerSettings
 from fedstill.models.classifier import Classifier
@@ -100,21 +101,9 @@ class QKT(PeerMethod):
         query: list[int],
     ) -> Trained:
         """The whole model learns from those who know."""
-        settings = self.settings
-        loss = query_loss(self.mask_of(client, query, settings.mask), settings.alpha, settings.temperature)
         best = self.best(client, query)
-        trained = learn(
-            model,
-            client.task,
-            teachers,
-            client.data,
-            loss,
-            self.for_epochs(settings.transfer_epochs),
-            client.streams.at("whole"),
-            client.meter,
-            temperature=settings.temperature,
-            watch=best or self.watch,
-        )
+        lesson = self.lesson(client, teachers, query, "whole", self.settings.transfer_epochs)
+        trained = learn(model, replace(lesson, watch=best or self.watch))
         if best:
             load_state(model, best.state)
         return trained
@@ -128,25 +117,20 @@ class QKT(PeerMethod):
         query: list[int],
     ) -> Trained:
         """The head as it was learns by itself."""
-        settings = self.settings
         best = self.best(client, query)
-        trained = refine(
-            model,
-            head,
-            client.task,
-            teachers,
-            client.data,
-            query_loss(self.mask_of(client, query, settings.mask), settings.alpha, settings.temperature),
-            self.for_epochs(settings.head_epochs or settings.transfer_epochs),
-            client.streams.at("head"),
-            client.meter,
-            temperature=settings.temperature,
-            frozen=settings.frozen,
-            watch=best or self.watch,
-        )
+        epochs = self.settings.head_epochs or self.settings.transfer_epochs
+        lesson = self.lesson(client, teachers, query, "head", epochs)
+        trained = refine(model, head, replace(lesson, watch=best or self.watch), self.settings.frozen)
         if best:
             load_state(model, best.state)
         return trained
+
+    def lesson(self, client: Client, teachers: list[nn.Module], query: list[int], phase: str, epochs: int) -> Lesson:
+        """What a client is taught in a phase, on its own data."""
+        settings = self.settings
+        loss = query_loss(self.mask_of(client, query, settings.mask), settings.alpha, settings.temperature)
+        training, streams = self.for_epochs(epochs), client.streams.at(phase)
+        return Lesson(client.task, teachers, client.data, loss, training, streams, client.meter, settings.temperature)
 
     def best(self, client: Client, query: list[int]) -> BestEpoch | None:
         return BestEpoch(client, tuple(query)) if self.settings.tune else None

@@ -11,20 +11,22 @@ volunteer, the client with most samples, on its own. Or each student does it for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from fedstill.core.dataset import Proxy
+from fedstill.core.dataset import Dataset, Proxy
 from fedstill.core.errors import InputError
-from fedstill.core.fit import Loss, Trained
+from fedstill.core.fit import Trained
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Meter, Profile, Reply, Shape, Turn
-from fedstill.core.task import Tensors
-from fedstill.distillation.query import TERMS, learn, query_loss
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.distillation.query import TERMS, Lesson, learn, query_loss
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, work_expected, work_report
 from fedstill.methods.peers import OFFER_EGRESS, PEERS, SAMPLES, Transfer, built, offering, own_model
 from fedstill.methods.qkt import QKT, QKTSettings
@@ -82,40 +84,26 @@ class QKTLight(QKT):
         return self.from_all(client, model, peers)
 
     def from_all(self, client: Client, model: nn.Module, peers: Sequence[nn.Module]) -> Trained:
-        settings = self.settings
-        return learn(
-            model,
-            client.task,
-            peers,
-            client.data,
-            self.plain_loss(),
-            self.for_epochs(settings.transfer_epochs),
-            client.streams.at("whole"),
-            client.meter,
-            temperature=settings.temperature,
-            watch=self.watch,
-        )
+        lesson = self.common_lesson(client.task, peers, client.data, client.streams.at("whole"), client.meter)
+        return learn(model, replace(lesson, watch=self.watch))
 
-    def plain_loss(self) -> Loss:
-        return query_loss(torch.ones(len(self.task.classes)), self.settings.alpha, self.settings.temperature)
+    def common_lesson(
+        self, task: Task, peers: Sequence[nn.Module], data: Dataset, streams: Streams, meter: Meter
+    ) -> Lesson:
+        """All that all peers say, whoever learns it on whatever data."""
+        settings = self.settings
+        loss = query_loss(torch.ones(len(self.task.classes)), settings.alpha, settings.temperature)
+        training = self.for_epochs(settings.transfer_epochs)
+        return Lesson(task, peers, data, loss, training, streams, meter, settings.temperature)
 
     def by_server(self, state: Tensors, turn: Turn) -> Tensors:
         """The first phase by the server: from its start towards what all say of the proxy."""
-        settings, architecture = self.settings, self.task.architectures[0]
+        architecture = self.task.architectures[0]
         model = self.task.build(architecture, part(state, f"start/{architecture}/"))
         peers = list(built(self.task, part(state, PEERS)).values())
         if peers:  # nobody has offered anything yet where a round is only described
-            learn(
-                model,
-                self.task,
-                peers,
-                self.proxy.data,
-                self.plain_loss(),
-                self.for_epochs(settings.transfer_epochs),
-                turn.streams.at("whole"),
-                Meter(),
-                temperature=settings.temperature,
-            )
+            streams = turn.streams.at("whole")
+            learn(model, self.common_lesson(self.task, peers, self.proxy.data, streams, Meter()))
         return under(COMMON, state_of(model))
 
 

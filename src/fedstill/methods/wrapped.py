@@ -24,7 +24,7 @@ class WrappedExchange(Exchange):
 
     def __init__(self, inner: Exchange) -> None:
         self.inner, self.name, self.egress = inner, inner.name, inner.egress
-        self.least, self.update = inner.least, inner.update
+        self.least, self.update, self.bulky = inner.least, inner.update, inner.bulky
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
         return self.inner.prepare(state, turn)
@@ -88,6 +88,9 @@ class Wrapped(WrappedExchange, Method):
 
     def facts(self, server: Tensors) -> Mapping[str, float]:
         return self.inner.facts(server)
+
+    def at_client(self, architecture: str) -> nn.Module:
+        return self.inner.at_client(architecture)
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         return self.inner.personalise(server, state)

@@ -1,6 +1,16 @@
 """Models by name, each returning `(log_probabilities, features)`; importing this package registers all of them."""
 
-from fedstill.models import cnn, dgcnn, mlp, pointnet, pointnet2, pointnet2_segmentation, resnet, wide_resnet
+from fedstill.models import (
+    cnn,
+    dgcnn,
+    mlp,
+    pointnet,
+    pointnet2,
+    pointnet2_segmentation,
+    resnet,
+    split_cnn,
+    wide_resnet,
+)
 from fedstill.models.classifier import Classifier
 from fedstill.models.registry import ModelBuilder, build_model, models
 from fedstill.models.surgery import duplicate, freeze, replace_head, unfreeze
@@ -20,6 +30,7 @@ __all__ = [
     "pointnet2_segmentation",
     "replace_head",
     "resnet",
+    "split_cnn",
     "unfreeze",
     "wide_resnet",
 ]

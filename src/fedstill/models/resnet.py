@@ -6,6 +6,10 @@ would leave 8x8 of 32x32. Convolutions carry no bias (BatchNorm follows) and sta
 distribution over the fan-out, which keeps the variance of gradients through tens of layers; the linear head and
 BatchNorm start as torch does.
 
+Split between two machines (`Classifier.parts`), they are cut after the first stage, as in FedGKT: the stem and stage 1
+are 5 of the 75 thousand parameters of ResNet-8, and what they hand on has as many pixels as the image and stem-width
+channels or more (16 x 32 x 32 numbers of a 3 x 32 x 32 image).
+
 Sizes with 3 input channels and 10 classes; a convolution k x k from a to b channels holds k*k*a*b weights, a
 BatchNorm of b channels 2b.
 
@@ -146,7 +150,7 @@ def resnet(
             pool=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         )
     )
-    return Classifier(extractor, nn.Linear(widths[-1], classes), widths[-1])
+    return Classifier(extractor, nn.Linear(widths[-1], classes), widths[-1], cut="stage1")
 
 
 @models.register("resnet8")

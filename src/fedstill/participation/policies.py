@@ -1,18 +1,20 @@
 """Who takes part in a round: everyone, or some at random, among those who can be reached.
 
-A policy is its own settings; whatever it has to remember is fleet state, which the run keeps.
+A policy is its own settings; whatever it has to remember is fleet state, which the run keeps. In a round it is asked
+in this order: who can be reached (`available`), who of them may be asked (`eligible`), whether something has to be
+found out first (`survey`), and who it is to be (`choose`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Fate, Profile, Turn
+from fedstill.core.protocols import Exchange, Profile, Survey, Turn
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
@@ -22,21 +24,24 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Policy(Settings):
-    """Availability and dropout, which every policy has; subclasses choose among the available."""
+    """Availability, which every policy has; subclasses choose among the available."""
 
     draws_evenly: ClassVar[bool] = False  # True: whoever can be reached has the same chance to be chosen
 
     availability: Probability | tuple[Probability, ...] = Field(
         1.0, description="chance that a client can be reached in a round; one number, or one per client"
     )
-    dropout: Probability = Field(0.0, description="chance that a chosen client is lost during the round")
-    dropout_when: Literal["before", "after"] = Field("after", description="before it is asked, or after its work")
 
     @property
     def even(self) -> bool:
         """Whether every client has the same chance to take part in a round."""
         same = not isinstance(self.availability, tuple) or len(set(self.availability)) == 1
         return self.draws_evenly and same
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What an experiment must have: "fleet" (batteries, links), "clusters", "labels", "shared-model"."""
+        return frozenset()
 
     def check(self, clients: int) -> None:
         """Refuse what cannot work with so many clients."""
@@ -51,23 +56,36 @@ class Policy(Settings):
         return clients
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
+        """What the policy wants the fleet's state to have, before the first round."""
         return {}
 
-    def select(self, fleet: Tensors, profiles: Sequence[Profile], turn: Turn) -> Sequence[int]:
-        """The cohort of this round, by client id."""
+    def available(self, clients: int, turn: Turn) -> np.ndarray:
+        """Who can be reached in this round, by id."""
         # One draw for the whole fleet, indexed by client: a client's luck does not depend on who else is asked.
-        luck = turn.streams.draw("availability").random(len(profiles))
-        available = np.flatnonzero(luck < np.asarray(self.availability))
-        return sorted(int(client) for client in self.choose(available, len(profiles), turn))
+        luck = turn.streams.draw("availability").random(clients)
+        return np.flatnonzero(luck < np.asarray(self.availability))
 
-    def choose(self, available: np.ndarray, clients: int, turn: Turn) -> np.ndarray:
-        """Whom to ask of those that can be reached."""
+    def eligible(self, fleet: Tensors, available: np.ndarray) -> np.ndarray:
+        """Who of these may be asked at all; nobody else stands in for somebody who was lost, either."""
         return available
 
-    def fate(self, fleet: Tensors, who: Profile, turn: Turn) -> Fate | None:
-        if self.dropout and turn.streams.draw("dropout", who.id).random() < self.dropout:
-            return self.dropout_when
+    def weights(self, fleet: Tensors, ids: np.ndarray) -> np.ndarray:
+        """How the chances of these clients to be drawn compare; none is zero."""
+        return np.ones(len(ids))
+
+    def exchanges(self, classes: int) -> Sequence[Exchange]:
+        """The exchanges of its surveys, for manifests and for sites."""
+        return ()
+
+    def survey(
+        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, turn: Turn
+    ) -> Survey | None:
+        """What has to be asked of whom before this round's cohort is chosen; `models` are those that are shared."""
         return None
+
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+        """Whom to ask of those that may be asked, sorted by id."""
+        return candidates
 
 
 policies: Registry[type[Policy]] = Registry("participation policy")
@@ -80,11 +98,8 @@ class Everyone(Policy):
     draws_evenly: ClassVar[bool] = True
 
 
-@policies.register("random")
-class Random(Policy):
-    """A random fraction or number of clients per round."""
-
-    draws_evenly: ClassVar[bool] = True
+class Sized(Policy):
+    """A policy that asks for a fraction or a number of clients."""
 
     fraction: float | None = Field(None, gt=0, le=1, description="of all clients; at least one is asked")
     number: int | None = Field(None, ge=1, description="of clients per round")
@@ -100,8 +115,16 @@ class Random(Policy):
         if self.number is not None and self.number > clients:
             raise InputError(f"participation.number is {self.number}, but there are only {clients} clients")
 
-    def choose(self, available: np.ndarray, clients: int, turn: Turn) -> np.ndarray:
-        return turn.streams.draw("select").choice(available, min(self.cohort(clients), len(available)), replace=False)
-
     def cohort(self, clients: int) -> int:
         return self.number if self.number is not None else max(1, int((self.fraction or 1.0) * clients + 0.5))
+
+
+@policies.register("random")
+class Random(Sized):
+    """A random fraction or number of clients per round."""
+
+    draws_evenly: ClassVar[bool] = True
+
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+        number = min(self.cohort(clients), len(candidates))
+        return np.sort(turn.streams.draw("select").choice(candidates, number, replace=False))

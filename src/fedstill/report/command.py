@@ -43,7 +43,10 @@ def command(experiment: Experiment) -> str:
     for client, classes in (wanted["queries"] or {}).get("by_hand", {}).items():
         if classes:  # naming nobody's classes is the same as not naming the client, as long as somebody is named
             words += ["--query", f"{client}:{','.join(map(str, classes))}"]
-    for path, value in _differences(base, {**wanted, "queries": None}):
+    for section in ("fleet", "clusters"):
+        if (devices := getattr(experiment, section)) is not None:
+            settings.append(f"{section}={json.dumps(devices.model_dump(mode='json', exclude_defaults=True))}")
+    for path, value in _differences(base, {**wanted, "queries": None, "fleet": None, "clusters": None}):
         if path in _FLAGS and value is not None:
             words += [f"--{path}", str(value)]
         else:

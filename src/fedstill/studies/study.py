@@ -20,6 +20,7 @@ from fedstill.federation.launch import use_plugins
 from fedstill.studies.agenda import Agenda, Job, make_agenda
 from fedstill.studies.board import Board
 from fedstill.studies.crew import Crew, Lesson, crew_maker
+from fedstill.studies.devices import calm, figures_of_devices, matters
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
 from fedstill.studies.queries import Companions, figures_of_queries
@@ -187,9 +188,12 @@ class Study:
         counts: dict[str, list[int]] = {}
         wanted = set(map(id, cells))
         alone = Companions[Job]()
+        undisturbed: dict[str, Job] = {}
         for cell, job in self.agenda.cells:
             if job is not None:
                 alone.add(job.experiment, job, tuple(cell.labels.values()))
+                if matters(job.experiment) and job.experiment.dropout.name == "none":
+                    undisturbed.setdefault(calm(job.experiment), job)
         for number, (cell, job) in enumerate(self.agenda.cells):
             if id(cell) not in wanted:
                 continue
@@ -202,6 +206,10 @@ class Study:
                     before = alone.of(job.experiment, labels)
                     compared = None if before is None else ledger.run(before)
                     runs[labels].figures.update(figures_of_queries(run, compared, cell.experiment.queries))
+                if matters(job.experiment):
+                    quiet = undisturbed.get(calm(job.experiment))
+                    figures = figures_of_devices(run, None if quiet is None else ledger.run(quiet))
+                    runs[labels].figures.update(figures)
                 if job.experiment.data not in counts and (truth := run.test_labels) is not None:
                     counts[job.experiment.data] = class_counts(truth, len(run.config["classes"]))
             elif (ended := ledger.failure(job)) is not None:
@@ -242,13 +250,18 @@ class Study:
 def _chosen(
     grid: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
 ) -> tuple[dict[str, list[Any]], dict[str, tuple[Value, ...]], dict[str, Any]]:
-    """The grid, its axes, and the settings that are left: one that the grid varies takes the place of its axis."""
+    """The grid, its axes, and the settings that are left: one that the grid varies takes the place of its axis.
+
+    A value that the grid gives a label can be named by it.
+    """
     values, left = {axis: list(listed) for axis, listed in grid.items()}, dict(settings)
     for axis in values:
         if (key := axis.removesuffix("?")) not in left:
             continue
         chosen = left.pop(key)
-        values[axis] = chosen if isinstance(chosen, list) else [chosen]
+        called = {one["label"]: one for one in values[axis] if isinstance(one, Mapping) and "label" in one}
+        wanted = chosen if isinstance(chosen, list) else [chosen]
+        values[axis] = [called.get(value, value) if isinstance(value, str) else value for value in wanted]
         if not values[axis]:
             raise InputError(f"the setting {axis!r} is an empty list, so nothing would be run")
     return {axis.removesuffix("?"): listed for axis, listed in values.items()}, read_axes(values), left

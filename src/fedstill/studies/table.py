@@ -41,9 +41,24 @@ METRICS: dict[str, tuple[str, str, float]] = {
     "query.bytes": ("traffic of a client, up and down, all rounds together", "MiB", 1 / 2**20),
     "query.rounds": ("rounds", "", 1),
     "query.clients": ("clients that asked", "", 1),
+    # Where clients are lost, or have batteries (see `devices`).
+    "fleet.accuracy": ("mean test accuracy of the last five rounds", "%", 100),
+    "fleet.cost": ("what dropout costs of that", "%", 100),
+    "fleet.dropped": ("replies lost by chance", "", 1),
+    "fleet.battery": ("replies lost to flat batteries", "", 1),
+    "fleet.skipped": ("rounds skipped", "", 1),
+    "fleet.stand_ins": ("clients that stood in for others", "", 1),
+    "fleet.jain": ("fairness between clients: Jain's index of rounds attended", "", 1),
+    "fleet.jain_tiers": ("the same between tiers of devices", "", 1),
+    "fleet.jain_clusters": ("the same between clusters", "", 1),
+    "fleet.energy": ("energy of a client's round", "Wh", 1),
+    "fleet.compute": ("of that for computing", "Wh", 1),
+    "fleet.communication": ("of that for the link", "Wh", 1),
+    "fleet.background": ("of that in the background", "Wh", 1),
+    "fleet.level": ("how full batteries are in the end, mean of tiers", "%", 100),
 }
 # Figures that only some methods have, by the beginning of their names.
-_FURTHER = {"also.": "%", "facts.": "", "loss.": "", "teacher.": "%"}
+_FURTHER = {"also.": "%", "facts.": "", "loss.": "", "teacher.": "%", "rounds_to.": ""}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,162 @@
+"""The two sides of split distillation: what a client says of its samples, and how a server learns from all of it.
+
+Features are large (25 kB a sample at the size of MNIST), and those of a whole cohort do not belong in memory at once:
+they stay where each reply keeps its own, which may be a file, and a batch takes the rows that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedstill.core.dataset import AT_ONCE, Batch, Dataset, every_row
+from fedstill.core.fit import Learner, Schedule, Terms, Trained, fit
+from fedstill.core.protocols import Client, Meter
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Output, Task, Tensors
+from fedstill.core.training import Training
+from fedstill.distillation.logits import soft_targets
+from fedstill.methods.base import LOGITS
+
+FEATURES, LABELS, IDS = "features", "labels", "ids"
+SOFT = "soft-targets"
+
+
+class ServerSettings(Settings):
+    """How the server's part learns."""
+
+    temperature: float = Field(2.0, gt=0, description="T: at which client and server compare what they say")
+    server_epochs: int = Field(5, ge=1, description="passes of the server over the features of a round")
+    server_rate: float = Field(1e-3, gt=0, description="learning rate of the server, whose steps are Adam's")
+    server_batch: int = Field(64, ge=2, description="samples per step of the server")
+
+
+def samples_as_sent(client: Client, side: nn.Module, precision: torch.dtype) -> Tensors:
+    """What a client sends of its samples, in the order of their numbers: that of its rows is nobody's business."""
+    count = len(client.data)
+    sent: dict[str, Tensor] = {}
+    side.eval()
+    for number, rows in enumerate(sample_ids(client.data).argsort().split(AT_ONCE)):
+        batch = client.data.batch(rows)
+        with torch.inference_mode():
+            output = client.task.forward(side, batch)
+        said = {
+            FEATURES: output.features.to(precision),
+            LOGITS: output.logits,
+            LABELS: batch["labels"],
+            IDS: batch["sample_id"],
+        }
+        for name, piece in said.items():
+            if name not in sent:  # all of it at once, so that nothing is ever there twice
+                sent[name] = torch.empty(count, *piece.shape[1:], dtype=piece.dtype)
+            sent[name][number * AT_ONCE :][: len(rows)] = piece.cpu()
+    client.meter.add(count)
+    return sent
+
+
+def sample_ids(data: Dataset) -> Tensor:
+    return torch.cat([data.batch(rows)["sample_id"] for rows in every_row(data)])
+
+
+def recalling(ids: Tensor, logits: Tensor) -> Callable[[Batch], Mapping[str, Tensor]]:
+    """Finds what was said of a batch's samples by their numbers, and of which of them anything was.
+
+    >>> recall = recalling(torch.tensor([7, 3]), torch.tensor([[0.7], [0.3]]))
+    >>> {name: column.tolist() for name, column in recall({"sample_id": torch.tensor([3, 5])}).items()}["told"]
+    [True, False]
+    """
+    ordered, order = ids.sort()
+    said = logits[order]
+
+    def recall(batch: Batch) -> Mapping[str, Tensor]:
+        wanted = batch["sample_id"]
+        places = torch.searchsorted(ordered, wanted).clamp(max=len(ordered) - 1)
+        return {"said": said[places], "told": ordered[places] == wanted}
+
+    return recall
+
+
+class Received:
+    """The samples of all clients as one data set, in the order of the clients; only labels and logits are gathered."""
+
+    def __init__(self, uploads: Sequence[Mapping[str, Tensor]]) -> None:
+        self.features = [upload[FEATURES] for upload in uploads]
+        sizes = torch.tensor([len(one) for one in self.features])
+        self.ends = sizes.cumsum(0)
+        self.starts = self.ends - sizes
+        self.columns = {
+            "sample_id": torch.cat([upload[IDS] for upload in uploads]),
+            "said": torch.cat([upload[LOGITS] for upload in uploads]),
+            "labels": torch.cat([upload[LABELS] for upload in uploads]),
+        }
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def batch(self, rows: Tensor) -> Batch:
+        inputs = torch.empty(len(rows), *self.features[0].shape[1:])
+        owners = torch.searchsorted(self.ends, rows, right=True)
+        for owner in owners.unique().tolist():
+            places = (owners == owner).nonzero().flatten()
+            own = rows[places] - self.starts[owner]
+            inputs[places] = self.features[owner].index_select(0, own).float()
+        return {"inputs": inputs, **{name: column[rows] for name, column in self.columns.items()}}
+
+    def labels(self) -> Tensor | None:
+        return self.columns.get("labels")
+
+    def unlabelled(self) -> Received:
+        twin = Received.__new__(Received)
+        twin.__dict__ = {**self.__dict__, "columns": {n: c for n, c in self.columns.items() if n != "labels"}}
+        return twin
+
+
+def with_soft_targets(output: Output, said: Tensor, told: Tensor | None, temperature: float) -> Terms:
+    """The task's loss of a batch and T^2 KL(said || output), per sample; of samples of which nothing was said, zero.
+
+    >>> words = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
+    >>> said = torch.tensor([[0.8, 0.2], [0.1, 0.9]]).log()
+    >>> terms = with_soft_targets(Output(words, words), said, torch.tensor([True, False]), 1.0)
+    >>> round(terms["soft-targets"].item(), 4)  # half of 0.8 ln 1.6 + 0.2 ln 0.4
+    0.0964
+    """
+    said = said.to(output.logits.device)
+    if told is None:
+        return {**output.terms, SOFT: soft_targets(output.logits, said, temperature)}
+    rows = told.nonzero().flatten().to(output.logits.device)
+    if not len(rows):
+        return output.terms
+    share = len(rows) / len(told)
+    return {**output.terms, SOFT: share * soft_targets(output.logits[rows], said[rows], temperature)}
+
+
+def learn(
+    model: nn.Module, task: Task, received: Received, moments: Tensors, settings: ServerSettings, streams: Streams
+) -> tuple[Trained, Tensors]:
+    """The server's passes over what it received, and the moments its Adam ends with.
+
+    They start from those of the round before: the server's part is one model that goes on learning, not a fresh one
+    every round as a client's copy is.
+    """
+
+    def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
+        return with_soft_targets(output, batch["said"], None, settings.temperature)
+
+    training = Training(optimiser="adam", rate=settings.server_rate, batch=settings.server_batch)
+    optimiser = training.make_optimiser(model.parameters())
+    optimiser.load(moments)
+    schedule = Schedule(range(settings.server_epochs), settings.server_batch)
+    (trained,) = fit([Learner(model, loss, optimiser, streams)], task, received, schedule, streams, Meter())
+    return trained, optimiser.moments()
+
+
+def answers(model: nn.Module, task: Task, features: Tensor) -> Tensor:
+    """What the server's part says of one client's samples; it does not depend on who else sent some."""
+    model.eval()
+    with torch.inference_mode():
+        pieces = [task.forward(model, {"inputs": piece.float()}).logits.cpu() for piece in features.split(AT_ONCE)]
+    return torch.cat(pieces).clone()

@@ -1,0 +1,97 @@
+"""What a model costs: floating-point operations of one forward pass, counted and never timed.
+
+A multiply-add is two operations. Counted are the products of matrices and convolutions, where nearly all the work is,
+and the searches for neighbours in point clouds, which are a quarter of it in a DGCNN: three operations (difference,
+square, addition) a channel of every pair that is compared. Biases, normalisation, activations and pooling are left
+out, as is usual: a few operations an element, where products cost tens to thousands.
+
+The count depends on the model and on the shape of its input and on nothing else, so that whatever is computed from it
+can be repeated anywhere. Our fast point-cloud levels compute distinct rows only, and how many there are depends on the
+cloud; counted is the network as its paper writes it down, every neighbour and every edge a row, padding included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedstill.models.dgcnn import EdgeConv
+from fedstill.models.pointnet2_segmentation import FeaturePropagation
+from fedstill.models.surgery import duplicate
+
+_A_CHANNEL = 3  # operations of comparing two rows: difference, square, addition
+
+
+def flops(model: nn.Module, shape: tuple[int, ...]) -> float:
+    """Operations of one forward pass of one sample of this shape, in evaluation; the model is left as it was.
+
+    Training costs about three of them a sample, as `Meter.work` counts.
+
+    >>> flops(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (3,))
+    40.0
+    >>> flops(nn.Conv2d(1, 8, 3, padding=1), (1, 28, 28))  # 784 pixels, 8 channels, 9 multiply-adds each
+    112896.0
+    """
+    counter = _Counter()
+
+    def search(_: nn.Module, given: tuple[Tensor, ...], __: object) -> None:
+        counter.total += _comparisons(given[0], given[0] if len(given) == 1 else given[1])
+
+    twin = duplicate(model).eval()  # the hooks are the twin's
+    for part in twin.modules():
+        # Levels that see a hook on one of their layers go the plain way, in which every product is one of torch's.
+        if isinstance(part, nn.Linear | nn.BatchNorm1d):
+            part.register_forward_hook(_look_on)
+        # A point's neighbours among all points; those of the finer points among the coarse.
+        if isinstance(part, EdgeConv | FeaturePropagation):
+            part.register_forward_hook(search)
+    like = next((one for one in twin.parameters() if one.is_floating_point()), torch.empty(0))
+    with torch.no_grad(), counter:
+        twin(torch.zeros((1, *shape), dtype=like.dtype, device=like.device))
+    return float(counter.total)
+
+
+def _look_on(*_: object) -> None:
+    """A hook that does nothing."""
+
+
+def _comparisons(queries: Tensor, points: Tensor) -> int:
+    """Of every row of (clouds, queries, channels) with every row of (clouds, points, channels)."""
+    return _A_CHANNEL * prod(queries.shape) * points.shape[1]
+
+
+class _Counter(TorchDispatchMode):
+    """Adds up what torch's operators and ours cost while it is on, by torch's own formulas.
+
+    torch's `FlopCounterMode` counts the same, but its first use imports torch's compiler, which takes two seconds in
+    every process.
+    """
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry
+
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+        self.formulas: Mapping[Any, Callable[..., int]] = {
+            **flop_registry,
+            torch.ops.fedstill.farthest_points: lambda points, samples, **_: _A_CHANNEL * prod(points.shape) * samples,
+            torch.ops.fedstill.ball_query: lambda points, centres, *_, **__: _comparisons(centres, points),
+        }
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip the compiler, torch would have to import it
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        formula = self.formulas.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=out)
+        return out

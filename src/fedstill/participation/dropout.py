@@ -1,0 +1,132 @@
+"""Who is lost by chance: nobody, each with some probability, whole stretches of rounds, or as a file says.
+
+A client can be lost before it is asked, during its work (after a share of it, drawn evenly) or after it, with its
+reply. Batteries that run out are no matter of chance: they come with a fleet, whatever is chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from fedstill.core.protocols import Fate, Turn
+from fedstill.core.registry import Registry
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.participation.policies import Probability
+
+When = Literal["before", "during", "after"]
+
+
+class Dropout(Settings):
+    """What all kinds have in common: whether others stand in for the lost, of chance or of battery."""
+
+    replace: bool = Field(False, description="ask others in place of the lost, of the same cluster first")
+    replacements_can_drop: bool = Field(False, description="whether those others can be lost by chance as well")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what it reads beside its settings; empty: nothing."""
+        return ""
+
+    def check(self, clients: int) -> None:
+        """Refuse what cannot work with so many clients."""
+
+    def start(self, clients: int, streams: Streams) -> Tensors:
+        """What the fleet's state needs for it, before the first round."""
+        return {}
+
+    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
+        """Who of these is lost in this round, and when."""
+        return {}
+
+    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+        """Who of these could stand in for others: all but those known to be away."""
+        return ids
+
+    def next(self, fleet: Tensors, turn: Turn) -> Tensors:
+        """The fleet at the end of the round."""
+        return fleet
+
+
+dropouts: Registry[type[Dropout]] = Registry("kind of dropout")
+
+
+@dropouts.register("none")
+class NoDropout(Dropout):
+    """Nobody is lost by chance; batteries may still run out."""
+
+
+class Chance(Dropout):
+    """Kinds that lose somebody."""
+
+    when: When = Field("after", description="before it is asked, during its work, or after it, with its reply")
+
+    def fate(self, client: int, turn: Turn, when: When | None = None, fraction: float | None = None) -> Fate:
+        """Being lost; who is lost during its work has done a share of it that is drawn, unless it is known."""
+        when = when or self.when
+        if when != "during":
+            return Fate(when)
+        return Fate(when, turn.streams.draw("fraction", client).random() if fraction is None else fraction)
+
+
+@dropouts.register("independent")
+class Independent(Chance):
+    """Each chosen client with the same chance, whatever happened before."""
+
+    rate: Probability = Field(..., description="chance that a chosen client is lost, or share of the cohort that is")
+    of_cohort: bool = Field(False, description="exactly that share of the cohort, rounded, in every round")
+
+    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
+        luck = {client: turn.streams.draw("dropout", client).random() for client in cohort}
+        if self.of_cohort:
+            lost = sorted(cohort, key=lambda client: (luck[client], client))[: int(self.rate * len(cohort) + 0.5)]
+        else:
+            lost = [client for client in cohort if luck[client] < self.rate]
+        return {client: self.fate(client, turn) for client in sorted(lost)}
+
+
+@dropouts.register("bursty")
+class Bursty(Chance):
+    """Clients are away for several rounds on end: a Markov chain with two states for each of them.
+
+    Who is away comes back with chance 1 / length a round; who is there leaves with chance rate / (length (1 - rate)),
+    so that the share away stays at `rate`. The first round is drawn from that share.
+    """
+
+    rate: float = Field(..., ge=0, lt=1, description="share of clients that are away, in the long run")
+    length: float = Field(..., ge=1, description="rounds that they stay away, on average")
+
+    @model_validator(mode="after")
+    def _such_a_chain_exists(self) -> Self:
+        least = self.rate / (1 - self.rate)
+        if self.length < least * (1 - 1e-12):  # 0.8 and 4 are fine, though in binary 0.8 / 0.2 is above 4
+            raise ValueError(
+                f"nobody can be away {self.rate:.0%} of the time for {self.length:g} rounds on average: length must be"
+                f" at least {least:.3g}"
+            )
+        return self
+
+    @property
+    def leaves(self) -> float:
+        """The chance that somebody who is there is away in the next round."""
+        return min(1.0, self.rate / (1 - self.rate) / self.length)
+
+    def start(self, clients: int, streams: Streams) -> Tensors:
+        return {"away": torch.from_numpy(streams.draw("away").random(clients) < self.rate)}
+
+    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
+        return {client: self.fate(client, turn) for client in sorted(cohort) if fleet["away"][client]}
+
+    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+        return ids if self.replacements_can_drop else ids[~fleet["away"].numpy()[ids]]
+
+    def next(self, fleet: Tensors, turn: Turn) -> Tensors:
+        away = fleet["away"].numpy()
+        luck = turn.streams.draw("away").random(len(away))
+        return {**fleet, "away": torch.from_numpy(luck < np.where(away, 1 - 1 / self.length, self.leaves))}

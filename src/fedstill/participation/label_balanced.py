@@ -1,0 +1,98 @@
+"""A cohort whose samples, taken together, have the classes in the same proportions as the whole fleet's.
+
+Clients say once what share of their samples is of which class (`labels` in the fleet's state are numbers of samples).
+In a round the first of the cohort is drawn; then, place by place, whichever candidate brings the pooled mix closest to
+the fleet's is added, by squared distance of the shares. Since the first is drawn, everyone has a chance, and cohorts
+differ even where all clients are candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import Field
+
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Exchange, Survey, Turn
+from fedstill.core.task import Tensors
+from fedstill.participation.policies import policies
+from fedstill.participation.surveys import LabelMix, unheard
+from fedstill.participation.weighted import Weighted, check_candidates
+
+MOST = 10_000  # of a cohort: every place is compared for every candidate
+
+
+@policies.register("label-balanced")
+class LabelBalanced(Weighted):
+    """Clients that complement one another: together they have the fleet's mix of classes."""
+
+    candidates: int | None = Field(
+        None, ge=1, description="how many are drawn to choose from; left out, four times those to be asked"
+    )
+    noise: float = Field(0.0, ge=0, description="standard deviation that clients add to the share of each class")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | {"labels"}
+
+    def check(self, clients: int) -> None:
+        super().check(clients)
+        check_candidates(self.candidates, self.cohort(clients), clients)
+        if self.cohort(clients) > MOST:
+            raise InputError(
+                f"label-balanced compares every candidate for every place: at most {MOST:,} clients a round, not"
+                f" {self.cohort(clients):,}"
+            )
+
+    def exchanges(self, classes: int) -> Sequence[Exchange]:
+        return (LabelMix(classes, self.noise),)
+
+    def survey(
+        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, turn: Turn
+    ) -> Survey | None:
+        missing = unheard(fleet, "labels", eligible)
+        return Survey(LabelMix(classes, self.noise), missing.tolist()) if len(missing) else None
+
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+        number = self.cohort(clients)
+        short = self.in_order(candidates, fleet, clients, turn)[: self.candidates or 4 * number]
+        if "labels" not in fleet:
+            return np.sort(short[:number])
+        everyone = fleet["labels"].numpy()
+        goal = shares(np.nansum(everyone, axis=0))
+        return np.sort(short[complementary(everyone[short], goal, min(number, len(short)))])
+
+
+def complementary(counts: np.ndarray, goal: np.ndarray, number: int) -> list[int]:
+    """Rows whose sum has shares near `goal`: the first row, then greedily; of equals the earlier.
+
+    Rows that are not numbers, of clients that were never heard, come last and in their order.
+
+    >>> rows = np.array([[6.0, 0.0], [9.0, 1.0], [0.0, 5.0], [1.0, 9.0]])
+    >>> complementary(rows, np.array([0.5, 0.5]), 2)  # (6, 5) is nearer to half and half than (7, 9)
+    [0, 2]
+    """
+    if not number:
+        return []
+    known = np.isfinite(counts).all(axis=1)
+    mixes = np.where(known[:, None], counts, 0.0)
+    chosen, pooled, left = [0], mixes[0], np.arange(len(counts)) > 0
+    while len(chosen) < number:
+        choice = np.flatnonzero(left & known)
+        if len(choice):
+            distances = np.square(shares(pooled + mixes[choice]) - goal).sum(axis=1)
+            best = int(choice[np.argmin(distances)])
+        else:
+            best = int(np.flatnonzero(left)[0])
+        chosen.append(best)
+        pooled = pooled + mixes[best]
+        left[best] = False
+    return chosen
+
+
+def shares(counts: np.ndarray) -> np.ndarray:
+    """Counts as shares of their sum along the last axis; of nothing, zeros."""
+    total = counts.sum(axis=-1, keepdims=True)
+    parts: np.ndarray = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+    return parts

@@ -1,0 +1,82 @@
+"""Ask those who still have most to learn.
+
+*Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies*, Cho, Wang and
+Joshi, 2020, https://arxiv.org/abs/2010.01243
+
+    A <- d candidates, drawn without putting back, with chances by samples
+    cohort <- those of A with the highest losses
+
+`losses: ask` is the paper's pow-d: candidates are sent the shared model and say its loss on their data. `losses: last`
+is its rpow-d: the loss that each reported when it last took part, those never heard first; it costs nothing and does
+with any method. Candidates can be drawn evenly as well, and by battery, history and link, which the paper does not do.
+
+A biased choice, and meant to be: of d candidates the one with the lowest loss may never be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fedstill.core.protocols import Exchange, Profile, Survey, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.participation.policies import policies
+from fedstill.participation.surveys import SharedLoss
+from fedstill.participation.weighted import Weighted, check_candidates
+
+
+@policies.register("power-of-choice")
+class PowerOfChoice(Weighted):
+    """Of some candidates, those on whose data the loss is highest."""
+
+    candidates: int | None = Field(None, ge=1, description="d: how many are drawn; left out, twice those to be asked")
+    draw: Literal["samples", "evenly"] = Field("samples", description="a candidate's chance: by samples, or the same")
+    losses: Literal["last", "ask"] = Field(
+        "last", description="the loss each last reported; or one asked for now, of the shared model"
+    )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | ({"shared-model"} if self.losses == "ask" else set())
+
+    def check(self, clients: int) -> None:
+        super().check(clients)
+        check_candidates(self.candidates, self.cohort(clients), clients)
+
+    def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
+        state = {**super().start(profiles, streams), "loss": torch.full((len(profiles),), torch.nan).double()}
+        if self.draw == "samples":
+            state["samples"] = torch.tensor([who.samples for who in profiles], dtype=torch.int64)
+        return state
+
+    def weights(self, fleet: Tensors, ids: np.ndarray) -> np.ndarray:
+        weights = super().weights(fleet, ids)
+        # A client without samples has nothing to say, but weights are never zero.
+        return weights * np.maximum(fleet["samples"].numpy()[ids], 1) if self.draw == "samples" else weights
+
+    def exchanges(self, classes: int) -> Sequence[Exchange]:
+        return (SharedLoss({}),) if self.losses == "ask" else ()
+
+    def survey(
+        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, turn: Turn
+    ) -> Survey | None:
+        if self.losses == "last":
+            return None
+        return Survey(SharedLoss(models), np.sort(self.shortlist(eligible, fleet, turn.clients, turn)).tolist())
+
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+        # The survey has left losses of its candidates alone; who of them did not answer is asked after those who did.
+        asked = self.losses == "ask"
+        short = (self.in_order if asked else self.shortlist)(candidates, fleet, clients, turn)
+        losses = np.nan_to_num(fleet["loss"].numpy()[short], nan=-np.inf if asked else np.inf)
+        return np.sort(short[np.argsort(-losses, kind="stable")[: self.cohort(clients)]])
+
+    def shortlist(self, ids: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+        """The candidates, as drawn."""
+        number = self.candidates or 2 * self.cohort(clients)
+        return self.in_order(ids, fleet, clients, turn)[:number]

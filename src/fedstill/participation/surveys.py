@@ -1,0 +1,172 @@
+"""What clients are asked about themselves before some are chosen: exchanges whose state is the fleet's, not a server's.
+
+Statistics of inputs, shares of classes, the loss of the shared model. All of it is declared like anything else that
+leaves a client. Statistics and shares are sent once, and may be blurred with noise where they are measured. As with
+privacy, noise from a named stream can be repeated, and so protects nobody from somebody who knows the seed: a real
+site hands in a source of its own.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.egress import Egress
+from fedstill.core.message import Message, under
+from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+
+MODEL = "model/"
+Normal = Callable[[Shape], Tensor]  # independent standard normal numbers of some shape, in double precision
+
+
+def named(streams: Streams) -> Normal:
+    """From the client's own stream: the same numbers whoever else is asked."""
+    generator = streams.draw("noise")
+    return lambda shape: torch.as_tensor(generator.standard_normal(shape), dtype=torch.float64)
+
+
+class Measurement(Exchange):
+    """Some numbers that a client measures of its data, into a row of one of the fleet's tables."""
+
+    least = 0
+    table: str  # in the fleet's state, and the name under which a reply has its row
+
+    def __init__(self, width: int, noise: float, source: Callable[[Streams], Normal] = named) -> None:
+        self.width, self.noise, self.source = width, noise, source
+
+    @abstractmethod
+    def measure(self, data: Dataset) -> Tensor:
+        """The row, in double precision."""
+        ...
+
+    def declared(self, what: str) -> tuple[Egress, ...]:
+        blurred = f", with noise of deviation {self.noise:g}" if self.noise else ""
+        return (Egress(self.table, "statistics", what + blurred),)
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        return Message({}) if who.samples else None
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        row = self.measure(client.data)
+        if self.noise:
+            row = row + self.noise * self.source(client.streams)(tuple(row.shape))
+        return Message({self.table: row})
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return {self.table: ((self.width,), torch.float64)}
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        rows = state[self.table].clone() if self.table in state else unknown(turn.clients, self.width)
+        for reply in replies:
+            rows[reply.profile.id] = self.row(reply)
+        return {**state, self.table: rows}
+
+    def row(self, reply: Reply) -> Tensor:
+        return reply.message[self.table]
+
+
+class LabelMix(Measurement):
+    """Which share of a client's labels is of which class; the fleet keeps numbers of samples."""
+
+    name = "labels"
+    table = "labels"
+
+    def __init__(self, classes: int, noise: float, source: Callable[[Streams], Normal] = named) -> None:
+        super().__init__(classes, noise, source)
+        self.egress = self.declared("the share of each class among the client's labels")
+
+    def measure(self, data: Dataset) -> Tensor:
+        return label_shares(data, self.width)
+
+    def row(self, reply: Reply) -> Tensor:
+        # Noise can leave less than nothing of a class, which is no mix that a cohort could have.
+        return reply.profile.samples * super().row(reply).clamp(min=0)
+
+
+class SharedLoss(Exchange):
+    """How high is the loss of the shared model on your data? Whoever is not asked, or does not say, is unknown."""
+
+    name = "losses"
+    egress = (Egress("loss", "metrics", "the mean loss of the shared model over the client's samples"),)
+    least = 0
+
+    def __init__(self, models: Mapping[str, Tensors]) -> None:
+        self.models = models
+
+    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+        model = self.models.get(who.architecture)
+        return Message(under(MODEL, model)) if model is not None and who.samples else None
+
+    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+        if not len(client.data):
+            raise Abstain("it has no samples")
+        model = client.task.build(client.profile.architecture, request.part(MODEL))
+        scores = client.task.summarise(client.task.score([model], client.data))
+        client.meter.add(len(client.data))
+        return Message({"loss": torch.tensor(scores["loss"], dtype=torch.float64)})
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return {"loss": ((), torch.float64)}
+
+    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+        losses = torch.full((turn.clients,), torch.nan, dtype=torch.float64)
+        for reply in replies:
+            losses[reply.profile.id] = reply.message["loss"]
+        return {**state, "loss": losses}
+
+
+def unknown(clients: int, width: int) -> Tensor:
+    """A table of which nothing is known yet."""
+    return torch.full((clients, width), torch.nan, dtype=torch.float64)
+
+
+def unheard(fleet: Tensors, table: str, ids: np.ndarray) -> np.ndarray:
+    """Who of these has no row in a table yet."""
+    return ids[np.isnan(fleet[table].numpy()[ids]).any(axis=1)] if table in fleet else ids
+
+
+def label_shares(data: Dataset, classes: int) -> Tensor:
+    """The share of each class, over samples or, where every point has a label, over points."""
+    labels = data.labels()
+    if labels is None or not labels.numel():
+        raise Abstain("it has no labels")
+    return torch.bincount(labels.flatten(), minlength=classes).double() / labels.numel()
+
+
+def moments(data: Dataset) -> dict[str, Tensor]:
+    """Mean, standard deviation and skewness of all numbers in a data set's inputs, whatever their shape.
+
+    Read by pieces, each with its own mean, and put together by the formulas of Chan et al. (1979) for central moments:
+    a sum of squares over millions of pixels would lose the digits that tell clients apart.
+    """
+    count, mean, square, cube = 0, *torch.zeros(3, dtype=torch.float64)
+    for rows in every_row(data):
+        piece = data.batch(rows)["inputs"].double().flatten()
+        if not piece.numel():
+            continue
+        size, middle = piece.numel(), piece.mean()
+        piece -= middle
+        squares, cubes = piece.square().sum(), piece.pow(3).sum()
+        both, apart = count + size, middle - mean
+        cube = (
+            cube
+            + cubes
+            + apart**3 * count * size * (count - size) / both**2
+            + 3 * apart * (count * squares - size * square) / both
+        )
+        square = square + squares + apart**2 * count * size / both
+        mean = mean + apart * size / both
+        count = both
+    if not count:
+        raise Abstain("it has no samples")
+    deviation = (square / count).sqrt()
+    # Numbers that are all the same lean to neither side.
+    skewness = cube / count / deviation**3 if deviation > 0 else torch.zeros_like(cube)
+    return {"mean": mean, "std": deviation, "skewness": skewness}

@@ -1,0 +1,142 @@
+"""Dropout as it was observed: a file says who was lost in which round.
+
+A table with commas and a header, one row for each loss: `round` (from 0, as in a run's journal), `client`, and, if
+wanted, `when` (before, during, after) and `fraction` (of the work that was done, from 0 to 1). Where the last two are
+empty or missing, settings and a draw decide. The file's bytes count for a run's identity, not where it lies.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+from pydantic import Field
+
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Fate, Turn
+from fedstill.core.task import Tensors
+from fedstill.participation.dropout import Chance, When, dropouts
+
+_REQUIRED, _OPTIONAL = ("round", "client"), ("when", "fraction")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One row of the file."""
+
+    line: int
+    when: When | None
+    fraction: float | None
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The file: who is lost, by round and client."""
+
+    digest: str
+    rounds: dict[int, dict[int, Loss]]
+
+
+@dropouts.register("trace")
+class Trace(Chance):
+    """As a file says: replayed losses, by round and client."""
+
+    file: str = Field(..., min_length=1, description="a table with columns round, client and perhaps when, fraction")
+
+    @cached_property
+    def losses(self) -> Losses:
+        """The file's contents, read once."""
+        return read(Path(self.file))
+
+    @property
+    def digest(self) -> str:
+        return self.losses.digest
+
+    def check(self, clients: int) -> None:
+        for lost in self.losses.rounds.values():
+            for client, loss in lost.items():
+                if client >= clients:
+                    raise InputError(
+                        f"dropout.file {self.file}, line {loss.line}: there is no client {client}, only 0 to"
+                        f" {clients - 1}"
+                    )
+
+    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
+        lost = self.losses.rounds.get(turn.round, {})
+        gone = [client for client in sorted(cohort) if client in lost]
+        return {client: self.fate(client, turn, lost[client].when, lost[client].fraction) for client in gone}
+
+    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+        lost = self.losses.rounds.get(turn.round, {})
+        return ids if self.replacements_can_drop else ids[~np.isin(ids, list(lost))]
+
+
+def read(path: Path) -> Losses:
+    """The losses in a file; whatever is wrong with it is one `InputError`."""
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputError(f"dropout.file {path} cannot be read: {why}") from None
+    rows = csv.reader(text.splitlines())
+    rounds: dict[int, dict[int, Loss]] = {}
+    try:
+        columns = [name.strip() for name in next(rows, [])]
+        _check_columns(columns, path)
+        for cells in rows:
+            if any(cell.strip() for cell in cells):
+                _add(rounds, _row(columns, cells), rows.line_num)
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"dropout.file {path}, line {rows.line_num}: {error}") from None
+    return Losses(sha256(data).hexdigest(), rounds)
+
+
+def _check_columns(columns: list[str], path: Path) -> None:
+    wrong = set(columns) - {*_REQUIRED, *_OPTIONAL} or set(_REQUIRED) - set(columns)
+    if wrong or len(set(columns)) != len(columns):
+        raise InputError(
+            f"dropout.file {path} must begin with the names of its columns, round,client or round,client,when,fraction,"
+            f" not {','.join(columns)[:80]!r}"
+        )
+
+
+def _row(columns: list[str], cells: list[str]) -> dict[str, str]:
+    if len(cells) != len(columns):
+        raise ValueError(f"{len(cells)} cells under {len(columns)} columns")
+    return {name: cell.strip() for name, cell in zip(columns, cells, strict=True)}
+
+
+def _add(rounds: dict[int, dict[int, Loss]], row: dict[str, str], line: int) -> None:
+    round, client = (_count(row, name) for name in _REQUIRED)
+    when = row.get("when") or None
+    if when is not None and when not in get_args(When):
+        raise ValueError(f"when is before, during or after, not {when!r}")
+    lost = rounds.setdefault(round, {})
+    if client in lost:
+        raise ValueError(f"line {lost[client].line} already says that client {client} is lost in round {round}")
+    lost[client] = Loss(line, when, _fraction(row))  # type: ignore[arg-type]  # checked above
+
+
+def _count(row: dict[str, str], name: str) -> int:
+    if not (row[name].isascii() and row[name].isdigit()):
+        raise ValueError(f"{name} must be a number from 0, not {row[name]!r}")
+    return int(row[name])
+
+
+def _fraction(row: dict[str, str]) -> float | None:
+    if not row.get("fraction"):
+        return None
+    try:
+        fraction = float(row["fraction"])
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction is a number from 0 to 1, not {row['fraction']!r}")
+    return fraction

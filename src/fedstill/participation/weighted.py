@@ -1,0 +1,96 @@
+"""Draws in which some are likelier than others: by battery, by how often they finished, by their link.
+
+    weight = (floor + (1 - floor) level^power) * (finished + prior) / (asked + prior) * (link, if on Wi-Fi)
+
+Each factor counts only where it is set. None is ever zero: whoever may be asked at all has a chance, since a weak
+device may hold data that nobody else has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Profile, Turn
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.participation.draws import drawn, luck
+from fedstill.participation.policies import Probability, Sized, policies
+
+
+class Weighted(Sized):
+    """What all weighted policies can take into account."""
+
+    battery_aware: bool = Field(False, description="prefer full batteries, and leave out those below the threshold")
+    threshold: Probability = Field(0.2, description="level below which a device is not asked, as a share of capacity")
+    floor: float = Field(0.05, gt=0, le=1, description="weight of an empty battery against 1 for a full one")
+    power: float = Field(1.0, gt=0, description="of the level in the weight: above 1, full batteries count for more")
+    history: bool = Field(False, description="weigh by the share of rounds that a client finished of those it began")
+    prior: float = Field(1.0, gt=0, description="finished rounds that everyone is credited with beforehand")
+    link: float = Field(1.0, ge=1, description="how many times likelier a device on Wi-Fi is; 1: links do not count")
+
+    @model_validator(mode="after")
+    def _nothing_in_vain(self) -> Self:
+        # By value, not by what was set: a configuration that was written out has every setting.
+        fields = type(self).model_fields
+        for switch, dependent in (("battery_aware", ("threshold", "floor", "power")), ("history", ("prior",))):
+            vain = [name for name in dependent if getattr(self, name) != fields[name].default]
+            if vain and not getattr(self, switch):
+                raise ValueError(f"{vain[0]} has no effect without {switch}: true")
+        return self
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"fleet"} if self.battery_aware or self.link != 1 else ())
+
+    def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
+        nobody = torch.zeros(len(profiles), dtype=torch.int64)
+        return {"asked": nobody, "finished": nobody.clone()} if self.history else {}
+
+    def eligible(self, fleet: Tensors, available: np.ndarray) -> np.ndarray:
+        return available[levels(fleet, available) >= self.threshold] if self.battery_aware else available
+
+    def weights(self, fleet: Tensors, ids: np.ndarray) -> np.ndarray:
+        weights = np.ones(len(ids))
+        if self.battery_aware:
+            weights *= self.floor + (1 - self.floor) * levels(fleet, ids) ** self.power
+        if self.history:
+            asked, finished = (fleet[name].numpy()[ids] for name in ("asked", "finished"))
+            weights *= (finished + self.prior) / (asked + self.prior)
+        if self.link != 1:
+            weights[fleet["wifi"].numpy()[ids]] *= self.link
+        return weights
+
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+        return np.sort(self.in_order(candidates, fleet, clients, turn)[: self.cohort(clients)])
+
+    def in_order(self, ids: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+        """All of these, as a weighted draw brings them up."""
+        return drawn(ids, self.weights(fleet, ids), len(ids), luck(turn, "select", clients))
+
+
+@policies.register("battery-aware")
+class BatteryAware(Weighted):
+    """A random draw that prefers full batteries and leaves out those below a threshold."""
+
+    battery_aware: Literal[True] = Field(True, description="always, in this policy")
+
+
+def levels(fleet: Tensors, ids: np.ndarray) -> np.ndarray:
+    """How full these clients' batteries are, from 0 to 1."""
+    level: np.ndarray = fleet["charge"].numpy()[ids] / fleet["capacity"].numpy()[ids]
+    return level
+
+
+def check_candidates(candidates: int | None, cohort: int, clients: int) -> None:
+    """Refuse fewer candidates than are to be asked, or more than there are clients."""
+    if candidates is not None and not cohort <= candidates <= clients:
+        raise InputError(
+            f"participation.candidates is {candidates}: give at least the {cohort} to be asked and at most all"
+            f" {clients} clients"
+        )

@@ -1,0 +1,113 @@
+"""What dropout and batteries made of a run, in figures: accuracy, losses by cause, energy, and who took part how often.
+
+Accuracy is the mean over the last few rounds: of one round it is mostly chance where many clients are lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fedstill.config import Experiment
+from fedstill.federation.result import Run
+from fedstill.studies.results import Figures
+
+PREFIX, REACHED = "fleet.", "rounds_to."
+LAST = 5  # rounds whose accuracy is averaged
+TARGETS = (50, 60, 70, 80, 85, 90, 95)  # percent
+_PARTS = ("dropout", "cure")
+
+
+def matters(experiment: Experiment) -> bool:
+    """Whether there is something of this kind to tell of a run."""
+    return experiment.fleet is not None or experiment.clusters is not None or experiment.dropout.name != "none"
+
+
+def calm(experiment: Experiment) -> str:
+    """What a run shares with the one in which nobody is lost by chance."""
+    return experiment.model_dump_json(exclude=set(_PARTS))
+
+
+def figures_of_devices(run: Run, undisturbed: Run | None = None) -> Figures:
+    """What a study keeps; `undisturbed` is the same run without dropout, for what that costs."""
+    if not matters(run.experiment):
+        return {}
+    journal = run.journal
+    causes = Counter(lost["reason"] for record in journal for lost in record["lost"])
+    attended = attendance(journal, run.experiment.clients)
+    figures: Figures = {
+        "accuracy": tail(journal),
+        "cost": None if undisturbed is None else _difference(tail(undisturbed.journal), tail(journal)),
+        "dropped": causes["dropped"],
+        "battery": causes["battery"],
+        "skipped": sum(record["skipped"] is not None for record in journal),
+        "stand_ins": sum(len(record.get("fleet", {}).get("stand_ins", ())) for record in journal),
+        "jain": jain(attended),
+        **_of_batteries(journal),
+        **_of_groups(run, attended),
+    }
+    named = {f"{PREFIX}{name}": None if value is None else round(float(value), 6) for name, value in figures.items()}
+    return {**named, **{f"{REACHED}{target}": rounds_to(journal, target / 100) for target in TARGETS}}
+
+
+def tail(journal: Sequence[Mapping[str, Any]], last: int = LAST) -> float | None:
+    """The mean test accuracy of the last rounds that were evaluated."""
+    found = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
+    return fmean(found[-last:]) if found else None
+
+
+def rounds_to(journal: Sequence[Mapping[str, Any]], target: float) -> int | None:
+    """How many rounds it took to an accuracy; None: it was never reached.
+
+    >>> rounds_to([{"round": 0, "metrics": {"accuracy": 0.4}}, {"round": 1, "metrics": {"accuracy": 0.6}}], 0.5)
+    2
+    """
+    found = (record for record in journal if record.get("metrics") and record["metrics"]["accuracy"] >= target)
+    return next((record["round"] + 1 for record in found), None)
+
+
+def attendance(journal: Sequence[Mapping[str, Any]], clients: int) -> np.ndarray:
+    """In how many rounds the reply of each client counted."""
+    counts = np.zeros(clients)
+    for record in journal:
+        counts[record["accepted"]] += 1
+    return counts
+
+
+def jain(counts: np.ndarray) -> float | None:
+    """Jain's index of fairness: 1 where all have the same, 1/n where one has all; None of nothing.
+
+    >>> jain(np.array([2, 2, 2])), jain(np.array([3, 0, 0])), jain(np.array([0, 0]))
+    (1.0, 0.3333333333333333, None)
+    """
+    squares = float(np.square(counts).sum())
+    return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else None
+
+
+def _of_batteries(journal: Sequence[Mapping[str, Any]]) -> Figures:
+    """Watt-hours of those who took part, a round each; and how full batteries are in the end."""
+    records = [record["fleet"] for record in journal if "devices" in record.get("fleet", {})]
+    if not records:
+        return {}
+    works = [work for record in records for work in record["devices"].values()]
+    kinds = ("compute", "communication", "background")
+    means = {kind: fmean(work[kind] for work in works) if works else 0.0 for kind in kinds}
+    return {"energy": sum(means.values()), **means, "level": fmean(records[-1]["level"].values())}
+
+
+def _of_groups(run: Run, attended: np.ndarray) -> Figures:
+    """Fairness between tiers of devices and between clusters: Jain's index of their clients' mean attendance."""
+    figures: Figures = {}
+    for name, column in (("tiers", "tier"), ("clusters", "cluster")):
+        if column in run.fleet:
+            groups = run.fleet[column].numpy()
+            figures[f"jain_{name}"] = jain(np.array([attended[groups == one].mean() for one in np.unique(groups)]))
+    return figures
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
