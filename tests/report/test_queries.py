@@ -14,7 +14,7 @@ import fedstill
 from fedstill.core.streams import Streams
 from fedstill.federation.result import Run
 from fedstill.report import write_report
-from fedstill.report.probes import probed
+from fedstill.studies.probes import probed
 from fedstill.report.queries import query_section
 
 MakeRun = Callable[..., Run]

@@ -10,7 +10,7 @@ import pytest
 from fedstill.core.errors import InputError
 from fedstill.report.feature_maps import Features, Plane, feature_maps
 from fedstill.report.figure import Figure
-from fedstill.report.probes import Probed
+from fedstill.studies.probes import Probed
 from fedstill.report.query_figures import (
     Balance,
     Course,

@@ -12,6 +12,7 @@ from fedstill._version import __version__
 from fedstill.cli.auditing import audit_command
 from fedstill.cli.data_app import data_app
 from fedstill.cli.deploy_app import deploy_app
+from fedstill.cli.fleet_app import fleet_app
 from fedstill.cli.options import (
     Architecture,
     Clients,
@@ -44,6 +45,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
+app.add_typer(fleet_app, name="fleet")
 app.add_typer(patches_app, name="patches")
 
 
@@ -54,6 +56,7 @@ def run(
     model: Model = None,
     partition: Cut = None,
     participation: Annotated[str | None, typer.Option(help="Who takes part, e.g. random:fraction=0.1.")] = None,
+    dropout: Annotated[str | None, typer.Option(help="Who is lost, e.g. 0.4, or bursty:rate=0.4,replace=true.")] = None,
     clients: Clients = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
     seed: Seed = None,
@@ -74,7 +77,9 @@ def run(
     """Run an experiment, go on with an interrupted one, or show a finished one."""
     from fedstill.cli import experiments
 
-    flags = experiments.Flags(data, model, partition, participation, clients, rounds, seed, set_ or [], query or [])
+    flags = experiments.Flags(
+        data, model, partition, participation, clients, rounds, seed, set_ or [], query or [], dropout
+    )
     chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
     if dry_run:
         experiments.show_plan(chosen, data_root, json)
@@ -120,8 +125,11 @@ def study(
 @app.command()
 def query(
     run: RunFolder,
-    client: Annotated[int, typer.Option(help="Who asks.")],
-    class_: Annotated[list[str], typer.Option("--class", help="For which class, by number or name; repeatable.")],
+    client: Annotated[int | None, typer.Option(help="Who asks.")] = None,
+    class_: Annotated[
+        list[str] | None, typer.Option("--class", help="For which class, by number or name; repeatable.")
+    ] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask nobody: only show what all models seem to know.")] = False,
     method: Annotated[str, typer.Option(help="qkt, qkt-light or naive-kd.")] = "qkt",
     set_: Set = None,
     out: Out = Path("runs"),
@@ -133,6 +141,13 @@ def query(
     """Let a client of a finished run ask the others' models for a class it lacks."""
     from fedstill.cli import asking
 
+    if probe:
+        asking.probe(run, set_ or [], data_root, plugin or [], json)
+        return
+    if client is None or not class_:
+        from fedstill.core.errors import InputError
+
+        raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
     asking.query(run, client, class_, method, set_ or [], out, html, data_root, plugin or [], json)
 
 

@@ -15,7 +15,7 @@ from fedstill.federation.asking import Asked, ask, keep, look
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.asked_page import write_asked_page
-from fedstill.report.probes import Probed, Shares
+from fedstill.studies.probes import Probed, Shares
 
 _PEERS = 12  # in the table of who knows what; the figure has all
 _CLIENTS = 30  # in that of what all models seem to know
@@ -60,7 +60,7 @@ def probe(path: Path, set_: Sequence[str], data_root: Path | None, plugins: Sequ
             {
                 "precision": found.precision,
                 "recall": found.recall,
-                "error": float(found.errors.mean()),
+                "error": found.error,
                 "threshold": found.threshold,
                 "probed": found.guessed.tolist(),
                 "held": found.true.tolist(),

@@ -207,7 +207,14 @@ class Experiment(Settings):
         unused |= {name for name in ("dropout", "cure") if getattr(self, name) == choose(name, DEFAULT_PARTS[name])}
         # What came later counts only where it is used, so that runs from before are found.
         said = self.model_dump(mode="json", exclude=unused)
+        for section in PARTS:
+            if section in said and (choice := getattr(self, section)) is not None:
+                for name in choice.settings.later:
+                    if getattr(choice.settings, name) == type(choice.settings).model_fields[name].default:
+                        del said[section][name]
         said.get("dropout", {}).pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
+        if "dropout" in unused:
+            said["participation"] |= {"dropout": 0.0, "dropout_when": "after"}  # as it was said before
         facts = {
             "experiment": {
                 **said,

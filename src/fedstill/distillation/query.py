@@ -37,9 +37,10 @@ TERMS = ("cross-entropy", "teachers")
 Watch = Callable[[str, int, nn.Module], None]  # a phase, how many of its epochs are done, and the model then
 
 
-def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20) -> Tensor:
+def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, scale: float = 1.0) -> Tensor:
     """What a model says of noise, on average: a guess at the mix of classes it was trained on."""
-    noise = torch.from_numpy(streams.draw("probe").standard_normal((samples, *task.shape)).astype("float32"))
+    drawn = scale * streams.draw("probe").standard_normal((samples, *task.shape))
+    noise = torch.from_numpy(drawn.astype("float32"))
     model.eval()
     with torch.inference_mode():
         return task.forward(model, {"inputs": noise}).logits.double().exp().mean(dim=0).cpu().clone()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -40,9 +41,12 @@ class TransferSettings(PeerSettings):
 
 
 class QKTSettings(TransferSettings):
+    later: ClassVar[frozenset[str]] = frozenset({"noise_scale"})
+
     query_weight: float = Field(1.5, ge=0, description="lambda: weight of classes that are asked for; local ones: 1")
     threshold: float = Field(0.01, ge=0, le=1, description="least probability of a class in noise to be known")
     noise: int = Field(20, ge=1, description="samples of noise that a model is probed with")
+    noise_scale: float = Field(1.0, gt=0, description="standard deviation of that noise; inputs lie in -1 to 1")
     filter: bool = Field(True, description="learn only from peers that know a class asked for")
     mask: bool = Field(True, description="of what they say, heed local classes and those asked for only")
     refine: bool = Field(True, description="put the head back to what it was, and let it learn once more by itself")
@@ -90,7 +94,8 @@ class QKT(PeerMethod):
     def probed(self, client: Client, number: int, model: nn.Module) -> Tensor:
         """What a peer's model knows, as this client sees it; everybody probes it with the same noise."""
         client.meter.add(self.settings.noise)
-        return probe(client.task, model, Streams(client.streams.seed).at("peer", number), self.settings.noise)
+        settings, streams = self.settings, Streams(client.streams.seed).at("peer", number)
+        return probe(client.task, model, streams, settings.noise, settings.noise_scale)
 
     def first(
         self,

@@ -17,8 +17,8 @@ from fedstill.models.classifier import Classifier
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
 from fedstill.report.figure import Figure
 from fedstill.report.page import Section, render
-from fedstill.report.probes import Probed
 from fedstill.report.query_figures import Course, phases, probe_figure, recall_changes
+from fedstill.studies.probes import Probed
 
 
 def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:

@@ -20,6 +20,7 @@ _COLOURS = {
     _ACCEPTED: "var(--taken)",
     _UNUSED: "var(--unused)",
     "dropped": "var(--dropped)",
+    "battery": "var(--ink)",
     "refused": "var(--refused)",
     "failed": "var(--failed)",
     "abstained": "var(--abstained)",

@@ -10,9 +10,9 @@ from fedstill.federation.result import Run
 from fedstill.report import describe
 from fedstill.report.figure import Figure
 from fedstill.report.page import Section
-from fedstill.report.probes import probed
 from fedstill.report.query_figures import Balance, gain_against_forgetting, probe_figure
 from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
+from fedstill.studies.probes import probed
 from fedstill.studies.queries import ALONE, Companions, Fates, bytes_per_client, fates_of, ground
 
 _MIB = 2**20

@@ -22,7 +22,7 @@ from fedstill.report.figure import (
     symbol,
     whole_axis,
 )
-from fedstill.report.probes import Probed
+from fedstill.studies.probes import Probed
 
 _PERCENT = {"tickformat": ".0%"}
 _ROLES = {"asked for": "var(--series-2)", "own": "var(--series-1)", "other": "var(--series-7)"}  # in this order

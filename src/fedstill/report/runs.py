@@ -15,6 +15,7 @@ from fedstill.report import words
 from fedstill.report.command import command
 from fedstill.report.curves import curves
 from fedstill.report.facts import Facts
+from fedstill.report.fleet_section import fleet_sections
 from fedstill.report.grids import attendance, partitions
 from fedstill.report.page import Section, render
 from fedstill.report.queries import query_section
@@ -58,6 +59,7 @@ def write_report(
         Section("results", "Results", tables=[results_table(read)]),
         query_section(runs),
         Section("curves", "How they went on", curves(read)),
+        *fleet_sections(runs, read),
         Section("attendance", "Who took part when", attendance(read)),
         Section("partitions", "Who has what", partitions(read, tables)),
     ]

@@ -21,6 +21,7 @@ from fedstill.core.streams import Streams
 from fedstill.federation.answers import Answers, answered
 from fedstill.federation.result import Run
 from fedstill.methods import PeerMethod, methods
+from fedstill.studies.probes import probed
 from fedstill.studies.results import Figures
 
 ALONE = "local-only"
@@ -87,6 +88,8 @@ def figures_of_queries(run: Run, alone: Run | None = None, queries: Queries | No
         "rounds": run.result["rounds"],
         "bytes": bytes_per_client(run),
     }
+    if run.experiment.method.name == ALONE and (seen := probed(run)) is not None:
+        figures |= {"probe_precision": seen.precision, "probe_recall": seen.recall, "probe_error": seen.error}
     return {f"{PREFIX}{name}": None if value is None else round(value, 6) for name, value in figures.items()}
 
 

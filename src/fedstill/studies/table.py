@@ -41,6 +41,9 @@ METRICS: dict[str, tuple[str, str, float]] = {
     "query.bytes": ("traffic of a client, up and down, all rounds together", "MiB", 1 / 2**20),
     "query.rounds": ("rounds", "", 1),
     "query.clients": ("clients that asked", "", 1),
+    "query.probe_precision": ("classes that models seem to know, by noise, which their clients have", "%", 100),
+    "query.probe_recall": ("classes that clients have which their models seem to know", "%", 100),
+    "query.probe_error": ("mean squared error of class shares guessed from noise", "", 1),
     # Where clients are lost, or have batteries (see `devices`).
     "fleet.accuracy": ("mean test accuracy of the last five rounds", "%", 100),
     "fleet.cost": ("what dropout costs of that", "%", 100),

@@ -43,6 +43,10 @@ class Probed:
         return squares
 
     @property
+    def error(self) -> float:
+        return float(self.errors.mean())
+
+    @property
     def precision(self) -> float:
         """Of the classes that models seem to know, the share that their clients have samples of.
 
@@ -85,7 +89,7 @@ def probed(run: Run) -> Probed | None:
                 return None
             model = task.build(run.experiment.architectures[client], before)
             noise = Streams(run.experiment.seed).at("peer", client)
-            guesses[client] = probe(task, model, noise, usual.noise).numpy()
+            guesses[client] = probe(task, model, noise, usual.noise, usual.noise_scale).numpy()
     counts = np.array([found[str(client)]["counts"] for client in guesses], dtype=np.float64)
     return Probed(
         tuple(guesses),

@@ -1,0 +1,43 @@
+"""The commands below `fedstill fleet`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedstill.cli.options import Clients, Cut, Data, Json, Model, Plugin, Preset, Root, Seed, Set, Variant
+
+fleet_app = typer.Typer(help="Devices with batteries: look at them.", no_args_is_help=True)
+
+
+@fleet_app.callback()
+def _only_below() -> None:
+    """A callback keeps `show` a command of its own, although it is the only one."""
+
+
+@fleet_app.command(name="show")
+def fleet_show(
+    source: Annotated[
+        str,
+        typer.Argument(help="A run's folder, a method, a recipe, or a recipe file.", metavar="RUN_OR_METHOD_OR_RECIPE"),
+    ],
+    data: Data = None,
+    model: Model = None,
+    partition: Cut = None,
+    clients: Clients = None,
+    seed: Seed = None,
+    set_: Set = None,
+    html: Annotated[Path | None, typer.Option(help="A page to write, with figures (.html).")] = None,
+    data_root: Root = None,
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Devices by tier, and what a round costs them; of a run, also what became of them. Nothing is run."""
+    from fedstill.cli import experiments, fleet
+
+    flags = experiments.Flags(data=data, model=model, partition=partition, clients=clients, seed=seed, set_=set_ or [])
+    fleet.show(source, flags, preset, variant, html, data_root, plugin or [], json)

@@ -1,0 +1,197 @@
+"""The page of a fleet: its devices, what a round costs them and, of a run, what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedstill.config import Experiment
+from fedstill.core.errors import InputError
+from fedstill.core.files import writable_folder, write_atomically
+from fedstill.core.numbers import MISSING, count, size
+from fedstill.core.task import Tensors
+from fedstill.federation.plan import make_plan
+from fedstill.federation.result import Run
+from fedstill.participation.fleet import Fleet
+from fedstill.report.command import command
+from fedstill.report.figure import Figure
+from fedstill.report.fleet_facts import Cost, Job, Left, Span, Tier, costs, fleet_of, job_of, left, tiers
+from fedstill.report.fleet_figures import devices
+from fedstill.report.fleet_section import run_figures
+from fedstill.report.page import Section, render
+from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
+
+
+@dataclass(frozen=True)
+class Described:
+    """All there is to say of a fleet, for a terminal and for a page."""
+
+    experiment: Experiment
+    fleet: Fleet
+    state: Tensors  # before the first round
+    tiers: Sequence[Tier]
+    job: Job | None
+    costs: Sequence[Cost] = ()
+    missing: str = ""  # why nothing is known of a round's cost
+    run: Run | None = None
+    left: Sequence[Left] = ()
+
+    @property
+    def heading(self) -> str:
+        held = self.experiment
+        return f"{held.clients:,} devices of {held.method.name} on {held.data}, seed {held.seed}"
+
+    @property
+    def work(self) -> str:
+        """What is asked of a device in a round, in words."""
+        if self.job is None:
+            return f"What a round costs is not known: {self.missing}."
+        job = self.job
+        return (
+            f"{job.samples:,} samples (the mean), {count(job.epochs, 'epoch')} of {job.model},"
+            f" {job.flops / 1e9:.3g} GFLOP, {size(job.down)} down and {size(job.up)} up"
+        )
+
+
+def described(experiment: Experiment, data_root: Path | None = None, run: Run | None = None) -> Described:
+    """The fleet of an experiment; what a round costs only where its data is here."""
+    fleet, state = fleet_of(experiment)
+    job, missing = None, ""
+    try:
+        plan = make_plan(experiment, data_root)
+        experiment, job = plan.experiment, job_of(plan)
+    except InputError as error:
+        missing = str(error).rstrip(".")
+    found = [] if job is None else costs(fleet, state, job)
+    rest = [] if run is None else left(run)
+    return Described(experiment, fleet, state, tiers(fleet, state), job, found, missing, run, rest)
+
+
+def write_fleet_page(described: Described, path: Path) -> Path:
+    """One HTML file that opens from disk without a network."""
+    writable_folder(path.parent)
+    rounds = 0 if described.run is None else len(described.run.journal)
+    after = [] if described.run is None or not rounds else run_figures(described.run)
+    page = render(
+        "queries.html.jinja",
+        [
+            Section("fleet", "The fleet", _drawn(described, rounds), [_tiers(described)]),
+            Section(
+                "costs",
+                "What a round costs a device",
+                tables=[_costs(described)] if described.costs else [],
+                about=f"{described.work}.",
+            ),
+            Section("after", f"After round {rounds}", after, [_left(described)] if described.left else []),
+        ],
+        heading=described.heading,
+        summary=_summary(described),
+        caution="Computed from counted operations and bytes, never measured on a device: powers, speeds and links are"
+        " the fleet's settings.",
+        command=command(described.experiment),
+        figures="",
+    )
+    write_atomically(path, page.encode())
+    return path
+
+
+def _drawn(described: Described, rounds: int) -> list[Figure]:
+    fleet, state = described.fleet, described.state
+    found = [devices("fleet", "Batteries before the first round", fleet, state)]
+    if described.left and described.run is not None:
+        found.append(devices("fleet-after", f"Batteries after round {rounds}", fleet, described.run.fleet))
+    return found
+
+
+def _summary(described: Described) -> list[str]:
+    told = [f"{one.devices:,} {one.tier}" for one in described.tiers]
+    held, full = (float(described.state[name].sum()) for name in ("charge", "capacity"))
+    sentences = [f"The fleet has {', '.join(told)} devices, with {held:,.0f} of {full:,.0f} Wh before the first round."]
+    if described.costs:
+        dear = max(described.costs, key=lambda one: one.share)
+        cheap = min(described.costs, key=lambda one: one.share)
+        sentences.append(
+            f"A round takes {100 * cheap.share:.2f} % of the battery of a {cheap.tier} device on {cheap.link}, and"
+            f" {100 * dear.share:.2f} % of that of a {dear.tier} device on {dear.link}."
+        )
+    elif described.missing:
+        sentences.append(described.work)
+    return sentences
+
+
+def span(values: Span, digits: int = 1, scale: float = 1.0) -> str:
+    """From the lowest to the highest.
+
+    >>> span((3.04, 4.96)), span((0.5, 0.5), 0, 100)
+    ('3.0–5.0', '50')
+    """
+    low, high = (f"{scale * value:.{digits}f}" for value in values)
+    return low if low == high else f"{low}{MISSING}{high}"
+
+
+def energy(value: float) -> str:
+    """Wh in so many digits as tell devices apart.
+
+    >>> energy(1.22066), energy(0.00001), energy(0.0)
+    ('1.2207', '<0.0001', '0')
+    """
+    return "0" if value == 0 else "<0.0001" if value < 0.00005 else f"{value:.4f}"
+
+
+def seconds(value: float) -> str:
+    """Short times with more digits.
+
+    >>> seconds(0.0312), seconds(359.96)
+    ('0.03', '360')
+    """
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def _tiers(described: Described) -> Table:
+    columns = (
+        Column[Tier]("Tier", "tier", lambda one: text(one.tier), right=False),
+        Column[Tier]("Devices", "devices", lambda one: whole(one.devices)),
+        Column[Tier]("Capacity, Wh", "capacity", lambda one: Cell(span(one.capacity), one.capacity[0])),
+        Column[Tier]("Power, W", "watts", lambda one: Cell(span(one.watts), one.watts[0])),
+        Column[Tier]("Speed, GFLOP/s", "speed", lambda one: Cell(span(one.speed), one.speed[0])),
+        Column[Tier]("Charge, %", "charge", lambda one: Cell(span(one.charge, 0, 100), one.charge[0])),
+        Column[Tier]("On Wi-Fi", "wifi", lambda one: percent(one.wifi)),
+    )
+    note = "From the lowest to the highest of a tier's devices, before the first round."
+    return make_table("tiers", "Tiers", columns, described.tiers, note)
+
+
+def _costs(described: Described) -> Table:
+    def wh(name: str) -> Column[Cost]:
+        return Column(
+            f"{name.capitalize()}, Wh", name, lambda one: Cell(energy(getattr(one, name)), getattr(one, name))
+        )
+
+    columns = (
+        Column[Cost]("Tier", "tier", lambda one: text(one.tier), right=False),
+        Column[Cost]("Link", "link", lambda one: text(one.link), right=False),
+        Column[Cost]("Devices", "devices", lambda one: whole(one.devices)),
+        *(wh(name) for name in ("download", "training", "upload", "background")),
+        Column[Cost]("Of its capacity", "share", lambda one: percent(one.share)),
+        Column[Cost]("Seconds", "seconds", lambda one: Cell(seconds(one.seconds), one.seconds)),
+    )
+    note = "Means over the devices of a tier and link, each asked for the first time."
+    return make_table("costs", "What a round costs a device", columns, described.costs, note)
+
+
+def _left(described: Described) -> Table:
+    columns = (
+        Column[Left]("Tier", "tier", lambda one: text(one.tier), right=False),
+        Column[Left]("Devices", "devices", lambda one: whole(one.devices)),
+        Column[Left]("Charge before", "before", lambda one: percent(one.before)),
+        Column[Left]("Charge after", "after", lambda one: percent(one.after)),
+        Column[Left]("Flat", "flat", lambda one: whole(one.flat)),
+        Column[Left]("Rounds attended", "attended", lambda one: Cell(f"{one.attended:.1f}", one.attended)),
+        Column[Left](
+            "Wh a round",
+            "spent",
+            lambda one: Cell(MISSING if one.spent is None else energy(one.spent), one.spent),
+        ),
+    )
+    return make_table("left", "Tiers after the last round", columns, described.left)
