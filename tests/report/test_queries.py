@@ -14,8 +14,8 @@ import fedstill
 from fedstill.core.streams import Streams
 from fedstill.federation.result import Run
 from fedstill.report import write_report
-from fedstill.studies.probes import probed
 from fedstill.report.queries import query_section
+from fedstill.studies.probes import probed
 
 MakeRun = Callable[..., Run]
 ALONE, AFTER = [0.8, 0.6, 0.0], [0.9, 0.4, 0.5]

@@ -10,7 +10,6 @@ import pytest
 from fedstill.core.errors import InputError
 from fedstill.report.feature_maps import Features, Plane, feature_maps
 from fedstill.report.figure import Figure
-from fedstill.studies.probes import Probed
 from fedstill.report.query_figures import (
     Balance,
     Course,
@@ -20,6 +19,7 @@ from fedstill.report.query_figures import (
     recall_changes,
 )
 from fedstill.report.static import draw_files
+from fedstill.studies.probes import Probed
 
 
 def drawn(figure: Figure, folder: Path) -> None:
