@@ -49,7 +49,7 @@ def follow(page: str, folder: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/fleet.md"])
 def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path)
     assert (tmp_path / "runs").is_dir()
