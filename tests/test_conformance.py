@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
     },
     "fedavgm, buffers as parameters": {"method": {"name": "fedavgm", "buffers": "as-parameters"}},
-    "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}},
+    "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}, "cure": "friends"},
     "fedavg, private": {"method": {"name": "fedavg", "weights": "uniform"}, "privacy": "client-level"},
     "feddf": {"method": {"name": "feddf", "proxy": "digits", **SHORT, "initialise": 0.5}},
     "feddf, two architectures": {
@@ -62,13 +62,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fine-tuned": {"method": {"name": "fine-tuned", "buffers": "recalibrate"}, "rounds": 3},  # and one to tune
     "clue": {"method": {"name": "clue", "patience": 1, "significant": 0.3}, **ASKED},
     "pfnm": {"method": {"name": "pfnm", "hidden": 12, "sweeps": 1}, **ASKED},
-    "fedavg, batteries and stand-ins": {
-        "method": "fedavg",
+    "fedgkt": {
+        "method": {"name": "fedgkt", "features": "float16"},
         "fleet": {"tiers": {"low": {"charge": 0.02}, "high": {}}, "wifi_share": 0.5, "recharge": 0.5},
         "clusters": {"number": 2, "noise": 0.01, "every": 2},
         "participation": {"name": "clustered", "number": 3, "history": True},
         "dropout": {"name": "bursty", "rate": 0.3, "length": 2, "when": "during", "replace": True},
-        "cure": "friends",
     },
     "fedprox, mimicked, of the highest losses": {
         "method": "fedprox",

@@ -26,7 +26,9 @@ EXPERIMENT = {
     "rounds": 5,
     "seed": 5,
     "participation": {"name": "random", "number": 3},
-    "dropout": 0.2,
+    "dropout": {"name": "independent", "rate": 0.2, "when": "during", "replace": True},
+    "fleet": {"plugged": 0.5},
+    "clusters": {"number": 2, "every": 2},
     "training": {"epochs": 1, "batch": 64, "keep_optimiser": True},
 }
 

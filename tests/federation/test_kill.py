@@ -72,7 +72,7 @@ def test_three_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "local-only"])
+@pytest.mark.parametrize("method", ["fedavg", "local-only", "fedgkt"])
 def test_twenty_kills(method: str, tmp_path: Path) -> None:
     landed = []
     for number in range(0, len(KILLS), 4):  # few at a time: a run of five rounds ends before it was killed often

@@ -88,7 +88,7 @@ def test_the_manifest_tells_what_leaves_for_it() -> None:
     plan = make_plan(make_experiment({**SMALL, "method": "fedavg", "evaluation": "on-site"}))
     manifest = egress_manifest(plan)
     (line,) = [line for line in manifest["leaves"] if line["exchange"] == "evaluate"]
-    assert (line["kind"], line["tensors"], line["bytes"]) == ("statistics", 3, 10 * 10 * 8 + 8 + 8)
+    assert (line["kind"], line["tensors"], line["bytes"]) == ("statistics", 4, 10 * 10 * 8 + 3 * 8)
     assert "at the sites" in manifest["evaluation"]
 
 

@@ -11,14 +11,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstill.core.errors import InputError
-from fedstill.core.protocols import Fate, Profile, Turn
+from fedstill.core.client import answer
+from fedstill.core.errors import InputError, RunError
+from fedstill.core.message import Message
+from fedstill.core.protocols import Client, Fate, Profile, Reply, Turn
 from fedstill.core.streams import Streams
 from fedstill.engines import InProcess
 from fedstill.federation.plan import Plan
 from fedstill.federation.run import execute
+from fedstill.methods import FedAvg
 from fedstill.participation import BatteryAware, Clusters, Everyone, Fleet, Independent, NoDropout, Participants, Random
 from fedstill.participation.attendance import Book
+from fedstill.participation.clusters import Statistics
 
 PROFILES = [Profile(client, 10, "cnn") for client in range(4)]
 # One kind of device: 1 Wh, 3.6 W, 1 GFLOP/s; nothing else costs anything unless a test says so.
@@ -111,7 +115,8 @@ def test_the_idle_rest_and_those_who_were_asked_do_not() -> None:
     participants = with_batteries(policy=Random(number=1), plugged=1.0, recharge=0.25)
     opened = book(participants, [0.5, 0.5, 0.5, 0.9])
     (asked,) = opened.cohort()
-    after = opened.end([asked], {}).get("charge").tolist()
+    opened.charge(PROFILES[asked], 0, 0, 0)
+    after = opened.end([asked], {})["charge"].tolist()
     expected = [0.75, 0.75, 0.75, 1.0]
     expected[asked] = [0.5, 0.5, 0.5, 0.9][asked]
     assert after == expected
@@ -160,6 +165,7 @@ def test_what_cannot_work_is_refused(participants: Participants, given: set[str]
 
 
 Make = Callable[..., Plan]
+ONE = {"name": "random", "number": 1}
 
 
 def played(tiny_plan: Make, folder: Path, **settings: Any) -> list[dict[str, Any]]:
@@ -169,12 +175,12 @@ def played(tiny_plan: Make, folder: Path, **settings: Any) -> list[dict[str, Any
 
 
 def test_all_flat_the_round_is_skipped_and_the_run_goes_on(tiny_plan: Make, tmp_path: Path) -> None:
-    """Nobody has any charge; whoever is asked is not idle, so at first only others are charged."""
+    """Nobody has any charge, so nobody can be asked, and all are idle and plugged in."""
     flat = {"tiers": {"low": {"charge": 0.0}}, "plugged": 1.0, "recharge": 0.5, "background": 0.0}
-    journal = played(tiny_plan, tmp_path, fleet=flat, participation={"name": "random", "number": 2})
+    journal = played(tiny_plan, tmp_path, fleet=flat)
     assert journal[0]["skipped"] is not None
     assert {lost["reason"] for lost in journal[0]["lost"]} == {"battery"}
-    assert any(record["accepted"] for record in journal)
+    assert journal[1]["accepted"] == [0, 1, 2, 3, 4]
 
 
 def test_a_battery_aware_policy_waits_for_batteries(tiny_plan: Make, tmp_path: Path) -> None:
@@ -217,10 +223,87 @@ def test_a_run_conserves_energy(tiny_plan: Make, tmp_path: Path) -> None:
         assert sorted(map(int, told["devices"])) == record["asked"]
 
 
+def test_the_training_loss_is_that_of_the_cohort_and_of_those_who_stand_in(tiny_plan: Make, tmp_path: Path) -> None:
+    """Everybody else is left where they are, so that only who replied matters: the mean of all three by samples."""
+    dropped = {"name": "independent", "rate": 0.34, "of_cohort": True, "when": "before", "replace": True}
+    settings = {"participation": {"name": "random", "number": 3}, "dropout": dropped, "rounds": 1}
+    (record,) = played(tiny_plan, tmp_path, **settings)
+    plan = tiny_plan(training={"epochs": 1, "batch": 32}, model="mlp", **settings)
+    turn = Turn(0, 1, 5, "train", plan.streams.at("round", 0, "train"))
+    losses = {}
+    for client in record["accepted"]:
+        who = plan.profiles[client]
+        request = plan.method.request(plan.method.start(plan.streams), who, turn)
+        reply = answer(plan.clients, plan.method, who, request, {}, turn)
+        assert isinstance(reply, Reply)
+        losses[client] = float(reply.message["loss/cross-entropy"])
+    samples = {client: plan.profiles[client].samples for client in losses}
+    assert len(losses) == 3
+    mean = sum(losses[client] * samples[client] for client in losses) / sum(samples.values())
+    assert record["loss"]["cross-entropy"] == pytest.approx(mean, rel=1e-9)
+
+
+def test_a_stand_in_that_fails_does_not_stop_the_run(
+    tiny_plan: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped = {"name": "independent", "rate": 0.34, "of_cohort": True, "when": "before", "replace": True}
+    settings = {"participation": {"name": "random", "number": 3}, "dropout": dropped, "rounds": 1}
+    (record,) = played(tiny_plan, tmp_path / "a", **settings)
+    (by,) = record["fleet"]["stand_ins"].values()
+    reply = FedAvg.reply
+
+    def failing(self: FedAvg, client: Client, request: Message, turn: Turn) -> Message:
+        if client.profile.id == by:
+            raise RuntimeError("no memory left")
+        return reply(self, client, request, turn)
+
+    monkeypatch.setattr(FedAvg, "reply", failing)
+    (again,) = played(tiny_plan, tmp_path / "b", **settings)
+    assert again["accepted"] == [client for client in record["accepted"] if client != by]
+    assert {lost["reason"] for lost in again["lost"]} == {"dropped", "failed"}
+
+
+def test_a_survey_in_which_somebody_fails_is_in_the_journal(
+    tiny_plan: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Statistics.reply
+
+    def failing(self: Statistics, client: Client, request: Message, turn: Turn) -> Message:
+        if client.profile.id == 3:
+            raise RuntimeError("no numbers")
+        return measure(self, client, request, turn)
+
+    monkeypatch.setattr(Statistics, "reply", failing)
+    journal = played(tiny_plan, tmp_path, clusters={"number": 2}, rounds=2)
+    assert [one["client"] for record in journal for told in record["surveys"] for one in told["lost"]] == [3, 3]
+    monkeypatch.setattr(Statistics, "reply", lambda *_: 1 / 0)
+    with pytest.raises(RunError, match="every client failed"):
+        played(tiny_plan, tmp_path / "b", clusters={"number": 2})
+
+
+def test_privacy_does_not_count_what_surveys_ask_for(tiny_plan: Make) -> None:
+    private = {"method": {"name": "fedavg", "weights": "uniform"}, "privacy": "client-level"}
+    with pytest.raises(InputError, match="privacy counts what leaves in training"):
+        tiny_plan(**private, clusters={"number": 2})
+    with pytest.raises(InputError, match="privacy counts what leaves in training"):
+        tiny_plan(**private, participation={"name": "power-of-choice", "number": 2})
+
+
 def test_a_survey_is_paid_and_counted(tiny_plan: Make, tmp_path: Path) -> None:
-    """Statistics of all clients are two numbers of eight bytes each, beside a header; they come in the first round."""
-    with_clusters = played(tiny_plan, tmp_path / "a", clusters={"number": 2}, method="local-only")
-    without = played(tiny_plan, tmp_path / "b", method="local-only")
+    """Statistics of all clients are two numbers of eight bytes each, beside a header; they come in the first round.
+
+    On 3G any upload takes 2.67 % of a battery, so that those who only answer pay as much and nothing else."""
+    mobile = {"wifi_share": 0.0, "background": 0.0, "plugged": 0.0}
+    with_clusters = played(
+        tiny_plan, tmp_path / "a", clusters={"number": 2}, method="local-only", fleet=mobile, participation=ONE
+    )
+    without = played(tiny_plan, tmp_path / "b", method="local-only", fleet=mobile, participation=ONE)
+    devices = with_clusters[0]["fleet"]["devices"]
+    assert len(devices) == 5
+    assert len(without[0]["fleet"]["devices"]) == 1
+    (asked,) = with_clusters[0]["asked"]
+    only = [one for client, one in devices.items() if int(client) != asked]
+    assert all(one["compute"] == 0 and one["communication"] > 0 for one in only)
     more = [one["bytes"]["up"] - other["bytes"]["up"] for one, other in zip(with_clusters, without, strict=True)]
     assert more[0] > 5 * 16
     assert more[1:] == [0, 0]

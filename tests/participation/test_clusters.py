@@ -111,7 +111,7 @@ def test_assigning_leaves_the_unheard_unknown() -> None:
     assert clusters.assign(known(clusters, []), turn())["cluster"].tolist() == [-1] * 8
 
 
-def test_once_and_again_only_where_that_is_asked_for() -> None:
+def test_newcomers_are_asked_when_reached_and_everybody_again_only_where_that_is_wanted() -> None:
     everyone = np.arange(8)
     for every, expected in ((None, []), (5, [5, 10, 15])):
         clusters = Clusters(number=2, every=every)
@@ -120,8 +120,10 @@ def test_once_and_again_only_where_that_is_asked_for() -> None:
         assert first.clients == list(range(8))
         fleet = clusters.assign(known(clusters, [0, 1, 2, 3, 4]), turn())
         again = {round: clusters.survey(fleet, everyone[:7], 10, turn(round)) for round in range(1, 18)}
-        assert [round for round, survey in again.items() if survey] == expected
-        assert all(survey.clients == [5, 6] for survey in again.values() if survey)
+        whole = list(range(7))
+        assert [round for round, survey in again.items() if survey and survey.clients == whole] == expected
+        assert all(survey is not None and survey.clients in (whole, [5, 6]) for survey in again.values())
+        assert clusters.survey(fleet, everyone[:5], 10, turn(1)) is None
 
 
 def test_until_somebody_answers_everyone_is_asked() -> None:

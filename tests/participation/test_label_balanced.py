@@ -80,7 +80,7 @@ def test_those_never_heard_are_asked_and_nobody_twice() -> None:
     assert missing is not None
     assert missing.clients == [2]
     assert policy.survey({"labels": labels}, np.array([0, 1]), {}, 3, now) is None
-    assert [exchange.name for exchange in policy.exchanges(3)] == ["labels"]
+    assert [exchange.name for exchange in policy.exchanges(3, {})] == ["labels"]
 
 
 def test_a_huge_cohort_is_refused() -> None:

@@ -196,7 +196,7 @@ def test_plain_policies_want_nothing(policy: Policy) -> None:
     everyone = np.arange(3)
     assert policy.start(fleet(3), Streams(0)) == {}
     assert policy.needs == frozenset()
-    assert policy.exchanges(10) == ()
+    assert policy.exchanges(10, {}) == ()
     assert policy.survey({}, everyone, {}, 10, turn(0)) is None
     assert policy.weights({}, everyone).tolist() == [1, 1, 1]
     assert policy.even

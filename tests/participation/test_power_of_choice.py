@@ -70,7 +70,7 @@ def test_only_candidates_are_asked_for_their_loss() -> None:
     assert request is not None
     assert list(request) == ["model/parameters/w"]
     assert PowerOfChoice(number=2).survey(state, np.arange(20), {"mlp": model}, 10, now) is None
-    assert [exchange.name for exchange in policy.exchanges(10)] == ["losses"]
+    assert [exchange.name for exchange in policy.exchanges(10, {})] == ["losses"]
 
 
 def test_of_those_asked_only_answers_count_and_the_silent_come_last() -> None:

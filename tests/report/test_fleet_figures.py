@@ -250,12 +250,12 @@ def test_a_pair_of_panels_for_every_rate(make_run: MakeRun, tmp_path: Path) -> N
         "Test loss, 80\u00a0% lost",
     ]
     forty, _, eighty, _ = figures
-    assert [key.label for key in forty.keys] == ["nobody lost", "dropped", "replaced"]
+    assert [key.label for key in forty.keys] == ["no dropout", "dropped", "replaced"]
     calm, seeds, mean, replaced = forty.data
     assert (calm["y"], replaced["y"]) == ([0.8, 0.9], [0.6, 0.7])
     assert seeds["y"] == [0.3, 0.4, 0.5, 0.8]
     assert (mean["x"], mean["y"]) == ([1, 2], pytest.approx([0.4, 0.6]))
-    assert [key.label for key in eighty.keys] == ["nobody lost", "dropped"]
+    assert [key.label for key in eighty.keys] == ["no dropout", "dropped"]
     assert eighty.layout["yaxis"]["range"] == forty.layout["yaxis"]["range"]
     assert "dropped 50.0\u00a0±\u00a0" in forty.caption, "of both seeds and all rounds: 0.35 and 0.65"
     for figure in figures:

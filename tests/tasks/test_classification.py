@@ -66,6 +66,7 @@ def test_metrics_by_hand() -> None:
     assert metrics["class_accuracy"] == pytest.approx(5 / 6)
     assert metrics["constant"] == 0.5
     assert metrics["loss"] == pytest.approx(5, abs=1e-6)
+    assert metrics["mse"] == pytest.approx(2 / 16), "the wrong one is wrong by one in two of four classes"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

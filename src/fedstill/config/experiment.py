@@ -171,6 +171,8 @@ class Experiment(Settings):
         chosen = given.get("participation") if isinstance(given, Mapping) else None
         if not isinstance(chosen, Mapping) or not {"dropout", "dropout_when"} & set(chosen):
             return given
+        if "dropout" in given:
+            raise ValueError("dropout is said twice: leave it out of participation")
         now = {key: value for key, value in chosen.items() if key not in ("dropout", "dropout_when")}
         rate, when = chosen.get("dropout", 0.0), chosen.get("dropout_when", "after")
         lost = {"dropout": {"name": "independent", "rate": rate, "when": when}} if rate else {}

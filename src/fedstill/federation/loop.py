@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -34,63 +34,11 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import Progress
 from fedstill.federation.clients import Store
+from fedstill.federation.outcome import Outcome
 from fedstill.federation.settle import fault
 from fedstill.federation.spool import Spool
 
 T = TypeVar("T")
-
-
-@dataclass
-class Traffic:
-    """Measured bytes of one round."""
-
-    up: int = 0
-    down: int = 0
-
-    def add(self, other: Traffic) -> None:
-        self.up += other.up
-        self.down += other.down
-
-
-@dataclass
-class Outcome:
-    """What became of one round's requests."""
-
-    fates: dict[int, Fate] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
-    heard: set[int] = field(default_factory=set)  # whose reply was accepted in some exchange
-    lost: list[Lost] = field(default_factory=list)
-    traffic: Traffic = field(default_factory=Traffic)
-    work: float = 0.0
-    losses: dict[str, float] = field(default_factory=dict)
-    told: dict[int, float] = field(default_factory=dict)  # the loss that each client reported
-    skipped: str | None = None
-    attended: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def gone(self) -> set[int]:
-        return {lost.profile.id for lost in self.lost}
-
-    @property
-    def missing(self) -> list[int]:
-        """Those that others could stand in for: lost with no fault of their own."""
-        return sorted(lost.profile.id for lost in self.lost if lost.reason in ("dropped", "battery"))
-
-    def record(self) -> dict[str, Any]:
-        """The journal's view: nothing in it depends on time, engine or the order of arrival."""
-        return {
-            "asked": sorted(self.asked),
-            "accepted": sorted(self.heard - self.gone),
-            "lost": [
-                {"client": lost.profile.id, "reason": lost.reason, "detail": lost.detail}
-                for lost in sorted(self.lost, key=lambda lost: lost.profile.id)
-            ],
-            "skipped": self.skipped,
-            "bytes": {"up": self.traffic.up, "down": self.traffic.down},
-            "work": self.work,
-            "loss": self.losses,
-            **({"fleet": dict(self.attended)} if self.attended else {}),
-        }
 
 
 @dataclass(frozen=True)
@@ -145,6 +93,7 @@ class Federation:
         for place, exchange in enumerate(self.method.exchanges(server, progress.round)):
             turn = self._turn(progress.round, exchange.name)
             server = exchange.prepare(server, turn)
+            before = len(outcome.lost)
             replies = yield from self._ask(exchange, server, cohort, turn, store, outcome, book)
             while not place and (others := book.stand_ins(outcome.missing)):
                 asked = self._known(others.values(), progress)
@@ -152,12 +101,17 @@ class Federation:
                 replies += yield from self._ask(exchange, server, asked, turn, store, outcome, book)
                 cohort = sorted([*cohort, *asked], key=lambda who: who.id)
             replies.sort(key=lambda reply: reply.profile.id)
+            outcome.losses.update(_mean_losses(replies))
+            if exchange.least is None:  # where one is asked for all, its misfortune is no fault of the experiment's
+                _stop_if_all_failed(outcome.lost[before:], replies)
             least = self.min_replies if exchange.least is None else exchange.least
             if len(replies) < least:
                 outcome.skipped = f"{len(replies)} of {len(cohort)} replies, and {least} are needed"
+                outcome.told.clear()
+                fleet = self._after(book, outcome)
                 outcome.heard.clear()
                 store.discard()
-                return replace(progress, round=progress.round + 1, fleet=self._after(book, outcome)), outcome
+                return replace(progress, round=progress.round + 1, fleet=fleet), outcome
             server = exchange.merge(server, replies, replace(turn, lost=tuple(outcome.lost)))
             self.spool.clear()
             cohort = [who for who in cohort if who.id not in outcome.gone]
@@ -196,8 +150,9 @@ class Federation:
             replies = yield from self._ask(
                 exchange, book.fleet, self._known(clients, progress), turn, store, asked, book, survey=True
             )
-            outcome.traffic.add(asked.traffic)
-            outcome.work += asked.work
+            if progress.round == 0:  # later only those are asked that were not heard before
+                _stop_if_all_failed(asked.lost, replies)
+            outcome.was_asked(exchange.name, asked)
             book.fleet = exchange.merge(book.fleet, replies, turn)
 
     def _ask(
@@ -214,7 +169,6 @@ class Federation:
     ) -> Generator[Errand, Results, list[Reply]]:
         """Ask the cohort and settle what comes back: the accepted replies, sorted by client id."""
         requests: dict[int, Message] = {}
-        lost_before = len(outcome.lost)
 
         def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
             for who in cohort:
@@ -228,6 +182,7 @@ class Federation:
                     outcome.traffic.down += request.nbytes
                     if fate is not None and fate.when == "during":
                         outcome.lost.append(_lost_during(who, request, fate, book))
+                        outcome.work += outcome.lost[-1].work
                     else:
                         yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
@@ -260,10 +215,7 @@ class Federation:
         accepted.sort(key=lambda reply: reply.profile.id)
         outcome.asked |= set(requests)
         outcome.heard |= {reply.profile.id for reply in accepted}
-        outcome.losses.update(_mean_losses(accepted))
         outcome.told.update({reply.profile.id: loss for reply in accepted if (loss := _total_loss(reply)) is not None})
-        if exchange.least is None:  # where one is asked for all, its misfortune is no fault of the experiment's
-            _stop_if_all_failed(requests, outcome.lost[lost_before:])
         return accepted
 
 
@@ -309,8 +261,7 @@ def _lost_during(who: Profile, request: Message, fate: Fate, book: Attendance) -
     return Lost(who, "dropped", f"after {fate.fraction:.0%} of its work", work)
 
 
-def _stop_if_all_failed(requests: Mapping[int, Message], lost: Sequence[Lost]) -> None:
+def _stop_if_all_failed(lost: Sequence[Lost], replies: Sequence[Reply]) -> None:
     """A client that fails is a client's misfortune; if every one does, the experiment is at fault."""
-    failed = [one for one in lost if one.reason == "failed"]
-    if failed and len(failed) == len(requests):
-        raise RunError(f"every client failed; client {failed[0].profile.id} says: {failed[0].detail}")
+    if lost and not replies and all(one.reason == "failed" for one in lost):
+        raise RunError(f"every client failed; client {lost[0].profile.id} says: {lost[0].detail}")

@@ -25,17 +25,14 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     server = method.start(plan.streams)
     leaves: list[dict[str, Any]] = []
     arrives = 0
-    surveys, evaluator = plan.participants.exchanges(), plan.evaluator
+    surveys, evaluator = plan.participants.exchanges(method.models(server)), plan.evaluator
     exchanges = [*surveys, *method.exchanges(server, 0)]
     if on_site := isinstance(evaluator, OnSiteEvaluator):
         exchanges.append(evaluator.exchange(method))
     for exchange in exchanges:
         turn = Turn(0, plan.rounds, plan.experiment.clients, exchange.name, plan.streams.at("round", 0, exchange.name))
         server = exchange.prepare(server, turn)
-        if exchange in surveys:  # of a survey only what comes back says something of the client
-            request: Message | None = Message({})
-        else:
-            request = exchange.request(server, who, turn)
+        request = exchange.request(server, who, turn)
         if request is None:
             continue
         arrives += request.nbytes

@@ -35,7 +35,7 @@ class SiteScores(Exchange):
     """One question to every site: how good are these models on your test data?"""
 
     name = "evaluate"
-    egress = (Egress("scores/*", "statistics", "test samples by true and predicted class, and the summed loss"),)
+    egress = (Egress("scores/*", "statistics", "test samples by true and predicted class, and their summed losses"),)
 
     def __init__(self, method: Method, task: Task, validation: bool = False) -> None:
         self.method, self.task, self.validation = method, task, validation

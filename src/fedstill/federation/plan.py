@@ -277,6 +277,11 @@ def make_participants(experiment: Experiment, method: Method, labelled: bool) ->
     participants = Participants(
         policy, dropout, experiment.fleet, experiment.clusters, len(task.classes), costs, experiment.training.epochs
     )
+    if experiment.privacy.name != "none" and (participants.exchanges() or hasattr(policy, "losses")):
+        raise InputError(
+            "privacy counts what leaves in training, and this participation asks clients for more: choose another"
+            " policy, and leave `clusters` out"
+        )
     given = {"labels": labelled, "shared-model": bool(method.models(method.start(Streams(0))))}
     participants.check(experiment.clients, [name for name, there in given.items() if there])
     return participants

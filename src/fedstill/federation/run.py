@@ -96,6 +96,7 @@ class Attempt:
             plan.experiment.norm_limit,
             Spool(folder.path / "spool"),
         )
+        self.federation.spool.clear()
         engine.open(plan.clients)
         self.progress = self._resume() or self.federation.begin(self.store)
         self.timing = self.folder.timing()

@@ -19,7 +19,7 @@ LARGE = 2**16  # bytes; smaller tensors stay where they are
 class Spool:
     """A folder for the large tensors of one exchange's replies; a system's temporary one where none is given.
 
-    Whatever a killed process left in it is of no use to anybody, and is deleted with the next exchange.
+    Whatever a killed process left in it is of no use to anybody, and is deleted when the run goes on.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -44,7 +44,5 @@ class Spool:
         self._made.mkdir(exist_ok=True)
         path = self._made / str(self._files)
         self._files += 1
-        path.write_bytes(
-            tensor.numpy().data if tensor.dtype != torch.bfloat16 else tensor.view(torch.int16).numpy().data
-        )
+        path.write_bytes(tensor.flatten().view(torch.uint8).numpy().data)
         return torch.from_file(str(path), shared=False, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)

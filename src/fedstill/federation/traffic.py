@@ -10,7 +10,8 @@ from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
 from fedstill.engines import InProcess
 from fedstill.federation.clients import ClientStore
-from fedstill.federation.loop import Federation, Traffic, played
+from fedstill.federation.loop import Federation, played
+from fedstill.federation.outcome import Traffic
 from fedstill.federation.plan import make_plan
 from fedstill.methods import methods
 

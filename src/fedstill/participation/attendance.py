@@ -30,7 +30,7 @@ _WANTED = {
     "fleet": "devices with batteries and links, and there is no fleet: set fleet={}",
     "clusters": "clusters, and there are none: set clusters={}",
     "labels": "labels, and this data has none",
-    "shared-model": "a model that all share, and this method has none",
+    "shared-model": "a model that all share for losses=ask, and this method has none",
 }
 
 
@@ -59,10 +59,10 @@ class Participants:
             if part is not None and (missing := sorted(part.needs - present)):
                 raise InputError(f"{name} needs {_WANTED[missing[0]]}")
 
-    def exchanges(self) -> list[Exchange]:
+    def exchanges(self, models: Mapping[str, Tensors] | None = None) -> list[Exchange]:
         """What may be asked beside the method's own exchanges, for manifests and for sites."""
         asked = [] if self.clusters is None else [self.clusters.exchange(self.classes)]
-        return [*asked, *self.policy.exchanges(self.classes)]
+        return [*asked, *self.policy.exchanges(self.classes, models or {})]
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
         clients = len(profiles)
@@ -94,7 +94,7 @@ class Book:
 
     def surveys(self, models: Mapping[str, Tensors]) -> Iterable[Survey]:
         participants = self.participants
-        there = participants.dropout.able(self.fleet, self.reached, self.turn)
+        there = participants.dropout.present(self.fleet, self.reached, self.turn)
         if participants.clusters is not None:
             asked = participants.clusters.survey(self.fleet, there, participants.classes, self.turn)
             if asked is not None:
@@ -172,8 +172,9 @@ class Book:
             fleet["loss"][list(losses)] = torch.tensor(list(losses.values()), dtype=torch.float64)
         devices = self.participants.fleet
         if devices is not None:
+            # Who was wanted and could not be asked, being flat or away, is as idle as who was not wanted.
             idle = np.ones(len(self.profiles), dtype=bool)
-            idle[list(self.taken)] = False
+            idle[[client for client in self.taken if client in self.left]] = False
             rested = devices.rest(fleet, idle, self.turn)
             self.rested = {"drained": float(rested.drained.sum()), "gained": float(rested.gained.sum())}
             fleet = dict(rested.fleet)

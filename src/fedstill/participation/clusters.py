@@ -44,7 +44,7 @@ class Clusters(Settings):
     )
     noise: float = Field(0.0, ge=0, description="standard deviation of the noise that a client adds to what it sends")
     every: int | None = Field(
-        None, ge=1, description="rounds after which those never heard are asked again, and clusters made anew"
+        None, ge=1, description="rounds after which all are asked again, and clusters made anew; left out: each once"
     )
 
     @model_validator(mode="after")
@@ -77,11 +77,10 @@ class Clusters(Settings):
         return Statistics(self, classes, source)
 
     def survey(self, fleet: Tensors, available: np.ndarray, classes: int, turn: Turn) -> Survey | None:
-        """Whom to ask in this round: until somebody answers everyone, then again those never heard."""
-        begun = "cluster" in fleet and bool((fleet["cluster"] >= 0).any())
-        due = not begun or (self.every is not None and turn.round % self.every == 0)
-        missing = unheard(fleet, "statistics", available) if due else available[:0]
-        return Survey(self.exchange(classes), missing.tolist()) if len(missing) else None
+        """Whom to ask in this round: those never heard, and everybody when all are asked again."""
+        again = self.every is not None and turn.round % self.every == 0
+        asked = available if again else unheard(fleet, "statistics", available)
+        return Survey(self.exchange(classes), asked.tolist()) if len(asked) else None
 
     def assign(self, fleet: Tensors, turn: Turn) -> Tensors:
         """The fleet with a cluster for everyone whose statistics are known."""

@@ -45,9 +45,13 @@ class Dropout(Settings):
         """Who of these is lost in this round, and when."""
         return {}
 
-    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
-        """Who of these could stand in for others: all but those known to be away."""
+    def present(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+        """Who of these is there: all but those known to be away."""
         return ids
+
+    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+        """Who of these could stand in for others."""
+        return ids if self.replacements_can_drop else self.present(fleet, ids, turn)
 
     def next(self, fleet: Tensors, turn: Turn) -> Tensors:
         """The fleet at the end of the round."""
@@ -123,8 +127,9 @@ class Bursty(Chance):
     def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
         return {client: self.fate(client, turn) for client in sorted(cohort) if fleet["away"][client]}
 
-    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
-        return ids if self.replacements_can_drop else ids[~fleet["away"].numpy()[ids]]
+    def present(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+        there: np.ndarray = ids[~fleet["away"].numpy()[ids]]
+        return there
 
     def next(self, fleet: Tensors, turn: Turn) -> Tensors:
         away = fleet["away"].numpy()

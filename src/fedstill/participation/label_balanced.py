@@ -45,7 +45,7 @@ class LabelBalanced(Weighted):
                 f" {self.cohort(clients):,}"
             )
 
-    def exchanges(self, classes: int) -> Sequence[Exchange]:
+    def exchanges(self, classes: int, models: Mapping[str, Tensors]) -> Sequence[Exchange]:
         return (LabelMix(classes, self.noise),)
 
     def survey(

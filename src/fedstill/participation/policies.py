@@ -73,7 +73,7 @@ class Policy(Settings):
         """How the chances of these clients to be drawn compare; none is zero."""
         return np.ones(len(ids))
 
-    def exchanges(self, classes: int) -> Sequence[Exchange]:
+    def exchanges(self, classes: int, models: Mapping[str, Tensors]) -> Sequence[Exchange]:
         """The exchanges of its surveys, for manifests and for sites."""
         return ()
 

@@ -59,8 +59,8 @@ class PowerOfChoice(Weighted):
         # A client without samples has nothing to say, but weights are never zero.
         return weights * np.maximum(fleet["samples"].numpy()[ids], 1) if self.draw == "samples" else weights
 
-    def exchanges(self, classes: int) -> Sequence[Exchange]:
-        return (SharedLoss({}),) if self.losses == "ask" else ()
+    def exchanges(self, classes: int, models: Mapping[str, Tensors]) -> Sequence[Exchange]:
+        return (SharedLoss(models),) if self.losses == "ask" else ()
 
     def survey(
         self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, turn: Turn

@@ -72,9 +72,8 @@ class Trace(Chance):
         gone = [client for client in sorted(cohort) if client in lost]
         return {client: self.fate(client, turn, lost[client].when, lost[client].fraction) for client in gone}
 
-    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
-        lost = self.losses.rounds.get(turn.round, {})
-        return ids if self.replacements_can_drop else ids[~np.isin(ids, list(lost))]
+    def present(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+        return ids[~np.isin(ids, list(self.losses.rounds.get(turn.round, {})))]
 
 
 def read(path: Path) -> Losses:

@@ -20,6 +20,7 @@ from fedstill.core.protocols import Profile, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.participation.draws import drawn, luck
+from fedstill.participation.fleet import levels
 from fedstill.participation.policies import Probability, Sized, policies
 
 
@@ -53,12 +54,12 @@ class Weighted(Sized):
         return {"asked": nobody, "finished": nobody.clone()} if self.history else {}
 
     def eligible(self, fleet: Tensors, available: np.ndarray) -> np.ndarray:
-        return available[levels(fleet, available) >= self.threshold] if self.battery_aware else available
+        return available[levels(fleet)[available] >= self.threshold] if self.battery_aware else available
 
     def weights(self, fleet: Tensors, ids: np.ndarray) -> np.ndarray:
         weights = np.ones(len(ids))
         if self.battery_aware:
-            weights *= self.floor + (1 - self.floor) * levels(fleet, ids) ** self.power
+            weights *= self.floor + (1 - self.floor) * levels(fleet)[ids] ** self.power
         if self.history:
             asked, finished = (fleet[name].numpy()[ids] for name in ("asked", "finished"))
             weights *= (finished + self.prior) / (asked + self.prior)
@@ -79,12 +80,6 @@ class BatteryAware(Weighted):
     """A random draw that prefers full batteries and leaves out those below a threshold."""
 
     battery_aware: Literal[True] = Field(True, description="always, in this policy")
-
-
-def levels(fleet: Tensors, ids: np.ndarray) -> np.ndarray:
-    """How full these clients' batteries are, from 0 to 1."""
-    level: np.ndarray = fleet["charge"].numpy()[ids] / fleet["capacity"].numpy()[ids]
-    return level
 
 
 def check_candidates(candidates: int | None, cohort: int, clients: int) -> None:

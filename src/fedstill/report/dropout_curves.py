@@ -1,6 +1,6 @@
 """What dropout costs: runs that differ in who is lost, and in their seed, and in nothing else, side by side.
 
-One pair of figures for every rate, accuracy and loss: with nobody lost, with some lost, and with others standing in.
+One pair of figures for every rate, accuracy and loss: without dropout, with some lost, and with others standing in.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from fedstill.core.numbers import capital, count, listed, share
 from fedstill.report import describe
 from fedstill.report.facts import Facts, number
 from fedstill.report.figure import DASHES, Figure, Key, axis, colour, dash, label, whole_axis
-from fedstill.studies.devices import LAST, tail
+from fedstill.studies.devices import LAST, tail, undisturbed
 
-_NOBODY, _DROPPED, _REPLACED = "nobody lost", "dropped", "replaced"
+_NOBODY, _DROPPED, _REPLACED = "no dropout", "dropped", "replaced"
 _SHARED = {"seed", "dropout", "cure"}  # in what runs of a group may differ
-_COLOURS = (6, 1, 0, 3, 2, 4, 5)  # in the order of ways: grey for nobody lost, orange, blue
+_COLOURS = (6, 1, 0, 3, 2, 4, 5)  # in the order of ways: grey for no dropout, orange, blue
 _METRICS = {"accuracy": "test accuracy", "loss": "test loss"}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Runs of one rate, by what is done about it; beside them those in which nobody is lost."""
+    """Runs of one rate, by what is done about it; beside them those without dropout."""
 
     name: str
     ways: Mapping[str, Sequence[Facts]]
@@ -57,7 +57,7 @@ def _groups(runs: Sequence[Facts]) -> Iterator[list[Facts]]:
 
 
 def _panels(group: Sequence[Facts]) -> Iterator[Panel]:
-    calm = [run for run in group if run.experiment.dropout.name == "none"]
+    calm = [run for run in group if undisturbed(run.experiment)]
     by_rate: dict[str, list[Facts]] = {}
     for run in sorted(group, key=lambda run: _rate(run) or 0.0):
         if run.experiment.dropout.name != "none":

@@ -1,6 +1,6 @@
 """What dropout and batteries made of a run, in figures: accuracy, losses by cause, energy, and who took part how often.
 
-Accuracy is the mean over the last few rounds: of one round it is mostly chance where many clients are lost.
+Accuracy is the mean over the last few evaluations: of one it is mostly chance where many clients are lost.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from fedstill.config import Experiment
+from fedstill.config.experiment import choose
 from fedstill.federation.result import Run
 from fedstill.studies.results import Figures
 
 PREFIX, REACHED = "fleet.", "rounds_to."
-LAST = 5  # rounds whose accuracy is averaged
+LAST = 5  # evaluations whose accuracy is averaged
 TARGETS = (50, 60, 70, 80, 85, 90, 95)  # percent
 _PARTS = ("dropout", "cure")
 
@@ -27,13 +28,18 @@ def matters(experiment: Experiment) -> bool:
     return experiment.fleet is not None or experiment.clusters is not None or experiment.dropout.name != "none"
 
 
+def undisturbed(experiment: Experiment) -> bool:
+    """Whether nobody is lost by chance, and nothing is done about the lost."""
+    return all(getattr(experiment, part) == choose(part, "none") for part in _PARTS)
+
+
 def calm(experiment: Experiment) -> str:
-    """What a run shares with the one in which nobody is lost by chance."""
+    """What a run shares with its undisturbed counterpart."""
     return experiment.model_dump_json(exclude=set(_PARTS))
 
 
-def figures_of_devices(run: Run, undisturbed: Run | None = None) -> Figures:
-    """What a study keeps; `undisturbed` is the same run without dropout, for what that costs."""
+def figures_of_devices(run: Run, quiet: Run | None = None) -> Figures:
+    """What a study keeps; `quiet` is the same run without dropout, for what that costs."""
     if not matters(run.experiment):
         return {}
     journal = run.journal
@@ -41,7 +47,7 @@ def figures_of_devices(run: Run, undisturbed: Run | None = None) -> Figures:
     attended = attendance(journal, run.experiment.clients)
     figures: Figures = {
         "accuracy": tail(journal),
-        "cost": None if undisturbed is None else _difference(tail(undisturbed.journal), tail(journal)),
+        "cost": None if quiet is None else _difference(tail(quiet.journal), tail(journal)),
         "dropped": causes["dropped"],
         "battery": causes["battery"],
         "skipped": sum(record["skipped"] is not None for record in journal),
@@ -55,7 +61,7 @@ def figures_of_devices(run: Run, undisturbed: Run | None = None) -> Figures:
 
 
 def tail(journal: Sequence[Mapping[str, Any]], last: int = LAST) -> float | None:
-    """The mean test accuracy of the last rounds that were evaluated."""
+    """The mean test accuracy of the last evaluations."""
     found = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
     return fmean(found[-last:]) if found else None
 
@@ -93,7 +99,12 @@ def _of_batteries(journal: Sequence[Mapping[str, Any]]) -> Figures:
     records = [record["fleet"] for record in journal if "devices" in record.get("fleet", {})]
     if not records:
         return {}
-    works = [work for record in records for work in record["devices"].values()]
+    works = [
+        work
+        for record in journal
+        for client, work in record.get("fleet", {}).get("devices", {}).items()
+        if int(client) in record["asked"]  # others only answered a survey
+    ]
     kinds = ("compute", "communication", "background")
     means = {kind: fmean(work[kind] for work in works) if works else 0.0 for kind in kinds}
     return {"energy": sum(means.values()), **means, "level": fmean(records[-1]["level"].values())}

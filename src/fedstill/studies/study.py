@@ -20,7 +20,7 @@ from fedstill.federation.launch import use_plugins
 from fedstill.studies.agenda import Agenda, Job, make_agenda
 from fedstill.studies.board import Board
 from fedstill.studies.crew import Crew, Lesson, crew_maker
-from fedstill.studies.devices import calm, figures_of_devices, matters
+from fedstill.studies.devices import calm, figures_of_devices, matters, undisturbed
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
 from fedstill.studies.queries import Companions, figures_of_queries
@@ -188,12 +188,12 @@ class Study:
         counts: dict[str, list[int]] = {}
         wanted = set(map(id, cells))
         alone = Companions[Job]()
-        undisturbed: dict[str, Job] = {}
+        peaceful: dict[str, Job] = {}
         for cell, job in self.agenda.cells:
             if job is not None:
                 alone.add(job.experiment, job, tuple(cell.labels.values()))
-                if matters(job.experiment) and job.experiment.dropout.name == "none":
-                    undisturbed.setdefault(calm(job.experiment), job)
+                if matters(job.experiment) and undisturbed(job.experiment):
+                    peaceful[calm(job.experiment)] = job
         for number, (cell, job) in enumerate(self.agenda.cells):
             if id(cell) not in wanted:
                 continue
@@ -207,7 +207,7 @@ class Study:
                     compared = None if before is None else ledger.run(before)
                     runs[labels].figures.update(figures_of_queries(run, compared, cell.experiment.queries))
                 if matters(job.experiment):
-                    quiet = undisturbed.get(calm(job.experiment))
+                    quiet = peaceful.get(calm(job.experiment)) if job.experiment.dropout.name != "none" else None
                     figures = figures_of_devices(run, None if quiet is None else ledger.run(quiet))
                     runs[labels].figures.update(figures)
                 if job.experiment.data not in counts and (truth := run.test_labels) is not None:

@@ -45,7 +45,7 @@ METRICS: dict[str, tuple[str, str, float]] = {
     "query.probe_recall": ("classes that clients have which their models seem to know", "%", 100),
     "query.probe_error": ("mean squared error of class shares guessed from noise", "", 1),
     # Where clients are lost, or have batteries (see `devices`).
-    "fleet.accuracy": ("mean test accuracy of the last five rounds", "%", 100),
+    "fleet.accuracy": ("mean test accuracy of the last five evaluations", "%", 100),
     "fleet.cost": ("what dropout costs of that", "%", 100),
     "fleet.dropped": ("replies lost by chance", "", 1),
     "fleet.battery": ("replies lost to flat batteries", "", 1),

@@ -61,10 +61,10 @@ class Classification:
         return Output(log_probabilities, features, terms)
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        """Confusion matrix (rows: truth), summed loss and non-finite outputs, over all models and samples."""
+        """Confusion matrix (rows: truth), sums of loss and squared error, and non-finite outputs, over all models."""
         size = len(self.classes)
         confusion = torch.zeros(size, size, dtype=torch.int64)
-        loss = torch.zeros((), dtype=torch.float64)
+        loss, squares = torch.zeros(2, dtype=torch.float64)
         broken = torch.zeros((), dtype=torch.int64)
         for model in models:
             model.eval()
@@ -79,8 +79,9 @@ class Classification:
                 guesses = torch.where(finite, logits.argmax(dim=1), 0)
                 confusion += torch.bincount(labels * size + guesses, minlength=size * size).view(size, size)
                 loss += F.nll_loss(logits, labels, reduction="sum").double()
+                squares += (logits.exp() - F.one_hot(labels, size)).square().sum().double()
                 broken += (~finite).sum()
-        return {"confusion": confusion, "loss": loss, "non-finite": broken}
+        return {"confusion": confusion, "loss": loss, "squared-error": squares, "non-finite": broken}
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         return metrics_from(scores)
@@ -93,12 +94,14 @@ class Classification:
 
 
 def metrics_from(scores: Mapping[str, Tensor]) -> dict[str, float]:
-    """Instance accuracy, class accuracy (mean recall of the classes present), loss, from summed scores.
+    """Instance accuracy, class accuracy (mean recall of the classes present) and losses, from summed scores.
 
     >>> confusion = torch.tensor([[8, 0, 0], [1, 1, 0], [0, 0, 0]])
     >>> scores = {"confusion": confusion, "loss": torch.tensor(5.0), "non-finite": torch.tensor(0)}
     >>> metrics_from(scores)
     {'accuracy': 0.9, 'class_accuracy': 0.75, 'loss': 0.5, 'constant': 0.9, 'non_finite': 0.0}
+    >>> metrics_from({**scores, "squared-error": torch.tensor(6.0)})["mse"]  # of ten samples, and three classes each
+    0.2
     """
     confusion = scores["confusion"].double()
     total = confusion.sum()
@@ -108,6 +111,7 @@ def metrics_from(scores: Mapping[str, Tensor]) -> dict[str, float]:
         "accuracy": float(confusion.trace() / total),
         "class_accuracy": float((confusion.diagonal()[present] / rows[present]).mean()),
         "loss": float(scores["loss"] / total),
+        **({"mse": float(scores["squared-error"] / total) / len(confusion)} if "squared-error" in scores else {}),
         # The share of the most predicted class: 1 means that the model says the same of everything.
         "constant": float(confusion.sum(dim=0).max() / total),
         "non_finite": float(scores["non-finite"] / total),

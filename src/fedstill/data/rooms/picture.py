@@ -1,0 +1,113 @@
+"""A scene on paper: its cloud with the boxes in it, from above and at an angle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
+
+from fedstill.core.errors import InputError
+from fedstill.data.colours import FAINT, INK, part_colours
+from fedstill.data.scenes import Floats, Scenes, corners, inside
+
+_VIEWS = {  # towards the viewer, and upwards on paper
+    "above": ((0.0, 0.0, 1.0), (0.0, 1.0, 0.0)),
+    "at an angle": ((-0.55, -0.62, 0.56), (0.0, 0.0, 1.0)),
+}
+_EDGES = np.array([(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)])
+_MARGIN = 0.03  # metres around a box: noise carries points of its surface out
+_GREY = np.array(to_rgb("#c3ccd0"))
+
+
+def draw_scenes(scenes: Scenes, rows: Sequence[int], path: Path, title: str = "") -> None:
+    """Some scenes below each other, each from above and at an angle, as a PNG; points in boxes have their colour."""
+    if path.suffix.lower() != ".png":
+        raise InputError(f"cannot draw {path}: name a .png file")
+    if not rows or not all(0 <= row < len(scenes) for row in rows):
+        raise InputError(f"there are scenes 0 to {len(scenes) - 1}: cannot draw {', '.join(map(str, rows)) or 'none'}")
+    figure = Figure(figsize=(11.0, 4.6 * len(rows) + 0.8), layout="constrained")
+    grid = figure.subplots(len(rows), 2, squeeze=False)
+    colours = part_colours(len(scenes.class_names))
+    for line, row in zip(grid, rows, strict=True):
+        for axes, view in zip(line, _VIEWS, strict=True):
+            _draw(axes, scenes, row, view, colours)
+        line[0].set_title(_name(scenes, row), fontsize=9, color=INK, loc="left")
+    shown = sorted({int(number) for row in rows for number in scenes.boxes_of(row)[1]})
+    if shown:
+        marks = [Line2D([], [], marker="o", linestyle="", color=colours[number]) for number in shown]
+        names = [scenes.class_names[number] for number in shown]
+        figure.legend(marks, names, loc="outside lower center", ncols=10, frameon=False, fontsize=9, labelcolor=INK)
+    if title:
+        figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    try:
+        figure.savefig(path, dpi=130, facecolor="white")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _name(scenes: Scenes, row: int) -> str:
+    kind = int(scenes.kinds[row])
+    words = [scenes.kind_names[kind] if kind >= 0 else "", scenes.names[row] if scenes.names else f"scene {row}"]
+    return " · ".join(word for word in words if word)
+
+
+def _draw(axes: Axes, scenes: Scenes, row: int, view: str, colours: Sequence[str]) -> None:
+    cloud = scenes.points[row].double().numpy()
+    boxes, labels = (part.numpy() for part in scenes.boxes_of(row))
+    boxes = boxes.astype(np.float64)
+    towards, top = (np.array(axis) for axis in _VIEWS[view])
+    towards /= np.linalg.norm(towards)
+    right = np.cross(top, towards)
+    right /= np.linalg.norm(right)
+    frame = np.stack([right, np.cross(towards, right), towards])
+    seen = cloud @ frame.T
+    order = np.argsort(seen[:, 2], kind="stable")  # the farthest first
+    shade = _shades(cloud, boxes, labels, colours)
+    dot = float(np.clip(18_000 / len(cloud), 0.6, 7.0))
+    axes.scatter(seen[order, 0], seen[order, 1], s=dot, c=shade[order], linewidths=0)
+    ends = corners(boxes) @ frame.T
+    for box, label in zip(ends, labels, strict=True):
+        axes.add_collection(LineCollection(box[_EDGES][:, :, :2], colors=colours[label], linewidths=1.3))
+        if view == "above":
+            axes.text(
+                float(box[:, 0].mean()),
+                float(box[:, 1].mean()),
+                scenes.class_names[label],
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color=INK,
+                path_effects=[withStroke(linewidth=2, foreground="white")],
+            )
+    axes.set_aspect("equal")
+    axes.autoscale_view()
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set(xticks=[], yticks=[])
+    axes.set_xlabel(view, fontsize=8, color=FAINT)
+
+
+def _shades(cloud: Floats, boxes: Floats, labels: NDArray[np.int64], colours: Sequence[str]) -> Floats:
+    """Grey for the room, the class's colour in boxes; what is low is darker, so that surfaces come apart."""
+    shade = np.tile(_GREY, (len(cloud), 1))
+    if len(boxes):
+        within = inside(cloud, boxes, _MARGIN)
+        # Where boxes overlap the smaller one has the point: a chair under its table.
+        volume = np.where(within, boxes[:, 3:6].prod(axis=1), np.inf)
+        owner = volume.argmin(axis=1)
+        # What lies on the floor is floor, also below a box.
+        floor = np.quantile(cloud[:, 2], 0.02) + 0.04
+        own = within.any(axis=1) & (cloud[:, 2] > floor)
+        shade[own] = np.array([to_rgb(colours[label]) for label in labels])[owner[own]]
+    height = cloud[:, 2] - cloud[:, 2].min()
+    light = 0.72 + 0.28 * np.clip(height / 1.2, 0, 1)
+    lit: Floats = shade * light[:, None]
+    return lit

@@ -1,0 +1,115 @@
+"""Scenes dealt out to clients: by classes, each client knowing some of them; or by the type of room."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data.partitions import Shards
+from fedstill.data.scenes import NOBODY, Scenes, class_presence
+
+
+def class_subset(
+    scenes: Scenes,
+    clients: int,
+    share: float = 0.7,
+    scenes_share: float = 0.7,
+    seed: int = 0,
+    most: int | None = None,
+) -> Shards:
+    """Every client knows a random `share` of classes and has a random `scenes_share` of the scenes with any of them.
+
+    At most `most` scenes each, if given. Clients draw by themselves, so **shards overlap**: one scene may lie with many
+    clients, and with none. Scenes keep all their boxes: `known_classes` says which classes a client was dealt, and
+    `only_known` takes the labels of the others away, for studies where nobody marked them.
+    """
+    return subset_rows(scenes.classes, len(scenes.class_names), clients, Streams(seed), share, scenes_share, most)
+
+
+def known_classes(scenes: Scenes, clients: int, share: float = 0.7, seed: int = 0) -> Tensor:
+    """Which classes each client of `class_subset` was dealt (clients, classes)."""
+    held = class_presence(scenes.classes, len(scenes.class_names)).any(dim=0)
+    return torch.stack([_dealt(held, client, Streams(seed), share) for client in range(clients)])
+
+
+def only_known(classes: Tensor, known: Tensor) -> Tensor:
+    """Classes of boxes (scenes, boxes) with those that are not among the known (classes,) turned to -1.
+
+    >>> only_known(torch.tensor([[0, 1, -1]]), torch.tensor([False, True])).tolist()
+    [[-1, 1, -1]]
+    """
+    return torch.where((classes >= 0) & known[classes.clamp(min=0)], classes, NOBODY)
+
+
+def subset_rows(
+    classes: Tensor,
+    count: int,
+    clients: int,
+    streams: Streams,
+    share: float = 0.7,
+    scenes_share: float = 0.7,
+    most: int | None = None,
+) -> Shards:
+    """`class_subset` of the classes of boxes alone (scenes, boxes), where there are `count` classes."""
+    if clients < 1:
+        raise InputError(f"a partition needs at least one client, not {clients}")
+    for name, value in (("share", share), ("scenes_share", scenes_share)):
+        if not 0 < value <= 1:
+            raise InputError(f"{name} must be above 0 and at most 1, not {value:g}")
+    if most is not None and most < 1:
+        raise InputError(f"a client must have room for at least one scene, not {most}")
+    holds = class_presence(classes, count)
+    held = holds.any(dim=0)
+    if not held.any():
+        raise InputError("no scene has a box: there are no classes to deal out")
+    order: list[Tensor] = []
+    for client in range(clients):
+        rows = holds[:, _dealt(held, client, streams, share)].any(dim=1).nonzero().flatten()
+        size = max(1, round(scenes_share * len(rows)))
+        size = size if most is None else min(size, most)
+        chosen = streams.draw("partition", client, "scenes").permutation(len(rows))[:size]
+        order.append(rows[torch.from_numpy(np.sort(chosen))])
+    return _shards(order)
+
+
+def _dealt(held: Tensor, client: int, streams: Streams, share: float) -> Tensor:
+    """A random share of the classes that occur at all, at least one."""
+    present = held.nonzero().flatten()
+    order = streams.draw("partition", client, "classes").permutation(len(present))
+    known = torch.zeros_like(held)
+    known[present[torch.from_numpy(order[: max(1, round(share * len(present)))])]] = True
+    return known
+
+
+def by_room_type(scenes: Scenes, clients: int, seed: int = 0) -> Shards:
+    """Every client's scenes are of one type of room, or of few where there are fewer clients than types.
+
+    Types go round among clients; clients of one type share its scenes equally. Every scene is in exactly one shard.
+    """
+    if clients < 1:
+        raise InputError(f"a partition needs at least one client, not {clients}")
+    kinds = scenes.kinds.unique().tolist()
+    if NOBODY in kinds:
+        unknown = int((scenes.kinds == NOBODY).sum())
+        raise InputError(f"of {unknown:,} scenes nobody says what type of room they are: choose another partition")
+    parts: list[list[Tensor]] = [[] for _ in range(clients)]
+    generator = Streams(seed).draw("partition")
+    for number, kind in enumerate(kinds):
+        homes = list(range(number, clients, len(kinds))) or [number % clients]
+        rows = (scenes.kinds == kind).nonzero().flatten()
+        if len(rows) < len(homes):
+            raise InputError(
+                f"{len(rows)} scenes of type {scenes.kind_names[kind]!r} are too few for {len(homes)} clients"
+            )
+        mixed = rows[torch.from_numpy(generator.permutation(len(rows)))]
+        for home, piece in zip(homes, mixed.tensor_split(len(homes)), strict=True):
+            parts[home].append(piece)
+    return _shards([torch.cat(rows).sort().values for rows in parts])
+
+
+def _shards(rows: list[Tensor]) -> Shards:
+    sizes = torch.tensor([len(each) for each in rows])
+    return Shards(torch.cat(rows), torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))

@@ -1,0 +1,182 @@
+"""ScanNet and SUN RGB-D as "Deep Hough Voting for 3D Object Detection in Point Clouds" (VoteNet) lays them out.
+
+ScanNet: `<scan>_vert.npy` (points, 3 or more) and `<scan>_bbox.npy` (boxes, 7): centre, full sizes, nyu40 id.
+SUN RGB-D: `%06d_pc.npz` with `pc` (points, 3 or more) and `%06d_bbox.npy` (boxes, 8): centroid, **half** sizes,
+heading, class. Its heading turns from +x towards -y, clockwise seen from above, so it changes sign here.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data.scenes import FEWEST_POINTS, Scene, Scenes, stack
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Array = NDArray[Any]
+
+POINTS = 20_000
+
+SCANNET = {  # nyu40 ids of the 18 classes, in their order
+    3: "cabinet",
+    4: "bed",
+    5: "chair",
+    6: "sofa",
+    7: "table",
+    8: "door",
+    9: "window",
+    10: "bookshelf",
+    11: "picture",
+    12: "counter",
+    14: "desk",
+    16: "curtain",
+    24: "refrigerator",
+    28: "shower curtain",
+    33: "toilet",
+    34: "sink",
+    36: "bathtub",
+    39: "garbage bin",
+}
+_NYU40 = 40
+SUNRGBD = (
+    *("bed", "table", "sofa", "chair", "toilet"),
+    *("desk", "dresser", "night stand", "bookshelf", "bathtub"),
+)
+
+
+def read_scannet(folder: Path, points: int = POINTS, seed: int = 0, names: Sequence[str] | None = None) -> Scenes:
+    """The scans of a folder, or those named, as scenes of so many points each; axis-aligned boxes of 18 classes.
+
+    Boxes of other nyu40 classes, such as walls, are left out.
+    """
+    classes = {number: row for row, number in enumerate(SCANNET)}
+
+    def boxes(table: Floats, path: Path, notes: list[str]) -> tuple[Floats, Ints]:
+        numbers = _whole(table[:, 6], path)
+        strange = (numbers < 0) | (numbers > _NYU40)
+        if strange.any():
+            raise InputError(f"{path} has a box of class {numbers[strange][0]}: nyu40 ids are 0 to {_NYU40}")
+        known = np.isin(numbers, list(classes))
+        if not known.all():
+            notes.append(f"{path.name}: {_boxes(int((~known).sum()))} of other classes left out")
+        labels = np.array([classes[number] for number in numbers[known].tolist()], np.int64)
+        return np.column_stack([table[known, :6], np.zeros(known.sum())]), labels
+
+    return _read(folder, "_vert.npy", 7, tuple(SCANNET.values()), boxes, points, seed, names)
+
+
+def read_sunrgbd(folder: Path, points: int = POINTS, seed: int = 0, names: Sequence[str] | None = None) -> Scenes:
+    """The scenes of a folder, or those named, with so many points each; oriented boxes of 10 classes, full sizes."""
+
+    def boxes(table: Floats, path: Path, notes: list[str]) -> tuple[Floats, Ints]:
+        heading = (np.pi - table[:, 6]) % (2 * np.pi) - np.pi
+        return np.column_stack([table[:, :3], 2 * table[:, 3:6], heading]), _whole(table[:, 7], path)
+
+    return _read(folder, "_pc.npz", 8, SUNRGBD, boxes, points, seed, names)
+
+
+def _read(
+    folder: Path,
+    ending: str,
+    columns: int,
+    classes: tuple[str, ...],
+    convert: Callable[[Floats, Path, list[str]], tuple[Floats, Ints]],
+    points: int,
+    seed: int,
+    names: Sequence[str] | None,
+) -> Scenes:
+    if points < FEWEST_POINTS:
+        raise InputError(f"a scene needs at least {FEWEST_POINTS} points, not {points}")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: expected is one with files *{ending} and *_bbox.npy")
+    every = sorted(path.name.removesuffix(ending) for path in folder.glob(f"*{ending}"))
+    if not every:
+        raise InputError(f"{folder} holds no files *{ending}")
+    missing = sorted(set(names or ()) - set(every))
+    if missing:
+        raise InputError(f"{folder} holds no {missing[0]}{ending} (and {len(missing) - 1:,} more are missing)")
+    notes: list[str] = []
+    scenes: list[Scene] = []
+    for name in every if names is None else names:
+        cloud, boxes = folder / f"{name}{ending}", folder / f"{name}_bbox.npy"
+        found, labels = convert(_table(boxes, columns), boxes, notes)
+        flat = (found[:, 3:6] == 0).any(axis=1)
+        if flat.any():
+            notes.append(f"{boxes.name}: {_boxes(int(flat.sum()))} without extent left out")
+        sampled = _sampled(_cloud(cloud), points, Streams(seed).draw("scene points", name), cloud)
+        scenes.append(Scene(sampled, found[~flat], labels[~flat], str(cloud), labelled=str(boxes), name=name))
+    return stack(scenes, classes, notes=tuple(notes))
+
+
+def _boxes(count: int) -> str:
+    return f"{count} box" if count == 1 else f"{count} boxes"
+
+
+def _load(path: Path) -> Any:
+    """An array, or an archive of some; never a pickle."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not a numpy file, or damaged: {error}") from None
+
+
+def _table(path: Path, columns: int) -> Floats:
+    table = _numbers(_load(path), path)
+    if table.size == 0:  # whatever shape a scene without boxes was written with
+        return np.zeros((0, columns))
+    if table.ndim != 2 or table.shape[1] != columns:
+        raise InputError(f"{path}: boxes must be {columns} numbers each, not {table.shape}")
+    if not np.isfinite(table).all():
+        raise InputError(f"{path}: box {np.argmin(np.isfinite(table).all(axis=1))} has numbers that are not finite")
+    return table
+
+
+def _cloud(path: Path) -> Floats:
+    loaded = _load(path)
+    if isinstance(loaded, np.lib.npyio.NpzFile):
+        with loaded:
+            if "pc" not in loaded.files:
+                raise InputError(f"{path} holds no array `pc`")
+            try:
+                loaded = loaded["pc"]
+            except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+                raise InputError(f"{path} is not a numpy file, or damaged: {error}") from None
+    cloud = _numbers(loaded, path)
+    if cloud.ndim != 2 or cloud.shape[1] < 3:
+        raise InputError(f"{path}: a cloud must be (points, 3 or more), not {cloud.shape}")
+    return cloud[:, :3]
+
+
+def _numbers(array: Any, path: Path) -> Floats:
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        raise InputError(f"{path} does not hold numbers")
+    return array.astype(np.float64)
+
+
+def _whole(numbers: Floats, path: Path) -> Ints:
+    whole = np.rint(numbers)
+    if (whole != numbers).any():
+        raise InputError(f"{path} has a box of class {numbers[whole != numbers][0]:g}: classes are whole numbers")
+    return whole.astype(np.int64)
+
+
+def _sampled(cloud: Floats, points: int, rng: np.random.Generator, path: Path) -> Floats:
+    """So many points in random order; a cloud with fewer gives all of them, and some twice."""
+    if len(cloud) < FEWEST_POINTS:
+        raise InputError(f"{path} has {len(cloud)} points: a scene needs at least {FEWEST_POINTS}")
+    chosen = rng.permutation(len(cloud))[:points]
+    if len(chosen) < points:
+        chosen = rng.permutation(np.concatenate([chosen, rng.integers(0, len(cloud), points - len(chosen))]))
+    return cloud[chosen]

@@ -1,0 +1,74 @@
+"""What became of one round: who was asked, heard and lost, what was sent, and what the journal says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedstill.core.protocols import Fate, Lost
+
+
+@dataclass
+class Traffic:
+    """Measured bytes of one round."""
+
+    up: int = 0
+    down: int = 0
+
+
+@dataclass
+class Outcome:
+    """What became of one round's requests.
+
+    `work` is what clients did, lost or not: of one that was lost on the way the share that it had done.
+    """
+
+    fates: dict[int, Fate] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    heard: set[int] = field(default_factory=set)  # whose reply was accepted in some exchange
+    lost: list[Lost] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=Traffic)
+    work: float = 0.0
+    losses: dict[str, float] = field(default_factory=dict)
+    told: dict[int, float] = field(default_factory=dict)  # the loss that each client reported
+    surveys: list[dict[str, Any]] = field(default_factory=list)  # those in which somebody was lost
+    skipped: str | None = None
+    attended: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> set[int]:
+        return {lost.profile.id for lost in self.lost}
+
+    @property
+    def missing(self) -> list[int]:
+        """Those that others could stand in for: lost with no fault of their own."""
+        return sorted(lost.profile.id for lost in self.lost if lost.reason in ("dropped", "battery"))
+
+    def record(self) -> dict[str, Any]:
+        """The journal's view: nothing in it depends on time, engine or the order of arrival."""
+        return {
+            "asked": sorted(self.asked),
+            "accepted": sorted(self.heard - self.gone),
+            "lost": self.lost_ones(),
+            "skipped": self.skipped,
+            "bytes": {"up": self.traffic.up, "down": self.traffic.down},
+            "work": self.work,
+            "loss": self.losses,
+            **({"surveys": self.surveys} if self.surveys else {}),
+            **({"fleet": dict(self.attended)} if self.attended else {}),
+        }
+
+    def was_asked(self, name: str, survey: Outcome) -> None:
+        """Add what a survey cost, and who was lost in it."""
+        self.traffic.up += survey.traffic.up
+        self.traffic.down += survey.traffic.down
+        self.work += survey.work
+        if survey.lost:
+            self.surveys.append({"name": name, "asked": len(survey.asked), "lost": survey.lost_ones()})
+
+    def lost_ones(self) -> list[dict[str, Any]]:
+        return [
+            {"client": lost.profile.id, "reason": lost.reason, "detail": lost.detail}
+            for lost in sorted(self.lost, key=lambda lost: lost.profile.id)
+        ]

@@ -1,0 +1,101 @@
+"""Scenes among clients: shares of classes and scenes, overlap, and types of rooms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedstill.core.errors import InputError
+from fedstill.data.rooms.shards import by_room_type, class_subset, known_classes, only_known
+from fedstill.data.scenes import Scenes
+
+
+@pytest.fixture
+def tiny() -> Scenes:
+    """Four classes of which the last never occurs; scene k of 30 has class k mod 3, and every third has no box."""
+    classes = torch.full((30, 2), -1)
+    for row in range(20):
+        classes[row, 0] = row % 3
+    kinds = torch.arange(30) % 2
+    return Scenes(torch.zeros(30, 64, 3), torch.zeros(30, 2, 7), classes, kinds, ("a", "b", "c", "d"), ("x", "y"))
+
+
+def test_each_client_has_its_share_of_classes_and_of_their_scenes(rooms: Scenes) -> None:
+    """7 of 10 classes; 70 % of the scenes that have any of them, and no other scene."""
+    shards = class_subset(rooms, 8, seed=1)
+    known = known_classes(rooms, 8, seed=1)
+    assert known.sum(dim=1).tolist() == [7] * 8
+    assert len({tuple(row.tolist()) for row in known}) > 4
+    for client in range(8):
+        rows = shards.rows(client)
+        has = (rooms.holds() & known[client]).any(dim=1)
+        assert len(rows) == round(0.7 * int(has.sum()))
+        assert has[rows].all()
+        assert torch.equal(rows, rows.unique())
+    assert len(shards.order.unique()) < len(shards.order)  # they overlap
+
+
+def test_rare_classes_by_hand(tiny: Scenes) -> None:
+    """2 of the 3 classes that occur; 7 + 7 + 6 scenes, so two classes have 13 or 14, and half of them is 6 or 7."""
+    shards = class_subset(tiny, 6, share=0.7, scenes_share=0.5)
+    known = known_classes(tiny, 6, share=0.7)
+    assert known.sum(dim=1).tolist() == [2] * 6
+    assert not known[:, 3].any()
+    assert set(shards.sizes().tolist()) <= {6, 7}
+    for client in range(6):
+        assert known[client][tiny.classes[shards.rows(client), 0]].all()
+
+
+def test_a_client_does_not_depend_on_how_many_there_are(rooms: Scenes) -> None:
+    few, many = class_subset(rooms, 3, seed=2), class_subset(rooms, 9, seed=2)
+    assert all(torch.equal(few.rows(client), many.rows(client)) for client in range(3))
+    other = class_subset(rooms, 3, seed=3)
+    assert not torch.equal(few.order, other.order)
+
+
+def test_clients_can_be_kept_small(rooms: Scenes) -> None:
+    assert class_subset(rooms, 5, most=6).sizes().tolist() == [6] * 5
+
+
+def test_everything_to_everyone(tiny: Scenes) -> None:
+    shards = class_subset(tiny, 2, share=1.0, scenes_share=1.0)
+    assert shards.rows(0).tolist() == shards.rows(1).tolist() == list(range(20))
+
+
+def test_only_known_labels_are_left() -> None:
+    known = torch.tensor([True, False, True])
+    assert only_known(torch.tensor([[0, 1, 2], [1, -1, -1]]), known).tolist() == [[0, -1, 2], [-1, -1, -1]]
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 5, 8])
+def test_room_types_are_dealt_whole(rooms: Scenes, clients: int) -> None:
+    shards = by_room_type(rooms, clients)
+    assert torch.equal(shards.order.sort().values, torch.arange(len(rooms)))
+    kinds = [set(rooms.kinds[shards.rows(client)].tolist()) for client in range(clients)]
+    if clients >= 5:
+        assert all(len(each) == 1 for each in kinds)
+    assert set.union(*kinds) == set(range(5))
+
+
+def test_clients_of_one_type_share_equally(tiny: Scenes) -> None:
+    """15 scenes of each of two types for five clients: three have the first type, two the second."""
+    assert by_room_type(tiny, 5).sizes().tolist() == [5, 8, 5, 7, 5]
+
+
+def test_bad_input_is_refused(tiny: Scenes) -> None:
+    with pytest.raises(InputError, match="at least one client, not 0"):
+        class_subset(tiny, 0)
+    with pytest.raises(InputError, match="at least one client, not 0"):
+        by_room_type(tiny, 0)
+    with pytest.raises(InputError, match=r"scenes_share must be above 0 and at most 1, not 1.5"):
+        class_subset(tiny, 2, scenes_share=1.5)
+    with pytest.raises(InputError, match="at least one scene, not 0"):
+        class_subset(tiny, 2, most=0)
+    with pytest.raises(InputError, match="no scene has a box"):
+        class_subset(replace(tiny, classes=torch.full((30, 2), -1)), 2)
+    with pytest.raises(InputError, match="15 scenes of type 'x' are too few for 20 clients"):
+        by_room_type(tiny, 40)
+    with pytest.raises(InputError, match="of 30 scenes nobody says what type"):
+        by_room_type(replace(tiny, kinds=torch.full((30,), -1)), 2)
