@@ -84,7 +84,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     # Four rounds are two generations of two: the reply that is refused is the last of the first one.
     "distill, two generations": {"method": DISTILL, "objective": "self", "rounds": 2},
 }
-ENGINES = ["wire", "processes-1", "processes-2", "processes-3"]
+ENGINES, MORE = ["wire", "processes-2"], ["processes-1", "processes-3"]
 
 
 def nan_from_client_two(reply: Any, turn: Any) -> dict[str, Any] | None:
@@ -133,11 +133,12 @@ def reference(plan: Plan, engines: dict[str, Engine], tampered: Any, tmp_path: P
     return everything(execute(plan, engine, tmp_path / "reference").path)
 
 
+@pytest.mark.parametrize("names", [ENGINES, pytest.param(MORE, marks=pytest.mark.slow)], ids=["usual", "more"])
 @pytest.mark.parametrize("plan", VARIANTS, indirect=True)
 def test_every_engine_gives_the_same_bits(
-    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path
+    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path, names: list[str]
 ) -> None:
-    for name in ENGINES:
+    for name in names:
         run = execute(plan, tampered(engines[name], nan_from_client_two), tmp_path / name)
         assert everything(run.path) == reference, name
 

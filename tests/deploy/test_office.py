@@ -125,7 +125,7 @@ def test_the_manifest_comes_from_a_rehearsal_on_the_sites_own_data(office: Offic
     (part,) = office.parts.values()
     model = part.plan.task.build("mlp")
     assert lines["model/parameters/*"]["bytes"] == 4 * sum(tensor.numel() for tensor in model.parameters())
-    assert lines["scores/*"]["bytes"] == 8 * (10 * 10 + 1 + 1)
+    assert lines["scores/*"]["bytes"] == 8 * (10 * 10 + 3)
     assert lines["facts"]["kind"] == "statistics"
     assert not (office.folder.path / "states").exists(), "a rehearsal leaves nothing behind"
 

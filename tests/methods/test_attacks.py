@@ -164,7 +164,7 @@ def test_every_method_can_be_attacked(attack: str, method: str) -> None:
     weights = [name for name in request if name.startswith("model/parameters/") and name in honest]
     assert set(weights) <= set(changed)
     assert bool(weights) == (method not in ("local-only", "fedmd"))
-    assert ("logits" in honest) == ("logits" in changed) == (method in ("feddf", "fedmd", "single-image"))
+    assert ("logits" in honest) == ("logits" in changed) == (method in ("feddf", "fedgkt", "fedmd", "single-image"))
 
 
 @pytest.mark.parametrize("attack", KINDS)

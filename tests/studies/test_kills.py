@@ -75,9 +75,8 @@ def _size(out: Path) -> int:
     return sum(path.stat().st_size for path in out.glob("*/journal.jsonl")) if out.exists() else 0
 
 
-@pytest.mark.parametrize(
-    ("kills", "seeds"), [(2, [7]), pytest.param(10, [7, 42, 123], marks=pytest.mark.slow)], ids=["twice", "ten times"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "seeds"), [(2, [7]), (10, [7, 42, 123])], ids=["twice", "ten times"])
 def test_killed_again_and_again(
     recipe: Make, written: Callable[..., str], tmp_path: Path, kills: int, seeds: list[int]
 ) -> None:

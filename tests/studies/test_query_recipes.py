@@ -12,7 +12,9 @@ from fedstill.config import recipe_names
 from fedstill.data.slices import part_of
 from fedstill.studies import Study
 
+PROBE = "query-probe"  # asks nobody
 RECIPES = [name for name in recipe_names(study=True) if name == "query" or name.startswith("query-")]
+RECIPES.remove(PROBE)
 ONE_ROUND = {"local-only", "ensemble", "pfnm", "clue", "naive-kd", "qkt", "qkt-light"}
 
 

@@ -101,6 +101,7 @@ class Shares:
     def waiting(self, tally: Tally, number: int) -> None: ...
 
 
+@pytest.mark.slow
 def test_the_same_files_as_without_ray(
     own_ray: int, recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,14 +79,14 @@ def probed(run: Run) -> Probed | None:
         return None
     settings = run.experiment.method.settings
     usual = settings if isinstance(settings, QKTSettings) else QKTSettings()
-    store, task = ClientStore.of(run.path, run.experiment.clients), run.task
-    guesses: dict[int, Shares] = {}
+    store = ClientStore.of(run.path, run.experiment.clients)
+    states = {client: store.load(client) for client in sorted(map(int, found))}
+    models = {client: part(state, BEFORE) or part(state, MODEL) for client, state in states.items()}
+    if not all(models.values()):
+        return None
+    task, guesses = run.task, dict[int, Shares]()
     with one_thread():
-        for client in sorted(map(int, found)):
-            state = store.load(client)
-            before = part(state, BEFORE) or part(state, MODEL)
-            if not before:
-                return None
+        for client, before in models.items():
             model = task.build(run.experiment.architectures[client], before)
             noise = Streams(run.experiment.seed).at("peer", client)
             guesses[client] = probe(task, model, noise, usual.noise, usual.noise_scale).numpy()

@@ -100,8 +100,8 @@ def metrics_from(scores: Mapping[str, Tensor]) -> dict[str, float]:
     >>> scores = {"confusion": confusion, "loss": torch.tensor(5.0), "non-finite": torch.tensor(0)}
     >>> metrics_from(scores)
     {'accuracy': 0.9, 'class_accuracy': 0.75, 'loss': 0.5, 'constant': 0.9, 'non_finite': 0.0}
-    >>> metrics_from({**scores, "squared-error": torch.tensor(6.0)})["mse"]  # of ten samples, and three classes each
-    0.2
+    >>> metrics_from({**scores, "squared-error": torch.tensor(15.0)})["mse"]  # of ten samples, and three classes each
+    0.5
     """
     confusion = scores["confusion"].double()
     total = confusion.sum()
