@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedstill.data import scene_sets
+
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -13,6 +15,13 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     place = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FEDSTILL_CACHE", str(place))
     return place / "clouds"
+
+
+@pytest.fixture
+def few_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data set `rooms` with its first 24 rooms to train on and the next 8 to test on."""
+    monkeypatch.setattr(scene_sets, "TRAINING_ROOMS", 24)
+    monkeypatch.setattr(scene_sets, "TEST_ROOMS", 8)
 
 
 @pytest.fixture

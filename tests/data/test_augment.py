@@ -95,7 +95,7 @@ def test_everything_off_is_the_same_cloud() -> None:
 
 
 def test_names_and_settings() -> None:
-    assert augmentations.names() == ["none", "points"]
+    assert augmentations.names() == ["none", "points", "scenes"]
     assert all(augmentations.summary(name).endswith(".") for name in augmentations)
     batch = {"inputs": torch.zeros(2, 1, 8, 8)}
     assert NoAugmentation()(batch, draw()) is batch

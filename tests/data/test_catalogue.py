@@ -57,12 +57,13 @@ def test_a_data_set_in_code_is_a_data_set(plugin: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in datasets if isinstance(datasets[name], FromFiles)])
 def test_what_is_missing_is_described(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"data root .*root does not exist.*{name}, expected is an .npz file"):
-        load(name)
-    with pytest.raises(InputError, match=f"holds none of {name}, {name}.npz.*expected is an .npz file") as error:
-        load(name, tmp_path)
     loader = datasets[name]
     assert isinstance(loader, FromFiles)
+    expected = "a folder of scenes" if name in ("scannet", "scenes", "sunrgbd") else "an .npz file"
+    with pytest.raises(InputError, match=f"data root .*root does not exist.*{name}, expected is {expected}"):
+        load(name)
+    with pytest.raises(InputError, match=f"holds none of {name}, {name}.npz.*expected is {expected}") as error:
+        load(name, tmp_path)
     assert loader.get
     assert loader.get in str(error.value)
     assert "\n" not in str(error.value)

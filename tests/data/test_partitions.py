@@ -155,6 +155,56 @@ def test_pathological_says_what_cannot_be_dealt(labels: list[int], clients: int,
         cut("pathological", torch.tensor(labels), clients, 5, classes_per_client=held)
 
 
+def test_boxes_are_counted_by_class_and_rows_that_fill_up_are_not() -> None:
+    """Client 0 has scenes 0 and 2: chairs (0) in both, a table (1) in the first, and nothing else."""
+    boxes = torch.tensor([[0, 0, 1], [1, -1, -1], [0, -1, -1], [-1, -1, -1]])
+    shards = Shards(torch.tensor([0, 2, 1, 2, 3]), torch.tensor([0, 2, 5]))
+    assert shards.table(boxes, 3).tolist() == [[3, 1, 0], [1, 1, 0]]
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7, 40])
+def test_class_subset_of_samples_with_one_class_each(clients: int) -> None:
+    """7 of 10 classes of three samples each: 21 samples, of which 70 % are 15 to the nearest; clients may share."""
+    labels = torch.arange(10).repeat(3)
+    shards = cut("class-subset", labels, clients, 10)
+    assert shards.sizes().tolist() == [15] * clients
+    for client in range(clients):
+        assert len(labels[shards.rows(client)].unique()) <= 7
+    assert cut("class-subset", labels, clients, 10, most=4).sizes().tolist() == [4] * clients
+    assert cut("class-subset", labels, clients, 10, share=0.1, scenes_share=1.0).sizes().tolist() == [3] * clients
+
+
+def test_class_subset_goes_by_all_boxes_of_a_scene() -> None:
+    """One class of two is known: scene 0 has both, scene 1 the first, scene 2 the second, scene 3 has nothing."""
+    boxes = torch.tensor([[0, 1], [0, -1], [1, -1], [-1, -1]])
+    shards = cut("class-subset", boxes, 20, 2, share=0.5, scenes_share=1.0)
+    held = {tuple(shards.rows(client).tolist()) for client in range(20)}
+    assert held == {(0, 1), (0, 2)}
+
+
+def test_room_type_deals_kinds_and_needs_more_than_one() -> None:
+    """Kinds 0, 1 and 2 go round: clients 0 and 3 share kind 0, the others have one kind each."""
+    kinds = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    shards = cut("room-type", kinds, 4, 3)
+    assert shards.table(kinds, 3).tolist() == [[2, 0, 0], [0, 2, 0], [0, 0, 1], [2, 0, 0]]
+    assert cut("room-type", torch.zeros(5, dtype=torch.int64), 1, 1).sizes().tolist() == [5]
+    with pytest.raises(InputError, match="all samples are of one type"):
+        cut("room-type", torch.zeros(5, dtype=torch.int64), 2, 1)
+    with pytest.raises(InputError, match="1 scenes of type 2 are too few for 2 clients"):
+        cut("room-type", kinds, 6, 3)
+
+
+def test_bad_boxes_are_refused() -> None:
+    with pytest.raises(InputError, match=r"labels range over -2..1, not 0..1"):
+        cut("class-subset", torch.tensor([[0, -2], [1, -1]]), 2, 2)
+    with pytest.raises(InputError, match="no scene has a box"):
+        cut("class-subset", torch.full((4, 2), -1), 2, 2)
+    with pytest.raises(InputError, match="2 clients cannot share 0 samples"):
+        cut("class-subset", torch.zeros(0, 2, dtype=torch.int64), 2, 2)
+    with pytest.raises(InputError, match="partition 'class-subset': share: Input should be less than or equal to 1"):
+        cut("class-subset", torch.tensor([[0]]), 1, 1, share=1.5)
+
+
 @pytest.mark.parametrize("name", ["iid", "label-skew", "dirichlet", "pathological", "pooled"])
 def test_impossible_numbers_of_clients_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="6 clients cannot share 5 samples: ask for at most 5"):

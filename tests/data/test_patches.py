@@ -302,6 +302,8 @@ def test_images_and_shapes_that_cannot_be_used() -> None:
         make_patches("china", (64, 3), "cloud")
     with pytest.raises(InputError, match="heads:0 cannot be cut into patches for images"):
         make_patches("heads:0", (3, 8, 8), "image")
+    with pytest.raises(InputError, match="patches of heads:0 have no boxes and are no rooms"):
+        make_patches("heads:0", (64, 3), "scene")
 
 
 @pytest.mark.parametrize(

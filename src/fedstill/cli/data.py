@@ -14,8 +14,9 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import add, available, check, load
 from fedstill.data.partitions import partition as cut
-from fedstill.data.parts import has_point_labels, kind_names, shape_kinds
+from fedstill.data.parts import has_point_labels, kind_names, partition_labels, shape_kinds
 from fedstill.data.picture import draw_partition, partition_text
+from fedstill.data.scenes import has_boxes
 from fedstill.federation.launch import use_plugins
 
 
@@ -40,18 +41,18 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
         if report.sizes:
             shape = "x".join(map(str, next(iter(report.shapes.values()))))
             low, high = report.range or (0, 0)
-            points = report.counted == "points"
+            whole = report.counted == "samples"
             console.print(
                 f"{report.kind}s of shape {shape}, {report.dtype} from {low:g} to {high:g},"
-                f" {len(report.classes)} classes" + (" of points" if points else ""),
+                f" {len(report.classes)} classes" + ("" if whole else f" of {report.counted}"),
                 highlight=False,
             )
-            columns = ("points of" if points else "class", *report.sizes)
+            columns = ("class" if whole else f"{report.counted} of", *report.sizes)
             rows = [
                 (label, *(f"{report.counts[split][number]:,}" for split in report.sizes))
                 for number, label in enumerate(report.classes)
             ]
-            rows.append(("clouds" if points else "all", *(f"{count:,}" for count in report.sizes.values())))
+            rows.append(("all" if whole else f"{report.kind}s", *(f"{count:,}" for count in report.sizes.values())))
             table("", columns, rows, right=range(1, len(columns)))
         for text in report.notes:
             console.print(f"note: {text}", highlight=False, markup=False)
@@ -66,8 +67,9 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
 
 def add_name(name: str, path: Path, root: Path | None) -> None:
     bundle = add(name, path, root)
+    what = "scenes with boxes" if bundle.kind == "scene" else "samples"
     console.print(
-        f"{name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples"
+        f"{name}: {len(bundle.train):,} training and {len(bundle.test):,} test {what}"
         f" of {len(bundle.classes)} classes; use it with --data {name}",
         highlight=False,
     )
@@ -90,7 +92,8 @@ def show_samples(
     bundle = load(name, root)
     path = show(bundle, wanted, count, out, up, turn)
     if as_json:
-        print_json({"data": name, "classes": kind_names(bundle) if wanted is None else [wanted], "picture": str(path)})
+        every = bundle.classes if bundle.kind == "scene" else kind_names(bundle)
+        print_json({"data": name, "classes": every if wanted is None else [wanted], "picture": str(path)})
         return
     console.print(f"drawn in {path}", highlight=False, soft_wrap=True)
 
@@ -114,17 +117,25 @@ def show_partition(
         raise InputError(f"{name} has no labels, so there is nothing to show")
     given = named_part(partition)
     settings = dict(given) if isinstance(given, dict) else {"name": given}
-    kinds, names = shape_kinds(bundle.train), kind_names(bundle)
-    shards = cut(settings.pop("name"), kinds, clients, len(names), Streams(seed), settings)
-    counts = shards.table(kinds, len(names))
+    chosen = str(settings.pop("name"))
+    column, count = partition_labels(chosen, bundle.train, len(bundle.classes))
+    shards = cut(chosen, column, clients, count, Streams(seed), settings)
+    boxes = has_boxes(bundle.train)
+    shown, names = (labels, bundle.classes) if boxes else (shape_kinds(bundle.train), kind_names(bundle))
+    counts, scenes = shards.table(shown, len(names)), shards.sizes() if boxes else None
     if out is not None:
-        draw_partition(counts, names, out, title=f"{name}, {partition}, seed {seed}")
+        draw_partition(counts, names, out, f"{name}, {partition}, seed {seed}", scenes)
     if as_json:
-        by = "kind" if has_point_labels(bundle.train) else "class"
-        print_json({"by": by, "classes": names, "table": counts.tolist(), "picture": str(out) if out else None})
+        by = "box" if boxes else "kind" if has_point_labels(bundle.train) else "class"
+        held = {} if scenes is None else {"scenes": scenes.tolist()}
+        print_json({"by": by, "classes": names, "table": counts.tolist(), "picture": str(out) if out else None, **held})
         return
     if has_point_labels(bundle.train):
         console.print(f"{name} labels every point: counted here are whole clouds, by what they show", highlight=False)
-    console.print(partition_text(counts, names, console.width), highlight=False, markup=False)
+    if boxes:
+        twice = len(shards.order) - len(shards.order.unique())
+        also = "; scenes lie with several clients" if twice else ""
+        console.print(f"{name} has boxes: counted are these, by class{also}", highlight=False)
+    console.print(partition_text(counts, names, console.width, scenes), highlight=False, markup=False)
     if out is not None:
         console.print(f"drawn in {out}", highlight=False)

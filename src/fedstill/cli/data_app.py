@@ -39,9 +39,13 @@ def data_check(
 @data_app.command(name="show")
 def data_show(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    class_: Annotated[str | None, typer.Option("--class", help="The class to show; else a few of each.")] = None,
-    count: Annotated[int, typer.Option(help="How many samples of a class.")] = 6,
-    out: Annotated[Path | None, typer.Option(help="The picture (.png), or, for clouds, a page (.html).")] = None,
+    class_: Annotated[
+        str | None, typer.Option("--class", help="The class to show, or type of room; else a few of each.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many samples of a class, or scenes in all.")] = 6,
+    out: Annotated[
+        Path | None, typer.Option(help="The picture (.png), or, for clouds and scenes, a page (.html).")
+    ] = None,
     up: Annotated[str, typer.Option(help="The axis of clouds that points up: x, y or z.")] = "z",
     turn: Annotated[float, typer.Option(help="Degrees to turn clouds about that axis, to see their front.")] = 0.0,
     data_root: Root = None,

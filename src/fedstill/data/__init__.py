@@ -4,8 +4,11 @@ Importing the package registers the built-in data sets, so that whoever has the 
 """
 
 from fedstill.core.dataset import ArrayDataset
-from fedstill.data import augment, digits, heads, known, known_clouds, parts
+from fedstill.data import augment, digits, heads, known, known_clouds, parts, scene_files, scene_sets
 from fedstill.data.bundle import Bundle, Source, datasets
+from fedstill.data.rooms import augment as scene_augment
+from fedstill.data.rooms import shards as scene_shards
+from fedstill.data.rooms import unlabelled as unlabelled_scenes
 
 __all__ = [
     "ArrayDataset",
@@ -18,4 +21,9 @@ __all__ = [
     "known",
     "known_clouds",
     "parts",
+    "scene_augment",
+    "scene_files",
+    "scene_sets",
+    "scene_shards",
+    "unlabelled_scenes",
 ]

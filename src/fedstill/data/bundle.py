@@ -16,8 +16,9 @@ from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.data.clouds import first_points
+from fedstill.data.scenes import FEWEST_POINTS
 
-Kind = Literal["image", "cloud"]
+Kind = Literal["image", "cloud", "scene"]
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,27 @@ class Bundle:
     test: Dataset
     classes: tuple[str, ...]
     kind: Kind
-    shape: tuple[int, ...]  # image: (channels, height, width); cloud: (points, 3)
+    shape: tuple[int, ...]  # image: (channels, height, width); cloud and scene: (points, 3)
     validation: Dataset | None = None
-    kinds: tuple[str, ...] = ()  # what the `category` column counts, where classes are of points: kinds of things
+    kinds: tuple[str, ...] = ()  # what `category` counts: kinds of things, or of rooms, whose parts have the classes
     notes: tuple[str, ...] = ()  # what was done to the files' contents on the way, for whoever asks
 
     def with_points(self, count: int) -> Bundle:
-        """The first points of every cloud, normalised anew: another data set, with a fingerprint of its own."""
-        if self.kind != "cloud":
+        """The first points of every cloud, normalised anew: another data set, with a fingerprint of its own.
+
+        Scenes stay as large as they are, and keep all their boxes.
+        """
+        if self.kind == "image":
             raise InputError(f"{self.name} holds images: only of clouds can points be taken")
         if not 1 <= count <= self.shape[0]:
-            raise InputError(f"{self.name} holds clouds of {self.shape[0]:,} points: {count:,} cannot be taken of each")
+            raise InputError(
+                f"{self.name} holds {self.kind}s of {self.shape[0]:,} points: {count:,} cannot be taken of each"
+            )
+        if self.kind == "scene" and count < FEWEST_POINTS:
+            raise InputError(f"{self.name} holds scenes, which need at least {FEWEST_POINTS} points each, not {count}")
         if count == self.shape[0]:
             return self
-        cut = {split: first_points(data, count) for split, data in self.splits().items()}
+        cut = {split: first_points(data, count, self.kind == "cloud") for split, data in self.splits().items()}
         return replace(
             self, train=cut["train"], validation=cut.get("validation"), test=cut["test"], shape=(count, *self.shape[1:])
         )

@@ -16,6 +16,8 @@ from fedstill.data.examine import class_counts, find_doubts, find_faults
 from fedstill.data.files import FromFiles, bundled
 from fedstill.data.lookup import look_up
 from fedstill.data.readers.raw import Findings
+from fedstill.data.scene_sets import SceneSamples
+from fedstill.data.scenes import NOBODY
 from fedstill.data.tidy import Samples
 
 
@@ -26,7 +28,7 @@ class CheckReport:
     name: str
     where: str
     classes: tuple[str, ...]
-    counted: Literal["samples", "points"]  # points where each has a label of its own
+    counted: Literal["samples", "points", "boxes"]  # points or boxes where each has a label of its own
     counts: Mapping[str, tuple[int, ...]]  # split -> how many of these per class
     sizes: Mapping[str, int]  # split -> samples
     shapes: Mapping[str, tuple[int, ...]]  # split -> shape of a sample
@@ -60,7 +62,10 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
         with found.collecting():
             bundle = loader(source)
             splits, classes = _samples(bundle), bundle.classes
-            find_faults(splits, classes, found)
+            if splits.keys() == bundle.splits().keys():
+                find_faults(splits, classes, found)
+            else:
+                found.notes.append("nobody labelled these: something to learn on, nothing to be tested on")
     find_doubts(splits, classes, found)
     values = [_range(split) for split in splits.values()]
     first = next(iter(splits.values()), None)
@@ -68,7 +73,7 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
         name=name,
         where=where,
         classes=classes,
-        counted="points" if first and first.labels.ndim == 2 else "samples",
+        counted=_counted(first),
         counts={part: tuple(class_counts(split.labels, len(classes))) for part, split in splits.items()},
         sizes={part: len(split.labels) for part, split in splits.items()},
         shapes={part: tuple(split.inputs.shape[1:]) for part, split in splits.items()},
@@ -83,17 +88,29 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
 
 
 def _samples(bundle: Bundle) -> dict[str, Samples]:
-    """The splits of a bundle somebody's loader made, as tensors."""
-    return {part: Samples(*_tensors(data, part), bundle.kind) for part, data in bundle.splits().items()}
+    """The splits of a bundle somebody's loader made, as tensors; of scenes that nobody labelled, all there is."""
+    if bundle.kind == "scene" and not bundle.classes:
+        inputs = bundle.train.batch(torch.arange(len(bundle.train)))["inputs"]
+        return {"train": Samples(inputs, torch.full((len(inputs), 1), NOBODY), "scene")}
+    return {part: _tensors(data, part, bundle) for part, data in bundle.splits().items()}
 
 
-def _tensors(data: Dataset, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(data: Dataset, part: str, bundle: Bundle) -> Samples:
     labels = data.labels()
     if labels is None:
         raise InputError(f"the {part} split has no labels")
-    if isinstance(data, ArrayDataset):
-        return data.columns["inputs"], labels
-    return data.batch(torch.arange(len(data)))["inputs"], labels
+    columns = data.columns if isinstance(data, ArrayDataset) else data.batch(torch.arange(len(data)))
+    if bundle.kind != "scene":
+        return Samples(columns["inputs"], labels, bundle.kind)
+    if "boxes" not in columns:
+        raise InputError(f"the {part} split has no boxes")
+    return SceneSamples(columns["inputs"], labels, bundle.kind, boxes=columns["boxes"])
+
+
+def _counted(split: Samples | None) -> Literal["samples", "points", "boxes"]:
+    if split is None or split.labels.ndim == 1:
+        return "samples"
+    return "boxes" if split.kind == "scene" else "points"
 
 
 def _range(split: Samples) -> tuple[float, float]:

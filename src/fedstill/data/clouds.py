@@ -34,33 +34,34 @@ def normalise(clouds: Floats) -> Floats:
     return pile.reshape(clouds.shape)
 
 
-def first_points(data: Dataset, count: int) -> Dataset:
-    """The same clouds with their first points only, normalised anew, so that a cloud of n points is the same cloud
-    however many more were stored."""
+def first_points(data: Dataset, count: int, anew: bool = True) -> Dataset:
+    """The same clouds with their first points only, normalised `anew`, so that a cloud of n points is the same cloud
+    however many more were stored. (Scenes are not: their boxes are in metres.)"""
     if not isinstance(data, ArrayDataset):
-        return _FirstPoints(data, count)
-    return ArrayDataset(**{**data.columns, "inputs": _cut(data.columns["inputs"], count)})
+        return _FirstPoints(data, count, anew)
+    return ArrayDataset(**{**data.columns, "inputs": _cut(data.columns["inputs"], count, anew)})
 
 
-def _cut(inputs: Tensor, count: int) -> Tensor:
-    return torch.from_numpy(normalise(inputs[:, :count].to(torch.float32, copy=True).numpy()))
+def _cut(inputs: Tensor, count: int, anew: bool) -> Tensor:
+    some = inputs[:, :count].to(torch.float32, copy=True)
+    return torch.from_numpy(normalise(some.numpy())) if anew else some.contiguous()
 
 
 class _FirstPoints:
     """For data that is not held in memory: batches are cut as they are made."""
 
-    def __init__(self, data: Dataset, count: int) -> None:
-        self.data, self.count = data, count
+    def __init__(self, data: Dataset, count: int, anew: bool) -> None:
+        self.data, self.count, self.anew = data, count, anew
 
     def __len__(self) -> int:
         return len(self.data)
 
     def batch(self, rows: Tensor) -> Batch:
         batch = self.data.batch(rows)
-        return {**batch, "inputs": _cut(batch["inputs"], self.count)}
+        return {**batch, "inputs": _cut(batch["inputs"], self.count, self.anew)}
 
     def labels(self) -> Tensor | None:
         return self.data.labels()
 
     def unlabelled(self) -> _FirstPoints:
-        return _FirstPoints(self.data.unlabelled(), self.count)
+        return _FirstPoints(self.data.unlabelled(), self.count, self.anew)

@@ -29,6 +29,15 @@ def part_colours(count: int) -> list[str]:
     return [to_hex(hsv_to_rgb(number / count, 0.75, 0.55 + 0.3 * (number % 2))) for number in range(count)]
 
 
+def box_colours(count: int) -> list[str]:
+    """As many colours as there are classes of things in scenes, none of them the grey of the room around.
+
+    >>> box_colours(10)[:-1] == part_colours(9), box_colours(10)[-1]
+    (True, '#22333b')
+    """
+    return [*SEVERAL[:-1], INK][:count] if count <= len(SEVERAL) else part_colours(count)
+
+
 def surface_of(colour: str) -> LinearSegmentedColormap:
     """From shadow to light, for a surface of this colour."""
     base = np.array(to_rgb(colour))

@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from fedstill.data.readers.raw import Findings
+from fedstill.data.scenes import NOBODY
 from fedstill.data.tidy import Samples
 
 
 def find_faults(
     splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings, every_class: bool = True
 ) -> None:
-    """Reasons not to train on this data; one site's part of it need not have samples of `every_class`."""
+    """Reasons not to train on this data; one site's part of it need not have samples of `every_class`.
+
+    Nor need scenes: their classes are what one looks for, found there or not.
+    """
     for part in ("train", "test"):
         if part not in splits and not found.faults:
             found.faults.append(f"there is no {part} split")
@@ -28,7 +32,8 @@ def find_faults(
         twice = sorted({name for name in classes if classes.count(name) > 1})
         found.faults.append(f"several classes are called {', '.join(map(repr, twice))}")
     for part, split in splits.items():
-        outside = split.labels[(split.labels < 0) | (split.labels >= len(classes))]
+        lowest = NOBODY if split.kind == "scene" else 0
+        outside = split.labels[(split.labels < lowest) | (split.labels >= len(classes))]
         if len(outside):
             found.faults.append(
                 f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
@@ -37,11 +42,17 @@ def find_faults(
             bad = (~torch.isfinite(split.inputs.flatten(1))).any(dim=1).nonzero().flatten().tolist()
             if bad:
                 found.faults.append(f"{len(bad):,} {part} samples hold NaN or infinity{_first(split, bad)}")
-        if split.kind == "cloud":
+        if split.kind != "image":
             flat = (split.inputs == split.inputs[:, :1]).flatten(1).all(dim=1).nonzero().flatten().tolist()
             if flat:
-                found.faults.append(f"{len(flat):,} {part} clouds hold one place only{_first(split, flat)}")
-    if "train" in splits and every_class:
+                found.faults.append(f"{len(flat):,} {part} {split.kind}s hold one place only{_first(split, flat)}")
+        boxes = split.columns().get("boxes")
+        if boxes is not None:
+            real = boxes[split.labels >= 0]
+            wrong = int((~(torch.isfinite(real).all(dim=1) & (real[:, 3:6] > 0).all(dim=1))).sum())
+            if wrong:
+                found.faults.append(f"{wrong:,} {part} boxes have sizes that are not above 0, or are no numbers")
+    if "train" in splits and every_class and splits["train"].kind != "scene":
         for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
             if count == 0:
                 found.faults.append(f"class {name!r} has no training samples")
@@ -53,6 +64,19 @@ def _first(split: Samples, rows: list[int]) -> str:
 
 def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
     """Reasons to distrust what is measured on this data."""
+    if any(split.kind == "scene" for split in splits.values()):
+        _find_lacking_boxes(splits, classes, found)
+    else:
+        _find_lacking_samples(splits, classes, found)
+    digests = {part: _digests(split.inputs) for part, split in splits.items()}
+    for one, other in combinations(splits, 2):
+        shared = len(set(digests[one]) & set(digests[other]))
+        if shared:
+            same = "sample is" if shared == 1 else "samples are"
+            found.doubts.append(f"{shared:,} identical {same} in both {one} and {other}")
+
+
+def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
     if "test" in splits:
         for name, count in zip(classes, class_counts(splits["test"].labels, len(classes)), strict=True):
             if count == 0:
@@ -61,16 +85,21 @@ def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
         for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
             if count == 1:
                 found.doubts.append(f"class {name!r} has a single training sample: it can hardly be learned")
-    digests = {part: _digests(split.inputs) for part, split in splits.items()}
-    for one, other in combinations(splits, 2):
-        shared = len(set(digests[one]) & set(digests[other]))
-        if shared:
-            what = "sample is" if shared == 1 else "samples are"
-            found.doubts.append(f"{shared:,} identical {what} in both {one} and {other}")
+
+
+def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+    """Classes that nothing in a split is of; detectors are often asked for more than there is, so all at once."""
+    why = {"train": "they cannot be learned", "test": "how well they are found cannot be measured"}
+    for part, consequence in why.items():
+        if part in splits:
+            counts = class_counts(splits[part].labels, len(classes))
+            lacking = [repr(name) for name, count in zip(classes, counts, strict=True) if count == 0]
+            if lacking:
+                found.doubts.append(f"no {part} scene has a box of {', '.join(lacking)}: {consequence}")
 
 
 def class_counts(labels: Tensor, classes: int) -> list[int]:
-    """Samples per class; labels that name no class are left out.
+    """Samples per class, or boxes, or points; labels that name no class are left out.
 
     >>> class_counts(torch.tensor([0, 2, 2, 9]), 3)
     [1, 0, 2]

@@ -18,6 +18,8 @@ from fedstill.data.tidy import Samples, tidy
 class FromFiles:
     """A loader for files under the data root, or at a path the user gives."""
 
+    expected = readers.EXPECTED
+
     def __init__(
         self,
         summary: str,
@@ -52,7 +54,7 @@ class FromFiles:
 
     def locate(self, source: Source) -> Path:
         """Where the files are, or a sentence saying where they were looked for and how to get them."""
-        advice = f"expected is {readers.EXPECTED}" + (f"; {self.get}" if self.get else "")
+        advice = f"expected is {self.expected}" + (f"; {self.get}" if self.get else "")
         if source.path is not None:
             if not source.path.exists():
                 raise InputError(f"{source.path} does not exist; {advice}")

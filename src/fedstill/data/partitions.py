@@ -1,6 +1,7 @@
 """Ways of dealing one data set out to clients.
 
-Each partition decides an *owner* for every row, so that every row is in exactly one shard by construction.
+Most partitions decide an *owner* for every row, so that every row is in exactly one shard by construction; of those
+`by_boxes` clients draw by themselves, and shards may overlap.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -57,14 +58,20 @@ class Shards:
         return self.offsets.diff()
 
     def table(self, labels: Tensor, classes: int) -> Tensor:
-        """How many samples of each class each client has (clients x classes)."""
+        """How many samples of each class each client has (clients x classes).
+
+        Of labels (samples, boxes), how many boxes; those of -1 only fill up.
+        """
         owner = torch.repeat_interleave(torch.arange(len(self)), self.sizes())
-        cells = owner * classes + labels[self.order]
+        held = labels[self.order].reshape(len(owner), -1)
+        cells = (owner.unsqueeze(1) * classes + held)[held >= 0]
         return torch.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
 
 
 class Partition(Settings):
     """A named partition is its settings, with a method that cuts."""
+
+    by_boxes: ClassVar[bool] = False  # of scenes it is given the classes of all boxes; its shards may overlap
 
     @abstractmethod
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
@@ -96,9 +103,9 @@ def partition(
         raise InputError(f"partition {name!r}:{where} {first['msg']}") from None
     if clients < 1:
         raise InputError(f"a partition needs at least one client, not {clients}")
-    if clients > len(labels):
+    if clients > len(labels) and not (chosen.by_boxes and len(labels)):
         raise InputError(f"{clients:,} clients cannot share {len(labels):,} samples: ask for at most {len(labels):,}")
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+    if int(labels.min()) < (-1 if labels.ndim == 2 else 0) or int(labels.max()) >= classes:
         raise InputError(f"labels range over {int(labels.min())}..{int(labels.max())}, not 0..{classes - 1}")
     return chosen.cut(labels, clients, classes, streams)
 

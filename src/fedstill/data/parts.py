@@ -18,8 +18,10 @@ from fedstill.data.bundle import Bundle, Source, datasets
 from fedstill.data.clouds import normalise
 from fedstill.data.examine import find_faults
 from fedstill.data.files import FromFiles
+from fedstill.data.partitions import partitions
 from fedstill.data.readers import shapenet_part
 from fedstill.data.readers.raw import Findings
+from fedstill.data.scenes import has_boxes
 from fedstill.data.splits import hold_out
 from fedstill.data.tidy import Samples
 
@@ -38,15 +40,15 @@ _REACH = 2.5  # standard deviations of a bump that belong to it
 def has_point_labels(data: Dataset) -> bool:
     """Whether data says something of every point: labels are then (samples, points)."""
     labels = data.labels()
-    return labels is not None and labels.ndim == 2
+    return labels is not None and labels.ndim == 2 and not has_boxes(data)
 
 
 def shape_kinds(data: Dataset) -> Tensor:
     """One class number per sample, to split and to partition by.
 
-    Labels where each sample has one. Where every point has one, the `category` column says what kind of thing a
-    cloud shows; without such a column all samples are of one kind, so that partitions by label deal them out
-    without skew.
+    Labels where each sample has one. Where every point or every box has one, the `category` column says what kind of
+    thing a cloud shows, or of room a scene; without such a column all samples are of one kind, so that partitions by
+    label deal them out without skew.
     """
     labels = data.labels()
     assert labels is not None, "partitions and splits are made by label"
@@ -59,14 +61,30 @@ def shape_kinds(data: Dataset) -> Tensor:
 def kind_names(bundle: Bundle) -> tuple[str, ...]:
     """What the numbers that `shape_kinds` gives for training data are called: one name each, up to the largest.
 
-    Classes where each sample has one label; kinds of things where every point has one.
+    Classes where each sample has one label; kinds of things, or of rooms, where its points or boxes have them.
     """
-    if not has_point_labels(bundle.train):
+    labels = bundle.train.labels()
+    if labels is None or labels.ndim == 1:
         return bundle.classes
     count = int(shape_kinds(bundle.train).max()) + 1
     if count == 1 and not bundle.kinds:
-        return ("shapes",)
+        return ("scenes" if bundle.kind == "scene" else "shapes",)
     return (bundle.kinds + tuple(f"kind {number}" for number in range(len(bundle.kinds), count)))[:count]
+
+
+def partition_labels(name: str, data: Dataset, classes: int) -> tuple[Tensor, int]:
+    """What a partition of this name goes by in data of so many classes, and how many numbers that counts.
+
+    The classes of all boxes (samples, boxes), if it is a partition `by_boxes` of scenes; else one number per sample.
+    Data that nobody labelled is all of one class.
+    """
+    labels = data.labels()
+    if labels is None:
+        return torch.zeros(len(data), dtype=torch.int64), classes
+    if labels.ndim == 1 or (partitions[name].by_boxes and has_boxes(data)):
+        return labels, classes
+    kinds = shape_kinds(data)
+    return kinds, int(kinds.max()) + 1
 
 
 def part_of(directions: heads.Floats) -> NDArray[np.int64]:

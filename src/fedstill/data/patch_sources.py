@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import datasets
-from fedstill.data.readers.points import SUFFIXES, read_shape, sound
+from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
 from fedstill.data.readers.raw import content
 from fedstill.data.roots import data_root as root_of
 from fedstill.data.unlabelled import load_proxy
@@ -32,7 +32,6 @@ _IMAGES = ("image", "noise", "skimage")  # words before a colon
 _NOISE_SIDE = 512
 _LARGEST_SIDE = 16_384
 _SURFACE_POINTS = 20_000  # taken of a mesh, or of a larger cloud
-_CLOUD_KEYS = ("points", "x", "cloud")
 
 
 def is_cloud_source(name: str) -> bool:
@@ -85,7 +84,7 @@ def cloud_source(name: str, data_root: Path | None = None) -> NDArray[np.float32
         raise InputError(f"unknown data set {data!r}: {did_you_mean(data, datasets.names())}")
     bundle = load_proxy(data, data_root)
     if bundle.kind != "cloud":
-        raise InputError(f"{data} holds images, and a cloud is needed")
+        raise InputError(f"{data} holds {bundle.kind}s, and a cloud is needed")
     if int(row) >= len(bundle.train):
         raise InputError(f"{data} has {len(bundle.train):,} training samples, counted from 0: there is no {row}")
     cloud: NDArray[np.float32] = bundle.train.batch(torch.tensor([int(row)]))["inputs"][0].numpy()
@@ -169,20 +168,8 @@ def _noise(size: str, name: str) -> Image:
 
 
 def _read_cloud(path: Path) -> NDArray[np.float32]:
-    if path.suffix.lower() != ".npz":
-        if path.suffix.lower() not in SUFFIXES:
-            raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
-        return read_shape(path, _SURFACE_POINTS, path.name)
-    content(path)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            key = next((key for key in _CLOUD_KEYS if key in archive), None)
-            cloud = None if key is None else np.asarray(archive[key])
-    except Exception as error:  # zip, header and data each have their own way to be wrong
-        raise InputError(f"{path} cannot be read as an archive ({' '.join(str(error).split())})") from None
-    if cloud is None or cloud.ndim != 2 or cloud.shape[1] < 3 or cloud.dtype.kind not in "fiu":
-        raise InputError(
-            f"{path} should hold one cloud of the shape (points, 3), called {', '.join(_CLOUD_KEYS[:-1])} or"
-            f" {_CLOUD_KEYS[-1]}; of an archive of many clouds give npz:FILE:ROW"
-        )
-    return sound(cloud[:, :3], path)
+    if path.suffix.lower() == ".npz":
+        return read_archive(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
+    return read_shape(path, _SURFACE_POINTS, path.name)

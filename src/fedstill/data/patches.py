@@ -140,6 +140,8 @@ def make_patches(
     >>> len(make_patches("noise:64x64", (1, 8, 8), "image", PatchSettings(count=5)))
     5
     """
+    if kind == "scene":
+        raise InputError(f"patches of {source} have no boxes and are no rooms: scenes need another proxy")
     if is_cloud_source(source) != (kind == "cloud"):
         wanted = "clouds, such as heads:0 or cloud:FILE" if kind == "cloud" else "images, such as china or image:FILE"
         raise InputError(f"{source} cannot be cut into patches for {kind}s: these need one of the sources of {wanted}")

@@ -21,8 +21,13 @@ _FEW_CLASSES = 48
 _FORMATS = (".png", ".svg")
 
 
-def draw_partition(table: Tensor, classes: Sequence[str], path: Path, title: str = "") -> None:
-    """A heatmap of samples per client and class under a bar chart of client sizes, as PNG or SVG."""
+def draw_partition(
+    table: Tensor, classes: Sequence[str], path: Path, title: str = "", scenes: Tensor | None = None
+) -> None:
+    """A heatmap of samples per client and class under a bar chart of client sizes, as PNG or SVG.
+
+    Where the table counts boxes, `scenes` are the sizes of clients.
+    """
     if path.suffix.lower() not in _FORMATS:
         raise InputError(f"{path} must end in {' or '.join(_FORMATS)}")
     clients, count = table.shape
@@ -30,14 +35,14 @@ def draw_partition(table: Tensor, classes: Sequence[str], path: Path, title: str
     height = 2.1 + max(1.4, 0.36 * count if count <= _FEW_CLASSES else 8.0)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True, height_ratios=[0.9, height - 2.0])
-    _draw_sizes(axes[0], table)
+    _draw_sizes(axes[0], table.sum(dim=1) if scenes is None else scenes, "samples" if scenes is None else "scenes")
     shades = _draw_cells(axes[1], table, classes)
     bar = figure.colorbar(shades, ax=axes[1], pad=0.015, aspect=24, fraction=0.04)
     bar.locator = MaxNLocator(4, integer=True)
     bar.update_ticks()
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, colors=INK, length=0)
-    bar.set_label("samples", fontsize=8, color=INK)
+    bar.set_label("samples" if scenes is None else "boxes", fontsize=8, color=INK)
     if title:
         figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     try:
@@ -49,15 +54,15 @@ def draw_partition(table: Tensor, classes: Sequence[str], path: Path, title: str
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _draw_sizes(axes: Axes, table: Tensor) -> None:
-    sizes = table.sum(dim=1).numpy()
+def _draw_sizes(axes: Axes, held: Tensor, of: str) -> None:
+    sizes = held.numpy()
     few = len(sizes) <= _FEW_CLIENTS
     if few:
         axes.bar(np.arange(len(sizes)), sizes, width=0.72, color=ACCENT)
     else:
         axes.stairs(sizes, np.arange(len(sizes) + 1) - 0.5, fill=True, color=ACCENT)
     axes.set_ylim(0, max(1, sizes.max()) * (1.3 if few else 1.08))
-    axes.set_ylabel("samples", fontsize=8, color=INK)
+    axes.set_ylabel(of, fontsize=8, color=INK)
     if few:
         axes.set_yticks([])
         for client, size in enumerate(sizes):
@@ -116,8 +121,10 @@ _BLOCKS = " ░▒▓█"
 _MOST_LINES = 40
 
 
-def partition_text(table: Tensor, classes: Sequence[str], width: int = 80) -> str:
+def partition_text(table: Tensor, classes: Sequence[str], width: int = 80, scenes: Tensor | None = None) -> str:
     """The table as lines of text: numbers where they fit, shades of grey where they do not.
+
+    Where it counts boxes, `scenes` are the sizes of clients.
 
     >>> import torch
     >>> print(partition_text(torch.tensor([[64, 0], [16, 48]]), ["control", "coronal"], width=50))
@@ -126,8 +133,8 @@ def partition_text(table: Tensor, classes: Sequence[str], width: int = 80) -> st
          1       64       16       48
     """
     clients, count = table.shape
-    sizes = table.sum(dim=1).tolist()
-    lead = f"{'client':>6}  {'samples':>7}"
+    sizes = (table.sum(dim=1) if scenes is None else scenes).tolist()
+    lead = f"{'client':>6}  {'samples' if scenes is None else 'scenes':>7}"
     digits = len(str(int(table.max()))) + 1
     room = (width - len(lead)) // max(1, count)
     shown = _ends(clients)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 
 Floats = NDArray[np.float64]
+Numbers = TypeVar("Numbers", NDArray[np.float32], NDArray[np.float64])
 NOBODY = -1  # the class of rows of boxes that are only there to fill up, and the kind of rooms that nobody named
 FEWEST_POINTS = 64  # a cloud with fewer has nothing to find in it
 
@@ -60,6 +64,12 @@ def class_presence(classes: Tensor, count: int) -> Tensor:
     table = torch.zeros(len(classes), count + 1, dtype=torch.bool)
     table.scatter_(1, torch.where(classes < 0, count, classes), True)
     return table[:, :count]
+
+
+def has_boxes(data: Dataset) -> bool:
+    """Whether samples are scenes with boxes: labels are then (samples, boxes), and -1 where a row only fills up."""
+    labels = data.labels()
+    return labels is not None and labels.ndim == 2 and "boxes" in data.batch(torch.zeros(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,16 @@ def check(scene: Scene, class_names: Sequence[str]) -> None:
 
 def _first(marks: NDArray[np.bool_] | np.bool_) -> int:
     return int(np.argmax(marks))
+
+
+def sampled(cloud: Numbers, points: int, rng: np.random.Generator, where: Path) -> Numbers:
+    """So many points in random order; a cloud with fewer gives all of them, and some twice."""
+    if len(cloud) < FEWEST_POINTS:
+        raise InputError(f"{where} has {len(cloud)} points: a scene needs at least {FEWEST_POINTS}")
+    chosen = rng.permutation(len(cloud))[:points]
+    if len(chosen) < points:
+        chosen = rng.permutation(np.concatenate([chosen, rng.integers(0, len(cloud), points - len(chosen))]))
+    return cloud[chosen]
 
 
 def corners(boxes: Floats) -> Floats:

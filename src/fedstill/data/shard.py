@@ -27,12 +27,14 @@ from fedstill.data.examine import find_faults
 from fedstill.data.files import FromFiles
 from fedstill.data.readers import npz
 from fedstill.data.readers.raw import Array, Findings
+from fedstill.data.scene_files import ScenesFromFiles, holds_scenes
 from fedstill.data.tidy import Samples
 
 PARTS = ("train", "test")
 _SHORT = {"inputs": "x", "labels": "y", "sample_id": "id"}
 _LONG = {short: name for name, short in _SHORT.items()}
-_SIDES = {"image": 4, "cloud": 3}  # dimensions of the whole column, samples included
+_SIDES = {"image": 4, "cloud": 3, "scene": 3}  # dimensions of the whole column, samples included
+_SCENES = ScenesFromFiles("Scenes of your own.")
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,11 @@ class ShardSamples(Samples):
 
 
 class FilesOrShard(FromFiles):
-    """Files of the user's own, or one site's part of a data set."""
+    """Files of the user's own, scenes among them, or one site's part of a data set."""
 
     def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+        if source.path is not None and holds_scenes(source.path):
+            return _SCENES.open(source, found)
         if source.path is None or not _is_shard(source.path):
             return super().open(source, found)
         splits: dict[str, Samples] = {}
@@ -126,11 +130,13 @@ def _check(columns: Mapping[str, Tensor], kind: str, where: str) -> None:
     if len(lengths) != 1:
         raise InputError(f"{where} differ in length: have the file written again")
     fine = inputs.ndim == _SIDES[kind] and (inputs.dtype == torch.uint8 or inputs.is_floating_point())
-    if not fine or (kind == "cloud" and inputs.shape[2] != 3):
+    if not fine or (kind != "image" and inputs.shape[2] != 3):
         raise InputError(f"{where} are no {kind}s: have the file written again")
     # Clouds that were cut to their first points may have labels for those that are gone.
     points = kind == "cloud" and labels.ndim == 2 and labels.shape[1] >= inputs.shape[1]
-    if labels.dtype != torch.int64 or not (labels.ndim == 1 or points) or columns["sample_id"].dtype != torch.int64:
+    boxes = kind == "scene" and "boxes" in columns and columns["boxes"].shape == (*labels.shape, 7)
+    proper = boxes if kind == "scene" else labels.ndim == 1 or points
+    if labels.dtype != torch.int64 or not proper or columns["sample_id"].dtype != torch.int64:
         raise InputError(f"{where} have no proper labels or ids: have the file written again")
 
 

@@ -9,6 +9,7 @@ from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
 from fedstill.data.gallery import choose
 from fedstill.data.portraits import draw_sheet
+from fedstill.data.scene_show import show_scenes
 from fedstill.data.turntable import draw_turntable
 
 
@@ -24,7 +25,8 @@ def show(
 
     A .png is a sheet: images side by side; clouds of one class from above, from the front and from the side. An .html
     file, for clouds, can be turned with the mouse. `up` is the axis of clouds that points up, and `turn` degrees about
-    it bring their front to the front.
+    it bring their front to the front. Scenes are drawn with their boxes, from above and at an angle; of them `wanted`
+    may also be a type of room, and `count` is how many there are in all.
     """
     path = out or Path(_plain(bundle.name) + (f"-{_plain(wanted)}" if wanted else "") + ".png")
     kind = path.suffix.lower()
@@ -32,6 +34,9 @@ def show(
         raise InputError(f"cannot draw {path}: name a .png or .html file")
     if kind == ".html" and bundle.kind == "image":
         raise InputError(f"{bundle.name} holds images, which are drawn as .png: only clouds can be turned in .html")
+    if bundle.kind == "scene":
+        show_scenes(bundle, wanted, count, path, up, turn)
+        return path
     gallery = choose(bundle, wanted, count)
     if kind == ".html":
         draw_turntable(gallery, path, up, turn)

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
 from fedstill.data.clouds import normalise
-from fedstill.data.readers.points import SUFFIXES, read_shape
+from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
+from fedstill.data.scenes import sampled
 
 
 def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
@@ -27,6 +29,23 @@ def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
         array = _picture(path, shape)
     # Through the same door as training data, so that pixels are scaled in one place only.
     return ArrayDataset(inputs=torch.from_numpy(array).unsqueeze(0)).batch(torch.tensor([0]))["inputs"][0]
+
+
+def read_cloud(path: Path, points: int) -> Tensor:
+    """So many points (points, 3) of a scan of a room, in metres as they are: for a detector.
+
+    Clouds and meshes of every format that is read, and .npz files. Points are drawn at random from a stream named by
+    the file, so the same file gives the same cloud; of a scan with fewer points some are taken twice.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    if path.suffix.lower() == ".npz":
+        every = read_archive(path)
+    elif path.suffix.lower() in SUFFIXES:
+        every = read_shape(path, points, path.name)
+    else:
+        raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
+    return torch.from_numpy(sampled(every, points, Streams(0).draw("scene points", path.name), path))
 
 
 def _cloud(path: Path, shape: tuple[int, ...]) -> np.ndarray:

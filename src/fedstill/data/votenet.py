@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.data.scenes import FEWEST_POINTS, Scene, Scenes, stack
+from fedstill.data.readers.raw import Findings
+from fedstill.data.scenes import FEWEST_POINTS, Scene, Scenes, check, sampled, stack
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Array = NDArray[Any]
 
 POINTS = 20_000
+SCANS, PICTURES = "_vert.npy", "_pc.npz"  # how files of clouds end: whole scans of ScanNet, depth pictures of SUN RGB-D
 
 SCANNET = {  # nyu40 ids of the 18 classes, in their order
     3: "cabinet",
@@ -52,10 +55,17 @@ SUNRGBD = (
 )
 
 
-def read_scannet(folder: Path, points: int = POINTS, seed: int = 0, names: Sequence[str] | None = None) -> Scenes:
+def read_scannet(
+    folder: Path,
+    points: int = POINTS,
+    seed: int = 0,
+    names: Sequence[str] | None = None,
+    found: Findings | None = None,
+) -> Scenes:
     """The scans of a folder, or those named, as scenes of so many points each; axis-aligned boxes of 18 classes.
 
-    Boxes of other nyu40 classes, such as walls, are left out.
+    Boxes of other nyu40 classes, such as walls, are left out. Whatever is wrong with a scan is added to what was
+    `found`, if that is given, and the scan is left out.
     """
     classes = {number: row for row, number in enumerate(SCANNET)}
 
@@ -70,17 +80,23 @@ def read_scannet(folder: Path, points: int = POINTS, seed: int = 0, names: Seque
         labels = np.array([classes[number] for number in numbers[known].tolist()], np.int64)
         return np.column_stack([table[known, :6], np.zeros(known.sum())]), labels
 
-    return _read(folder, "_vert.npy", 7, tuple(SCANNET.values()), boxes, points, seed, names)
+    return _read(folder, SCANS, 7, tuple(SCANNET.values()), boxes, points, seed, names, found)
 
 
-def read_sunrgbd(folder: Path, points: int = POINTS, seed: int = 0, names: Sequence[str] | None = None) -> Scenes:
+def read_sunrgbd(
+    folder: Path,
+    points: int = POINTS,
+    seed: int = 0,
+    names: Sequence[str] | None = None,
+    found: Findings | None = None,
+) -> Scenes:
     """The scenes of a folder, or those named, with so many points each; oriented boxes of 10 classes, full sizes."""
 
     def boxes(table: Floats, path: Path, notes: list[str]) -> tuple[Floats, Ints]:
         heading = (np.pi - table[:, 6]) % (2 * np.pi) - np.pi
         return np.column_stack([table[:, :3], 2 * table[:, 3:6], heading]), _whole(table[:, 7], path)
 
-    return _read(folder, "_pc.npz", 8, SUNRGBD, boxes, points, seed, names)
+    return _read(folder, PICTURES, 8, SUNRGBD, boxes, points, seed, names, found)
 
 
 def _read(
@@ -92,6 +108,7 @@ def _read(
     points: int,
     seed: int,
     names: Sequence[str] | None,
+    found: Findings | None,
 ) -> Scenes:
     if points < FEWEST_POINTS:
         raise InputError(f"a scene needs at least {FEWEST_POINTS} points, not {points}")
@@ -106,13 +123,16 @@ def _read(
     notes: list[str] = []
     scenes: list[Scene] = []
     for name in every if names is None else names:
-        cloud, boxes = folder / f"{name}{ending}", folder / f"{name}_bbox.npy"
-        found, labels = convert(_table(boxes, columns), boxes, notes)
-        flat = (found[:, 3:6] == 0).any(axis=1)
-        if flat.any():
-            notes.append(f"{boxes.name}: {_boxes(int(flat.sum()))} without extent left out")
-        sampled = _sampled(_cloud(cloud), points, Streams(seed).draw("scene points", name), cloud)
-        scenes.append(Scene(sampled, found[~flat], labels[~flat], str(cloud), labelled=str(boxes), name=name))
+        with nullcontext() if found is None else found.collecting():
+            cloud, table = folder / f"{name}{ending}", folder / f"{name}_bbox.npy"
+            boxes, labels = convert(_table(table, columns), table, notes)
+            flat = (boxes[:, 3:6] == 0).any(axis=1)
+            if flat.any():
+                notes.append(f"{table.name}: {_boxes(int(flat.sum()))} without extent left out")
+            some = sampled(_cloud(cloud), points, Streams(seed).draw("scene points", name), cloud)
+            scene = Scene(some, boxes[~flat], labels[~flat], str(cloud), labelled=str(table), name=name)
+            check(scene, classes)
+            scenes.append(scene)
     return stack(scenes, classes, notes=tuple(notes))
 
 
@@ -170,13 +190,3 @@ def _whole(numbers: Floats, path: Path) -> Ints:
     if (whole != numbers).any():
         raise InputError(f"{path} has a box of class {numbers[whole != numbers][0]:g}: classes are whole numbers")
     return whole.astype(np.int64)
-
-
-def _sampled(cloud: Floats, points: int, rng: np.random.Generator, path: Path) -> Floats:
-    """So many points in random order; a cloud with fewer gives all of them, and some twice."""
-    if len(cloud) < FEWEST_POINTS:
-        raise InputError(f"{path} has {len(cloud)} points: a scene needs at least {FEWEST_POINTS}")
-    chosen = rng.permutation(len(cloud))[:points]
-    if len(chosen) < points:
-        chosen = rng.permutation(np.concatenate([chosen, rng.integers(0, len(cloud), points - len(chosen))]))
-    return cloud[chosen]

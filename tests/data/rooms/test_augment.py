@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from fedstill.core.dataset import Batch
+from fedstill.data.augment import augmentations
 from fedstill.data.rooms.augment import SceneAugmentation, mirrored, quarter_turned, scaled, turned
 from fedstill.data.scenes import Scenes, inside
 
@@ -125,3 +126,11 @@ def test_settings_are_checked() -> None:
         SceneAugmentation(scale_low=1.2, scale_high=1.0)
     with pytest.raises(ValidationError):
         SceneAugmentation(turn=-1)
+
+
+def test_scenes_that_nobody_labelled_are_changed_in_the_same_way(rooms: Scenes) -> None:
+    batch = {"inputs": rooms.points[:6], "boxes": rooms.boxes[:6]}
+    change = augmentations["scenes"](turn=20.0)
+    told, blind = (change(each, np.random.default_rng(4)) for each in (batch, {"inputs": batch["inputs"]}))
+    assert torch.equal(told["inputs"], blind["inputs"])
+    assert set(blind) == {"inputs"}

@@ -1,8 +1,8 @@
 """Clouds that took long to prepare, kept on disk.
 
 The name of an entry says everything that it depends on: the files it was made of (names, sizes, times of change),
-the reader and its version, the number of points. Whatever changes has another name, so nothing stale is ever read.
-An entry that cannot be read, or written, costs time and nothing else.
+the reader and its version, the number of points; or, of clouds that are made by code, that code. Whatever changes has
+another name, so nothing stale is ever read. An entry that cannot be read, or written, costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,24 +54,43 @@ class Slot:
         where = blake2b(f"{home.resolve()}\0{made_by}".encode(), digest_size=6).hexdigest()
         return cls(f"{re.sub('[^A-Za-z0-9]+', '-', home.name)[:40]}-{where}", key.hexdigest())
 
+    @classmethod
+    def made(cls, what: str, code: Iterable[Path]) -> Slot:
+        """For what these files of code make, with their settings in words; files that are gone raise OSError."""
+        key = blake2b(f"format {FORMAT}, {what}, numpy {np.__version__}".encode(), digest_size=16)
+        for path in code:
+            key.update(f"\n{path.name}\0".encode() + path.read_bytes())
+        return cls(re.sub("[^A-Za-z0-9]+", "-", what), key.hexdigest())
+
     @property
     def path(self) -> Path:
         return cache_folder() / f"{self.source}-{self.key}.npz"
 
     def fetch(self) -> tuple[NDArray[np.float32], list[str]] | None:
         """Clouds and notes, or None if there are none that can be trusted."""
-        try:
-            with np.load(self.path, allow_pickle=False) as archive:
-                clouds, notes = archive["clouds"], archive["notes"]
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+        arrays = self.fetch_arrays("clouds", "notes")
+        if arrays is None:
             return None
+        clouds, notes = arrays
         whole = clouds.dtype == np.float32 and clouds.ndim == 3 and clouds.shape[2] == 3 and notes.dtype.kind == "U"
         return (clouds, [str(note) for note in notes]) if whole else None
 
+    def fetch_arrays(self, *names: str) -> list[NDArray[Any]] | None:
+        """The arrays of these names, or None if they cannot be read; archives have checksums, so damage is noticed."""
+        try:
+            with np.load(self.path, allow_pickle=False) as archive:
+                return [archive[name] for name in names]
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+            return None
+
     def keep(self, clouds: NDArray[np.float32], notes: list[str]) -> None:
         """Write the entry and delete older ones of the same source."""
+        self.keep_arrays(clouds=clouds, notes=np.array(notes, dtype=np.str_))
+
+    def keep_arrays(self, **arrays: NDArray[Any]) -> None:
+        """The same for arrays of any names."""
         data = BytesIO()
-        np.savez(data, clouds=clouds, notes=np.array(notes, dtype=np.str_))
+        np.savez(data, **arrays)  # type: ignore[arg-type]
         with suppress(OSError, FedstillError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path, data.getbuffer().tobytes())

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.readers import meshes
-from fedstill.data.readers.raw import refuse_empty
+from fedstill.data.readers.raw import content, refuse_empty
 
 TABLES = (".xyz", ".pts", ".txt")
 SUFFIXES = (*meshes.SUFFIXES, ".npy", *TABLES)
+_KEYS = ("points", "x", "cloud", "pc")  # what one cloud is called in an archive
 Cloud = NDArray[np.float32]
 
 
@@ -33,6 +34,23 @@ def read_shape(path: Path, points: int, key: str) -> Cloud:
     else:
         every = sound(_array(path) if path.suffix.lower() == ".npy" else read_table(path), path)
     return every[generator.permutation(len(every))[:points]]
+
+
+def read_archive(path: Path) -> Cloud:
+    """The one cloud of an .npz file, all its points in their order."""
+    content(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            key = next((key for key in _KEYS if key in archive), None)
+            cloud = None if key is None else np.asarray(archive[key])
+    except Exception as error:  # zip, header and data each have their own way to be wrong
+        raise InputError(f"{path} cannot be read as an archive ({' '.join(str(error).split())})") from None
+    if cloud is None or cloud.ndim != 2 or cloud.shape[1] < 3 or cloud.dtype.kind not in "fiu":
+        raise InputError(
+            f"{path} should hold one cloud of the shape (points, 3), called {', '.join(_KEYS[:-1])} or"
+            f" {_KEYS[-1]}; of an archive of many clouds give npz:FILE:ROW"
+        )
+    return sound(cloud[:, :3], path)
 
 
 def read_table(path: Path, most: int | None = None) -> Cloud:

@@ -10,16 +10,18 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedstill.core.dataset import Batch
-from fedstill.data.augment import Augmentation
+from fedstill.data.augment import Augmentation, augmentations
 
 
+@augmentations.register("scenes")
 class SceneAugmentation(Augmentation):
-    """Clouds and boxes mirrored in x and y, turned about z and scaled, each scene in its own way.
+    """Scenes and their boxes mirrored in x and y, turned about z and scaled, each in its own way.
 
     Per scene: mirrored in x and in y with probability 1/2 each; turned by a random number of quarter turns if
     `quarter_turns`; turned by U[-`turn`, `turn`] degrees; scaled by U[`scale_low`, `scale_high`], all about the origin.
     Boxes of heading 0 stay at heading 0 through mirrors and quarter turns, their sizes along x and y changing places,
-    so that axis-aligned data stays what it is; any other turn gives them a heading. They are never fitted anew.
+    so that axis-aligned data stays what it is; any other turn gives them a heading. They are never fitted anew. Scenes
+    that nobody labelled are changed in the same way.
     """
 
     mirror_x: bool = True
@@ -42,14 +44,15 @@ class SceneAugmentation(Augmentation):
         quarters = generator.integers(0, 4, size)
         angles = np.radians(generator.uniform(-1.0, 1.0, size) * self.turn)
         scales = generator.uniform(self.scale_low, self.scale_high, size)
-        points, boxes = batch["inputs"], batch["boxes"]
+        points = batch["inputs"]
+        boxes = batch["boxes"] if "boxes" in batch else points.new_zeros(size, 0, 7)
         points, boxes = mirrored(points, boxes, torch.from_numpy(mirrors & [self.mirror_x, self.mirror_y]))
         if self.quarter_turns:
             points, boxes = quarter_turned(points, boxes, torch.from_numpy(quarters))
         if self.turn > 0:
             points, boxes = turned(points, boxes, torch.from_numpy(angles))
         points, boxes = scaled(points, boxes, torch.from_numpy(scales))
-        return {**batch, "inputs": points, "boxes": boxes}
+        return {**batch, "inputs": points} | ({"boxes": boxes} if "boxes" in batch else {})
 
 
 def mirrored(points: Tensor, boxes: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,12 @@ def one_room(
     cloud = found.points.copy()
     cloud[:, :2] = turned(cloud[:, :2], room.turn)
     labels = np.array([thing.label for thing in things], np.int64)
-    return Scene(cloud, boxes, labels, f"room {index} of seed {seed}", room.kind)
+    return Scene(cloud, boxes, labels, room_name(seed, index), room.kind)
+
+
+def room_name(seed: int, index: int) -> str:
+    """What a room is called in sentences and pictures."""
+    return f"room {index} of seed {seed}"
 
 
 def aligned(boxes: Floats) -> Floats:

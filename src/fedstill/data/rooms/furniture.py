@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class Furniture:
     high: Floats
     round: NDArray[np.bool_]  # (parts,)
 
-    @property
+    @cached_property
     def size(self) -> Floats:
         """Full sizes of the tight box."""
         size: Floats = self.high.max(axis=0) - self.low.min(axis=0)

@@ -15,31 +15,37 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
-from fedstill.data.colours import FAINT, INK, part_colours
+from fedstill.data.colours import FAINT, INK, box_colours
 from fedstill.data.scenes import Floats, Scenes, corners, inside
 
 _VIEWS = {  # towards the viewer, and upwards on paper
     "above": ((0.0, 0.0, 1.0), (0.0, 1.0, 0.0)),
     "at an angle": ((-0.55, -0.62, 0.56), (0.0, 0.0, 1.0)),
 }
-_EDGES = np.array([(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)])
+EDGES = np.array([(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)])
+_FEW = 3  # scenes that go below each other; more go two abreast
 _MARGIN = 0.03  # metres around a box: noise carries points of its surface out
 _GREY = np.array(to_rgb("#c3ccd0"))
 
 
 def draw_scenes(scenes: Scenes, rows: Sequence[int], path: Path, title: str = "") -> None:
-    """Some scenes below each other, each from above and at an angle, as a PNG; points in boxes have their colour."""
+    """Some scenes, each from above and at an angle, as a PNG; points in boxes have their colour."""
     if path.suffix.lower() != ".png":
         raise InputError(f"cannot draw {path}: name a .png file")
     if not rows or not all(0 <= row < len(scenes) for row in rows):
         raise InputError(f"there are scenes 0 to {len(scenes) - 1}: cannot draw {', '.join(map(str, rows)) or 'none'}")
-    figure = Figure(figsize=(11.0, 4.6 * len(rows) + 0.8), layout="constrained")
-    grid = figure.subplots(len(rows), 2, squeeze=False)
-    colours = part_colours(len(scenes.class_names))
-    for line, row in zip(grid, rows, strict=True):
-        for axes, view in zip(line, _VIEWS, strict=True):
+    abreast = 1 if len(rows) <= _FEW else 2
+    lines = -(-len(rows) // abreast)
+    width, height = (11.0, 4.6) if abreast == 1 else (17.0, 3.8)
+    figure = Figure(figsize=(width, height * lines + 0.8), layout="constrained")
+    grid = figure.subplots(lines, 2 * abreast, squeeze=False).reshape(-1, 2)
+    colours = box_colours(len(scenes.class_names))
+    for axes in grid[len(rows) :].flat:
+        axes.set_visible(False)
+    for pair, row in zip(grid, rows, strict=False):
+        for axes, view in zip(pair, _VIEWS, strict=True):
             _draw(axes, scenes, row, view, colours)
-        line[0].set_title(_name(scenes, row), fontsize=9, color=INK, loc="left")
+        pair[0].set_title(scene_name(scenes, row), fontsize=9, color=INK, loc="left")
     shown = sorted({int(number) for row in rows for number in scenes.boxes_of(row)[1]})
     if shown:
         marks = [Line2D([], [], marker="o", linestyle="", color=colours[number]) for number in shown]
@@ -53,7 +59,7 @@ def draw_scenes(scenes: Scenes, rows: Sequence[int], path: Path, title: str = ""
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _name(scenes: Scenes, row: int) -> str:
+def scene_name(scenes: Scenes, row: int) -> str:
     kind = int(scenes.kinds[row])
     words = [scenes.kind_names[kind] if kind >= 0 else "", scenes.names[row] if scenes.names else f"scene {row}"]
     return " · ".join(word for word in words if word)
@@ -70,12 +76,12 @@ def _draw(axes: Axes, scenes: Scenes, row: int, view: str, colours: Sequence[str
     frame = np.stack([right, np.cross(towards, right), towards])
     seen = cloud @ frame.T
     order = np.argsort(seen[:, 2], kind="stable")  # the farthest first
-    shade = _shades(cloud, boxes, labels, colours)
+    shade = shades(cloud, boxes, labels, colours)
     dot = float(np.clip(18_000 / len(cloud), 0.6, 7.0))
     axes.scatter(seen[order, 0], seen[order, 1], s=dot, c=shade[order], linewidths=0)
     ends = corners(boxes) @ frame.T
     for box, label in zip(ends, labels, strict=True):
-        axes.add_collection(LineCollection(box[_EDGES][:, :, :2], colors=colours[label], linewidths=1.3))
+        axes.add_collection(LineCollection(box[EDGES][:, :, :2], colors=colours[label], linewidths=1.3))
         if view == "above":
             axes.text(
                 float(box[:, 0].mean()),
@@ -95,7 +101,7 @@ def _draw(axes: Axes, scenes: Scenes, row: int, view: str, colours: Sequence[str
     axes.set_xlabel(view, fontsize=8, color=FAINT)
 
 
-def _shades(cloud: Floats, boxes: Floats, labels: NDArray[np.int64], colours: Sequence[str]) -> Floats:
+def shades(cloud: Floats, boxes: Floats, labels: NDArray[np.int64], colours: Sequence[str]) -> Floats:
     """Grey for the room, the class's colour in boxes; what is low is darker, so that surfaces come apart."""
     shade = np.tile(_GREY, (len(cloud), 1))
     if len(boxes):

@@ -76,13 +76,14 @@ def _meet(start: Floats, rays: Floats, thing: Placed) -> tuple[Floats, Floats]:
 
 def _blocks(start: Floats, rays: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """Rays x blocks: a ray is in a block while it is between all three pairs of faces."""
-    inverse = 1.0 / _nonzero(rays)[:, None]
-    one, other = (low - start) * inverse, (high - start) * inverse
-    entered = np.minimum(one, other)
-    enter, leave = entered.max(axis=2), np.maximum(one, other).min(axis=2)
-    distance = np.where((enter <= leave) & (enter > 0), enter, np.inf)
-    face = entered.argmax(axis=2)
-    return distance, np.abs(np.take_along_axis(rays, face, axis=1))
+    enter, leave, cosine = np.array(-np.inf), np.array(np.inf), np.array(0.0)
+    for axis, ray in enumerate(rays.T):  # numpy is slow along an axis of three
+        inverse = 1.0 / _nonzero(ray)[:, None]
+        one, other = (low[:, axis] - start[axis]) * inverse, (high[:, axis] - start[axis]) * inverse
+        entered = np.minimum(one, other)
+        cosine = np.where(entered > enter, np.abs(ray)[:, None], cosine)
+        enter, leave = np.maximum(enter, entered), np.minimum(leave, np.maximum(one, other))
+    return np.where((enter <= leave) & (enter > 0), enter, np.inf), cosine
 
 
 def _drums(start: Floats, rays: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.data.partitions import Shards
+from fedstill.data.partitions import Partition, Shards, partitions
 from fedstill.data.scenes import NOBODY, Scenes, class_presence
+
+
+@partitions.register("class-subset")
+class ClassSubset(Partition):
+    """Each client knows a share of the classes, and has a share of the scenes with any of them; shards overlap.
+
+    Where every sample has one class, its samples are its scenes.
+    """
+
+    by_boxes: ClassVar[bool] = True
+    share: float = Field(0.7, gt=0, le=1, description="of the classes that a client knows")
+    scenes_share: float = Field(0.7, gt=0, le=1, description="of the scenes with any of them that it has")
+    most: int | None = Field(None, ge=1, description="scenes that a client has at most")
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        held = labels if labels.ndim == 2 else labels.unsqueeze(1)
+        return subset_rows(held, classes, clients, streams, self.share, self.scenes_share, self.most)
+
+
+@partitions.register("room-type")
+class RoomTypes(Partition):
+    """Each client's scenes are of one type of room, or of few; every scene is in exactly one shard."""
+
+    def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        if clients > 1 and len(labels.unique()) == 1:
+            raise InputError("all samples are of one type, so types cannot be dealt out: choose another partition")
+        return kind_rows(labels, clients, streams)
 
 
 def class_subset(
@@ -85,25 +116,29 @@ def _dealt(held: Tensor, client: int, streams: Streams, share: float) -> Tensor:
 
 
 def by_room_type(scenes: Scenes, clients: int, seed: int = 0) -> Shards:
-    """Every client's scenes are of one type of room, or of few where there are fewer clients than types.
+    """Every client's scenes are of one type of room, or of few where there are fewer clients than types."""
+    unknown = int((scenes.kinds == NOBODY).sum())
+    if unknown:
+        raise InputError(f"of {unknown:,} scenes nobody says what type of room they are: choose another partition")
+    return kind_rows(scenes.kinds, clients, Streams(seed), scenes.kind_names)
+
+
+def kind_rows(kinds: Tensor, clients: int, streams: Streams, names: Sequence[str] = ()) -> Shards:
+    """`by_room_type` of the types alone (scenes,).
 
     Types go round among clients; clients of one type share its scenes equally. Every scene is in exactly one shard.
     """
     if clients < 1:
         raise InputError(f"a partition needs at least one client, not {clients}")
-    kinds = scenes.kinds.unique().tolist()
-    if NOBODY in kinds:
-        unknown = int((scenes.kinds == NOBODY).sum())
-        raise InputError(f"of {unknown:,} scenes nobody says what type of room they are: choose another partition")
+    every = kinds.unique().tolist()
     parts: list[list[Tensor]] = [[] for _ in range(clients)]
-    generator = Streams(seed).draw("partition")
-    for number, kind in enumerate(kinds):
-        homes = list(range(number, clients, len(kinds))) or [number % clients]
-        rows = (scenes.kinds == kind).nonzero().flatten()
+    generator = streams.draw("partition")
+    for number, kind in enumerate(every):
+        homes = list(range(number, clients, len(every))) or [number % clients]
+        rows = (kinds == kind).nonzero().flatten()
         if len(rows) < len(homes):
-            raise InputError(
-                f"{len(rows)} scenes of type {scenes.kind_names[kind]!r} are too few for {len(homes)} clients"
-            )
+            name = repr(names[kind]) if names else kind
+            raise InputError(f"{len(rows)} scenes of type {name} are too few for {len(homes)} clients")
         mixed = rows[torch.from_numpy(generator.permutation(len(rows)))]
         for home, piece in zip(homes, mixed.tensor_split(len(homes)), strict=True):
             parts[home].append(piece)
