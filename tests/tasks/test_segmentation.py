@@ -20,7 +20,8 @@ from fedstill.data.augment import PointAugmentation
 from fedstill.data.parts import PARTS, has_point_labels, make_head_parts, shape_kinds
 from fedstill.federation.plan import make_plan
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.segmentation import Segmentation, task_kind, task_of
+from fedstill.tasks.kinds import task_kind, task_of
+from fedstill.tasks.segmentation import Segmentation
 
 LITE = "pointnet2-segmentation-lite"
 CLASSES = ("a", "b", "c", "d")
@@ -167,13 +168,13 @@ def test_the_data_decides_the_task() -> None:
     assert has_point_labels(points)
     assert not has_point_labels(whole)
     assert not has_point_labels(whole.unlabelled())
-    assert task_kind(has_point_labels(points), LITE, "x") is Segmentation
-    assert task_kind(has_point_labels(whole), "pointnet2-lite", "x") is Classification
+    assert task_kind("cloud", has_point_labels(points), LITE, "x") is Segmentation
+    assert task_kind("cloud", has_point_labels(whole), "pointnet2-lite", "x") is Classification
     assert (task_of(LITE), task_of("pointnet2-lite"), task_of("cnn")) == (Segmentation, Classification, Classification)
     with pytest.raises(InputError, match=f"x has a label for every point, but model 'pointnet2-lite' .* {LITE}"):
-        task_kind(has_point_labels(points), "pointnet2-lite", "x")
+        task_kind("cloud", has_point_labels(points), "pointnet2-lite", "x")
     with pytest.raises(InputError, match=f"model '{LITE}' labels every point of a cloud, but x has one label"):
-        task_kind(has_point_labels(whole), LITE, "x")
+        task_kind("cloud", has_point_labels(whole), LITE, "x")
 
 
 def test_kinds_to_partition_by() -> None:

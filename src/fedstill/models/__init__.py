@@ -2,6 +2,7 @@
 
 from fedstill.models import (
     cnn,
+    detector,
     dgcnn,
     mlp,
     pointnet,
@@ -20,6 +21,7 @@ __all__ = [
     "ModelBuilder",
     "build_model",
     "cnn",
+    "detector",
     "dgcnn",
     "duplicate",
     "freeze",

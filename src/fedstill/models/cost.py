@@ -79,6 +79,9 @@ class _Counter(TorchDispatchMode):
         self.total = 0
         self.formulas: Mapping[Any, Callable[..., int]] = {
             **flop_registry,
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, *_, **__: (
+                4 * prod(query.shape) * key.shape[2]
+            ),
             torch.ops.fedstill.farthest_points: lambda points, samples, **_: _A_CHANNEL * prod(points.shape) * samples,
             torch.ops.fedstill.ball_query: lambda points, centres, *_, **__: _comparisons(centres, points),
         }

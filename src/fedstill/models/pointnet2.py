@@ -18,8 +18,9 @@ from fedstill.models.kernels.compact import Geometry, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet import cloud_shape, mlp_head, wants_points
 from fedstill.models.pointnet2_levels import SetAbstraction, way_of
-from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, Sizes, sized
+from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, Sizes
 from fedstill.models.registry import models
+from fedstill.models.sized import sized
 
 
 class PointNet2(nn.Module):

@@ -21,8 +21,9 @@ from fedstill.models.kernels import check_clouds, farthest_points, group
 from fedstill.models.neighbours import nearest
 from fedstill.models.pointnet import cloud_shape, wants_points
 from fedstill.models.pointnet2_levels import normalise
-from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, Sizes, sized
+from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, Sizes
 from fedstill.models.registry import models
+from fedstill.models.sized import sized
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import wraps
-from inspect import Parameter, Signature
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from fedstill.core.errors import InputError
 from fedstill.models.pointnet2_levels import Ball, SetAbstraction
-
-Made = TypeVar("Made")
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,26 +58,3 @@ LITE_TEACHER = replace(
     TEACHER, width=32, centres1=64, radius1=0.3, neighbours1=16, centres2=16, radius2=0.6, neighbours2=16
 )
 LITE_STUDENT = replace(LITE_TEACHER, width=16, neighbours1=8, neighbours2=8)
-
-
-def sized(sizes: Sizes) -> Callable[[Callable[[Shape, int, Sizes], Made]], Callable[..., Made]]:
-    """Make a builder of a function that takes sizes: these, of which callers may set any by keyword.
-
-    The builder's signature names every size with its default, as if each had been written out: `build_model` and
-    lists of models read it.
-    """
-    keywords = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=getattr(sizes, field.name), annotation=field.type)
-        for field in fields(Sizes)
-    ]
-    places = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("shape", "classes")]
-
-    def make(function: Callable[[Shape, int, Sizes], Made]) -> Callable[..., Made]:
-        @wraps(function)
-        def builder(shape: Shape, classes: int, **changes: float) -> Made:
-            return function(shape, classes, replace(sizes, **changes))  # type: ignore[arg-type]
-
-        builder.__signature__ = Signature([*places, *keywords])  # type: ignore[attr-defined]
-        return builder
-
-    return make

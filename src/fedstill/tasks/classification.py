@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -12,11 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
-from fedstill.core.kinds import load_state
+from fedstill.core.kinds import load_state, state_of
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.data.augment import Augmentation, NoAugmentation
 from fedstill.models import build_model, duplicate
+
+Weigh = Callable[[Tensor, Tensor], Tensor]
+"""`(probability of the true class, label) -> weight`, (n,) each: how much every labelled thing counts in a loss."""
 
 
 @cache
@@ -36,12 +39,17 @@ class Classification:
     device: str = "cpu"
     augmentation: Augmentation = field(default_factory=NoAugmentation)
     terms: tuple[str, ...] = ("cross-entropy",)
+    headlines: tuple[str, ...] = ("accuracy", "class_accuracy", "loss")
+    initial: Tensors = field(default_factory=dict, compare=False, repr=False)  # laid over a fresh model
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
         if state is None:
             # Initialisation draws from torch's global generator: scope it.
             with (streams or Streams(0)).ambient("initialise"):
-                return build_model(architecture, self.shape, len(self.classes)).to(self.device)
+                model = build_model(architecture, self.shape, len(self.classes))
+            if self.initial:
+                load_state(model, {**state_of(model), **self.initial})
+            return model.to(self.device)
         model = duplicate(_template(architecture, self.shape, len(self.classes)))
         load_state(model, state)
         return model.to(self.device)
@@ -59,6 +67,16 @@ class Classification:
         if "labels" in batch:
             terms["cross-entropy"] = F.nll_loss(log_probabilities, batch["labels"].to(self.device))
         return Output(log_probabilities, features, terms)
+
+    def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
+        """The loss terms with each sample's multiplied by what `weigh` says of it; still divided by their number.
+
+        What it is asked with has no gradient, and no more has what it says. Weights of 1 give `forward`'s terms to the
+        bit; without labels there are none.
+        """
+        if "labels" not in batch:
+            return {}
+        return {"cross-entropy": weighted_nll(output.logits, batch["labels"].to(self.device), weigh)}
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         """Confusion matrix (rows: truth), sums of loss and squared error, and non-finite outputs, over all models."""
@@ -86,11 +104,43 @@ class Classification:
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         return metrics_from(scores)
 
+    def scored(self, scores: Mapping[str, Tensor]) -> int:
+        return int(scores["confusion"].sum())
+
+    def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
+        confusion = scores["confusion"]
+        rows = confusion.sum(dim=1)
+        return mixed(confusion.diagonal().double() / rows.clamp(min=1), rows > 0, counts)
+
     def predict(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Class probabilities, one row per input."""
         model.eval()
         with torch.inference_mode():
             return self.forward(model, {"inputs": inputs}).logits.exp().cpu()
+
+
+def weighted_nll(log_probabilities: Tensor, labels: Tensor, weigh: Weigh) -> Tensor:
+    """The mean of weight times negative log-likelihood over rows.
+
+    >>> certain = torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log()
+    >>> double = weighted_nll(certain, torch.tensor([0, 1]), lambda probability, label: 2.0 * label)
+    >>> round(double.exp().item(), 4)  # 0 * ln 2 and 2 * ln(4/3), halved
+    1.3333
+    """
+    with torch.no_grad():
+        weights = weigh(log_probabilities.gather(1, labels.unsqueeze(1)).squeeze(1).exp(), labels)
+    # By way of torch's own loss, whose sum runs in its own order.
+    return F.nll_loss(log_probabilities * weights.unsqueeze(1), labels)
+
+
+def mixed(by_class: Tensor, known: Tensor, counts: Tensor) -> float:
+    """A measure of each class, weighted by `counts` of classes; NaN if none of them is known.
+
+    >>> mixed(torch.tensor([1.0, 0.5, 0.0]), torch.tensor([True, True, False]), torch.tensor([2, 6, 8]))
+    0.625
+    """
+    weights = counts.double() / counts.sum().clamp(min=1) * known
+    return float((by_class * weights).sum() / weights.sum()) if weights.sum() > 0 else float(torch.nan)
 
 
 def metrics_from(scores: Mapping[str, Tensor]) -> dict[str, float]:

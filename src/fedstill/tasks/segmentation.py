@@ -11,34 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
-from fedstill.core.errors import InputError
 from fedstill.core.task import Output
-from fedstill.models import models
-from fedstill.tasks.classification import Classification, metrics_from
+from fedstill.tasks.classification import Classification, Weigh, metrics_from, weighted_nll
 
 _EVALUATION_BATCH = 16  # clouds: a model holds features for every point and neighbour of them
-
-
-def task_kind(points: bool, model: str, name: str) -> type[Classification]:
-    """The task that fits some data, by name; a model that answers another question than the data asks is refused.
-
-    Both must be about points (`points`: every one has a label), or both about whole samples.
-    """
-    wanted: type[Classification] = Segmentation if points else Classification
-    fits = [each for each in models.names() if task_of(each) is wanted]
-    if model not in fits and points:
-        known = ", ".join(fits)
-        raise InputError(
-            f"{name} has a label for every point, but model {model!r} says one thing of a cloud: choose one of {known}"
-        )
-    if model not in fits:
-        raise InputError(f"model {model!r} labels every point of a cloud, but {name} has one label for each sample")
-    return wanted
-
-
-def task_of(model: str) -> type[Classification]:
-    """The task that a model's answers are for, where there is no data to ask: a finished run knows its model."""
-    return Segmentation if getattr(models[model], "labels_points", False) else Classification
 
 
 @dataclass(frozen=True)
@@ -64,6 +40,13 @@ class Segmentation(Classification):
             labels = point_labels(batch).to(self.device)
             terms["cross-entropy"] = F.nll_loss(log_probabilities.flatten(0, 1), labels.flatten())
         return Output(log_probabilities, features, terms)
+
+    def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
+        """As in classification, of points: `weigh` is asked for all points of the batch at once."""
+        if "labels" not in batch:
+            return {}
+        labels = point_labels(batch).to(self.device).flatten()
+        return {"cross-entropy": weighted_nll(output.logits.flatten(0, 1), labels, weigh)}
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         """Sums over points (confusion matrix with truth in rows, loss, outputs that are no numbers) and over shapes."""

@@ -1,0 +1,82 @@
+"""Layers of the transformer, normalised before each part, with attention written out so that prompts can join it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Attention with several heads; `prompts` are further keys and values, put in front after the projections.
+
+    "Prefix-Tuning: Optimizing Continuous Prompts for Generation", https://arxiv.org/abs/2101.00190: what a layer
+    attends to can be learnt without touching its weights.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, prompts: Tensor | None = None) -> Tensor:
+        """(batch, queries, width); `prompts` are (2, heads, length, width / heads), keys and values."""
+        asked, known, told = (
+            self._apart(self.query(queries)),
+            self._apart(self.key(keys)),
+            self._apart(self.value(values)),
+        )
+        if prompts is not None:
+            ahead, said = prompts.unsqueeze(1).expand(-1, len(keys), -1, -1, -1)
+            known, told = torch.cat([ahead, known], dim=2), torch.cat([said, told], dim=2)
+        mixed = F.scaled_dot_product_attention(asked, known, told)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _apart(self, rows: Tensor) -> Tensor:
+        return rows.view(*rows.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+class Feedforward(nn.Sequential):
+    """Two linear maps for each row."""
+
+    def __init__(self, width: int, hidden: int, dropout: float) -> None:
+        super().__init__(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, width))
+
+
+class EncoderLayer(nn.Module):
+    """Tokens attend to each other and to the layer's prompts."""
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.attention, self.feedforward = Attention(width, heads), Feedforward(width, hidden, dropout)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, prompts: Tensor | None) -> Tensor:
+        rows = self.norm1(tokens)
+        tokens = tokens + self.dropout(self.attention(rows, rows, rows, prompts))
+        out: Tensor = tokens + self.dropout(self.feedforward(self.norm2(tokens)))
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """Queries attend to each other, then to the tokens; what they ask and find by includes where they are."""
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.among, self.across = Attention(width, heads), Attention(width, heads)
+        self.feedforward = Feedforward(width, hidden, dropout)
+        self.norm1, self.norm2, self.norm3 = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, queries: Tensor, at: Tensor, placed: Tensor) -> Tensor:
+        """`at` is the embedding of the queries' places, `placed` are tokens with that of theirs.
+
+        Unlike in 3DETR places are also part of what is found: a box is where the tokens of its object are.
+        """
+        rows = self.norm1(queries)
+        queries = queries + self.dropout(self.among(rows + at, rows + at, rows))
+        queries = queries + self.dropout(self.across(self.norm2(queries) + at, placed, placed))
+        out: Tensor = queries + self.dropout(self.feedforward(self.norm3(queries)))
+        return out

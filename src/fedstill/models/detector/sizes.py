@@ -1,0 +1,82 @@
+"""The numbers that make one detector another: a model by name is a set of them, and any can be set otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedstill.core.errors import InputError
+from fedstill.models.pointnet2_levels import Ball
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Tokens from points, layers of encoder and decoder, queries."""
+
+    width: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    feedforward: int
+    tokens: int
+    radius: float  # metres
+    neighbours: int
+    floor: float  # points lower than this above the lowest ones are left out, metres; 0: none are
+    queries: int
+    candidates: int  # the most object-like tokens, of which the queries are chosen
+    prompts: int  # prefix keys and values of each encoder layer
+    angle_bins: int  # of headings; 1: all headings are 0, and nothing is said of them
+    dropout: float
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise InputError(f"a width of {self.width} cannot be shared out between {self.heads} heads")
+        if not self.queries <= self.candidates <= self.tokens:
+            raise InputError(
+                f"queries are chosen of candidates, and these of tokens: {self.queries} of {self.candidates} "
+                f"of {self.tokens} cannot be"
+            )
+        least = min(self.encoder_layers, self.decoder_layers, self.queries, self.prompts, self.angle_bins)
+        if least < 1:
+            raise InputError(
+                "a detector needs at least one layer of each kind, one query, one prompt and one angle bin"
+            )
+
+    @property
+    def ball(self) -> Ball:
+        return Ball(self.tokens, self.radius, self.neighbours)
+
+
+# As far as the paper says it, and as public detectors of this kind have the rest.
+PAPER = Sizes(
+    width=256,
+    heads=4,
+    encoder_layers=6,
+    decoder_layers=8,
+    feedforward=256,
+    tokens=2048,
+    radius=0.2,
+    neighbours=64,
+    floor=0.0,
+    queries=256,
+    candidates=1024,
+    prompts=10,
+    angle_bins=12,
+    dropout=0.1,
+)
+LITE = Sizes(
+    width=64,
+    heads=4,
+    encoder_layers=3,
+    decoder_layers=2,
+    feedforward=128,
+    tokens=128,
+    radius=0.4,
+    neighbours=32,
+    floor=0.1,
+    queries=24,
+    candidates=64,
+    prompts=10,
+    angle_bins=1,
+    dropout=0.0,
+)
+SMALL_LITE = replace(LITE, width=32, encoder_layers=2, decoder_layers=1, feedforward=64, neighbours=16)
