@@ -29,7 +29,8 @@ ALIKE = {"epochs": 1, "batch": 32, "optimiser": "sgd", "rate": 0.01, "momentum":
 def measure(size: Size, folder: Path) -> Findings:
     images, kind = write_images(folder, size.samples // 4)
     names = ["fedavg", *(name for name in methods if name != "fedavg" and not methods[name].pooled)]
-    players = {name: _Player(images, {"name": name}, folder / name) for name in names}
+    share = {"fed3d": {"share": "all"}}  # the only way it has on images
+    players = {name: _Player(images, {"name": name, **share.get(name, {})}, folder / name) for name in names}
     players["fedavg, recalibrated"] = _Player(images, {"name": "fedavg", "buffers": "recalibrate"}, folder / "again")
     for player in players.values():
         player()  # the first round has no previous models and cold caches

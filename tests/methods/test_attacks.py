@@ -47,7 +47,9 @@ PROXY = Proxy(shard().unlabelled(), "ab" * 32)
 def made(name: str) -> Method:
     kind = methods[name]
     training = Training(epochs=1, batch=10, momentum=0.0 if name == "scaffold" else 0.9)
-    own = {"selection": None} if "selection" in kind.Options.model_fields else {}
+    own: dict[str, Any] = {"selection": None} if "selection" in kind.Options.model_fields else {}
+    if name == "fed3d":
+        own["share"] = "all"  # it is a detector that it freezes a part of
     method = kind(kind.Options(**own), TASK, training)
     method.provide(PROXY)
     return method

@@ -31,7 +31,11 @@ from fedstill.models import build_model
 
 SHARE = 0.2  # of the digits: 288 of 1438
 BATCH = 64
-ONE_TEACHER = [name for name in objectives.names() if objectives[name].least_teachers == 1]
+ONE_TEACHER = [
+    name
+    for name in objectives.names()
+    if objectives[name].least_teachers == 1 and "classifier" in objectives[name].students
+]
 
 
 def weights(path: Path, model: str, shape: tuple[int, ...], classes: int, seed: int = 5) -> dict[str, Any]:

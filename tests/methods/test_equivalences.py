@@ -83,8 +83,9 @@ def furthest(ours: Tensors, theirs: Tensors) -> float:
     return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours)
 
 
-EXACT = {"fedprox": {"mu": 0.0}, "moon": {"mu": 0.0}, "ditto": {}}
-OTHERWISE = {"fedprox": {"mu": 0.1}, "moon": {"mu": 1.0}}
+UNWEIGHTED = {"share": "all", "local_weights": False, "global_weights": False}
+EXACT = {"fedprox": {"mu": 0.0}, "moon": {"mu": 0.0}, "ditto": {}, "fed3d": UNWEIGHTED}
+OTHERWISE = {"fedprox": {"mu": 0.1}, "moon": {"mu": 1.0}, "fed3d": {"share": "all"}}
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -11,6 +11,7 @@ from fedstill.methods.cures import Cure, cures
 from fedstill.methods.distill import Distillation
 from fedstill.methods.ditto import Ditto
 from fedstill.methods.ensemble import Ensemble
+from fedstill.methods.fed3d import Fed3D
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
 from fedstill.methods.fedavgm import FedAvgM
 from fedstill.methods.fedbn import FedBn
@@ -45,6 +46,7 @@ __all__ = [
     "Distillation",
     "Ditto",
     "Ensemble",
+    "Fed3D",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",

@@ -55,7 +55,7 @@ def train(
     apart from the first; `data` stands for the client's own; `stop` is asked after every epoch whether that was all.
     """
     streams = streams or client.streams
-    optimiser = training.make_optimiser(model.parameters())
+    optimiser = training.optimiser_of(model)
     if training.keep_optimiser:
         optimiser.load(part(client.state, moments))
     optimiser.rate = training.rate_in(turn.round, turn.rounds)

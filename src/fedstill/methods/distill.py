@@ -11,7 +11,6 @@ of the next. `rounds` are the epochs of each generation, and only the last one's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -30,8 +29,10 @@ from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.distillation import Objective
+from fedstill.distillation.acquaintance import Widths, check_objective, introduce, term_names
 from fedstill.distillation.labels import LabelMode, under_labels
-from fedstill.distillation.teaching import Lectures, Teacher, first_words, said_by
+from fedstill.distillation.teaching import Lectures, Teacher, said_by
+from fedstill.distillation.words import spoken, words
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, work_expected, work_report
 
 ADAPTERS = "adapters/"
@@ -82,6 +83,7 @@ class Distillation(Method):
         self.teachers, self.lectures = teachers, Lectures(teachers)
 
     def check(self) -> None:
+        check_objective(self.objective, self.task)
         name, least = self.objective.name, self.objective.least_teachers
         if self.teachers and not least:
             raise InputError(f"the objective {name} learns from nobody: leave its teachers out")
@@ -90,9 +92,10 @@ class Distillation(Method):
                 f"the objective {name} needs {least} teachers or more, and {len(self.teachers)} were named"
             )
         if len(self.teachers) > 1 and least == 1:
+            several = "classifier" in self.objective.students
+            instead = "choose the objective multi-teacher" if several else "leave all but one out"
             raise InputError(
-                f"the objective {name} learns from one teacher, and {len(self.teachers)} were named: choose the"
-                " objective multi-teacher"
+                f"the objective {name} learns from one teacher, and {len(self.teachers)} were named: {instead}"
             )
         own = self.task.architectures[0]
         if own in {teacher.architecture for teacher in self.teachers} and not self.settings.same_model:
@@ -143,36 +146,11 @@ class Distillation(Method):
 
     @cached_property
     def terms(self) -> tuple[str, ...]:
-        """The names of the objective's loss terms, from a batch that means nothing."""
-        widths = self._widths
-        words = torch.full((2, widths.classes), 0.5).log()
-        student, teacher = (Output(words, torch.eye(2, width)) for width in (widths.student, sum(widths.teachers)))
-        return tuple(self.objective.terms(student, teacher, torch.tensor([0, 1]), self.adapters(Streams(0))))
+        return term_names(self.task, self.objective, self.teachers, self._widths, self.adapters(Streams(0)))
 
     @cached_property
     def _widths(self) -> Widths:
-        """From two inputs that mean nothing; a teacher that cannot be understood is refused."""
-        architecture = self.task.architectures[0]
-        student = first_words(Teacher("student", architecture, self.task.build(architecture)), self.task)
-        if student.logits.ndim != 2:
-            raise InputError(
-                f"distillation is for models that say one thing of a sample, and {architecture} labels every point"
-            )
-        teachers = [first_words(teacher, self.task) for teacher in self.teachers]
-        for teacher, said in zip(self.teachers, teachers, strict=True):
-            if said.logits.shape != student.logits.shape:
-                raise InputError(
-                    f"the teacher {teacher.name} says {tuple(said.logits.shape[1:])} numbers of an input, and there are"
-                    f" {student.logits.shape[1]} classes: it must know the same classes in the same order"
-                )
-            if said.features.shape[:-1] != student.features.shape[:-1]:
-                raise InputError(
-                    f"the teacher {teacher.name} gives features of shape {tuple(said.features.shape[1:])}: they must be"
-                    " one vector for each input"
-                )
-        return Widths(
-            student.logits.shape[1], student.features.shape[1], tuple(said.features.shape[1] for said in teachers)
-        )
+        return introduce(self.task, self.teachers)
 
     def adapters(self, streams: Streams, generation: int = 0) -> nn.Module | None:
         student, teacher = self._widths.student, sum(self._widths.teachers)
@@ -186,15 +164,6 @@ class Distillation(Method):
         adapters = self.adapters(own, generation)
         beside = {} if adapters is None else under(ADAPTERS, state_of(adapters))
         return {**under(MODEL, state_of(self.task.build(architecture, streams=own))), **beside}
-
-
-@dataclass(frozen=True)
-class Widths:
-    """How many numbers student and teachers say of a sample."""
-
-    classes: int
-    student: int  # features
-    teachers: tuple[int, ...]  # features of each; 0: it gives none
 
 
 class Student:
@@ -212,6 +181,8 @@ class Student:
             load_state(self.adapters, request.part(ADAPTERS))
             learnt += self.adapters.to(learnt[0].device).parameters()
         self.optimiser = training.make_optimiser(learnt)
+        if (slow := getattr(self.model, "slow_parameters", None)) is not None:
+            self.optimiser.slow_down(list(slow()), training.encoder_rate)
         if training.keep_optimiser:
             self.optimiser.load(part(client.state, moments(self.generation)))
         self.optimiser.rate = training.rate_in(epoch, epochs)
@@ -231,7 +202,7 @@ class Student:
 
         def loss(output: Output, batch: Batch, said: Mapping[str, Tensor]) -> Terms:
             # Without a teacher (`labels-only`) it is its own, whom it does not listen to.
-            teacher = Output(said[f"{voice}logits"], said[f"{voice}features"]) if said else output
+            teacher = spoken(said, voice) if said else output
             labels = batch["labels"].to(output.logits.device) if self.labelled else None
             return self.method.objective.terms(output, teacher, labels, self.adapters)
 
@@ -289,7 +260,7 @@ def together(students: Sequence[Student]) -> list[Message]:
 
 
 def named(voice: str, output: Output) -> dict[str, Tensor]:
-    return {f"{voice}logits": output.logits, f"{voice}features": output.features}
+    return {f"{voice}{name}": tensor for name, tensor in words(output).items()}
 
 
 def _check_agreement(students: Sequence[Student]) -> None:

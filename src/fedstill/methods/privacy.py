@@ -44,6 +44,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import running
 from fedstill.core.message import Message, part, under
+from fedstill.core.noise import from_operating_system, named
 from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, Shape, Turn
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
@@ -54,7 +55,6 @@ from fedstill.methods.base import MODEL, methods
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedavgm import FedAvgM
 from fedstill.methods.privacy_accounting import check_library, epsilon
-from fedstill.methods.privacy_noise import from_operating_system, named
 from fedstill.methods.wrapped import Wrapped
 
 NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # of every published round: see `privacy_accounting.epsilon`

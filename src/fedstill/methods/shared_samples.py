@@ -23,6 +23,7 @@ from fedstill.distillation import Objective, objectives
 from fedstill.distillation.labels import under_labels
 from fedstill.methods.base import LOGITS
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.detection import Detection
 from fedstill.tasks.segmentation import Segmentation
 
 SELECTED, PROXY = "selected", "proxy"
@@ -62,9 +63,10 @@ class LogitMethod(Method):
     proxy: Proxy
 
     def check(self) -> None:
-        if isinstance(self.task, Segmentation):
+        if isinstance(self.task, Segmentation | Detection):
+            what = "label points" if isinstance(self.task, Segmentation) else "find boxes"
             raise InputError(
-                "what is said of shared samples is said of whole ones, and these models label points: choose data with"
+                f"what is said of shared samples is said of whole ones, and these models {what}: choose data with"
                 " one label for each sample"
             )
 

@@ -25,6 +25,7 @@ class WrappedExchange(Exchange):
     def __init__(self, inner: Exchange) -> None:
         self.inner, self.name, self.egress = inner, inner.name, inner.egress
         self.least, self.update, self.bulky = inner.least, inner.update, inner.bulky
+        self.once = inner.once
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
         return self.inner.prepare(state, turn)
