@@ -69,6 +69,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "participation": {"name": "clustered", "number": 3, "history": True},
         "dropout": {"name": "bursty", "rate": 0.3, "length": 2, "when": "during", "replace": True},
     },
+    "fed3d": {"method": {"name": "fed3d", "share": "all"}},
+    "fed3d, a frozen encoder": {
+        "method": "fed3d",
+        "data": "rooms[:2%]",
+        "points": 256,
+        "model": "small-detr3d-lite",
+        "training": {"epochs": 1, "batch": 4, "keep_optimiser": True},
+        "evaluate_every": ROUNDS,
+    },
     "fedprox, mimicked, of the highest losses": {
         "method": "fedprox",
         "participation": {"name": "power-of-choice", "number": 3, "losses": "ask"},

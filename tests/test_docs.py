@@ -55,6 +55,10 @@ def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path) -
     assert (tmp_path / "runs").is_dir()
 
 
+def test_commands_of_the_data_page_work_in_an_empty_folder(tmp_path: Path) -> None:
+    follow("docs/data.md", tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ, reason="Flower is missing")
 def test_commands_of_the_deployment_page_work_in_an_empty_folder(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_numpys_randomness_comes_from_streams_alone() -> None:
 def test_pythons_own_randomness_is_not_used() -> None:
     pattern = r"random(\..*)?|secrets(\..*)?|uuid\.uuid4|os\.urandom"
     # Privacy's noise on a real site must not be repeatable by anybody, nor the salt of what is sent there.
-    assert offences(pattern, but={"methods/privacy_noise.py", "engines/flower/records.py"}) == []
+    assert offences(pattern, but={"core/noise.py", "engines/flower/records.py"}) == []
 
 
 def test_torchs_global_generator_is_handled_in_the_core_only() -> None:

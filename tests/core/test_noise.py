@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
+from fedstill.core.noise import from_operating_system, named
 from fedstill.core.streams import Streams
-from fedstill.methods.privacy_noise import from_operating_system, named
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (0,), (101, 99)])

@@ -178,3 +178,40 @@ def test_no_moments_leave_an_optimiser_fresh_and_keep_its_rate() -> None:
     optimiser.load({})
     assert optimiser.moments() == {}
     assert optimiser.rate == 0.3
+
+
+class Slow(torch.nn.Module):
+    """Two weights, of which one is called slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Parameter(torch.ones(2))
+        self.head = torch.nn.Parameter(torch.ones(2))
+
+    def slow_parameters(self) -> list[torch.nn.Parameter]:
+        return [self.encoder]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_an_encoder_learns_at_its_own_rate_as_if_it_were_alone(kind: str) -> None:
+    """Twice the rate of a model in which both are slow, once that of one in which neither is; over several steps."""
+    ways = {}
+    for name, factor, rate in (("both", 0.5, 0.1), ("fast", 1.0, 0.1), ("slow", 1.0, 0.05)):
+        model = Slow()
+        optimiser = Training(optimiser=kind, rate=rate, weight_decay=0.01, encoder_rate=factor).optimiser_of(model)
+        for step in range(3):
+            for number, weight in enumerate(model.parameters()):
+                weight.grad = torch.tensor([1.0, -0.5]) * (step + 1 + number)
+            optimiser.step()
+        ways[name] = model
+    assert torch.equal(ways["both"].encoder, ways["slow"].encoder)
+    assert torch.equal(ways["both"].head, ways["fast"].head)
+    assert not torch.equal(ways["both"].encoder, ways["fast"].encoder)
+
+
+def test_the_rate_rises_before_it_follows_the_schedule() -> None:
+    """Two rounds of warm-up: a third, two thirds, then all of a cosine over ten rounds."""
+    training = Training(schedule="cosine", warmup=2)
+    plain = Training(schedule="cosine")
+    shares = [training.factor(turn, 10) / plain.factor(turn, 10) for turn in range(4)]
+    assert shares == pytest.approx([1 / 3, 2 / 3, 1, 1])

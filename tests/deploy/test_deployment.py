@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "fedavg, a round is selected": {"method": "fedavg", "validation": 0.2},
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
+    "fed3d": {"method": {"name": "fed3d", "share": "all"}},
     "fedavg, some drop out": {"method": "fedavg", "participation": {"name": "random", "number": 2}, "dropout": 0.3},
     "scaffold, some drop out": {"method": "scaffold", "participation": {"name": "random", "number": 2}, "dropout": 0.3},
 }

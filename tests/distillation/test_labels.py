@@ -28,7 +28,7 @@ from fedstill.distillation import (
 from fedstill.distillation.decoupled import DecoupledSettings
 from fedstill.tasks.classification import Classification
 
-ASSESSABLE = [name for name in objectives.names() if name not in ("crd", "labels-only")]
+ASSESSABLE = [name for name in objectives.names() if name not in ("crd", "labels-only", "detector")]
 LABELS = torch.tensor([0, 3, 1, 1, 2])
 
 

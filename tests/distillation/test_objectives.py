@@ -29,7 +29,7 @@ def total(terms: dict[str, Tensor]) -> Tensor:
 
 
 def test_there_are_these() -> None:
-    assert objectives.names() == sorted([*NAMES, "labels-only"])
+    assert objectives.names() == sorted([*NAMES, "labels-only", "detector"])  # the last has its own tests
 
 
 def test_labels_only_is_cross_entropy_and_hears_nobody(make_output: Any) -> None:

@@ -19,6 +19,7 @@ from fedstill.models.classifier import Classifier
 from fedstill.models.portable.onnx_file import OnnxModel
 from fedstill.models.portable.program import read_pt2
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.kinds import task_of
 
 # Larger or deeper forms of models that are tested each time: exporting all of them takes minutes.
 LARGE = {
@@ -32,7 +33,7 @@ LARGE = {
     "pointnet2-lite",
     "small-pointnet2",
 }
-CLASSIFIERS = [name for name in models.names() if not hasattr(models[name], "labels_points")]
+CLASSIFIERS = [name for name in models.names() if task_of(name) is Classification]
 EVERY = [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in CLASSIFIERS]
 
 MakeTask = Callable[[str], Classification]

@@ -16,6 +16,7 @@ from fedstill.models.pointnet import PointNet
 from fedstill.models.portable.geometry import between, farthest, nearest, take, within
 from fedstill.models.portable.written_out import PortablePointNet, PortablePointNet2, folded, portable
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.kinds import task_of
 
 CLOUDS = {
     "random": lambda: torch.randn(3, 50, 3),
@@ -23,9 +24,7 @@ CLOUDS = {
     "lattice": lambda: torch.cartesian_prod(*[torch.arange(4.0)] * 3).unsqueeze(0) / 3,
     "one place": lambda: torch.ones(2, 12, 3),
 }
-POINT_MODELS = [
-    name for name in models.names() if hasattr(models[name], "points") and not hasattr(models[name], "labels_points")
-]
+POINT_MODELS = [name for name in models.names() if hasattr(models[name], "points") and task_of(name) is Classification]
 
 
 @pytest.fixture(params=list(CLOUDS))

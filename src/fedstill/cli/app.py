@@ -14,7 +14,6 @@ from fedstill.cli.data_app import data_app
 from fedstill.cli.deploy_app import deploy_app
 from fedstill.cli.fleet_app import fleet_app
 from fedstill.cli.options import (
-    Architecture,
     Clients,
     Cut,
     Data,
@@ -33,6 +32,7 @@ from fedstill.cli.options import (
     Variant,
 )
 from fedstill.cli.patches_app import patches_app
+from fedstill.cli.using import detect, export, latency, predict
 from fedstill.core.errors import FedstillError
 
 app = typer.Typer(
@@ -189,6 +189,31 @@ def distill(
         experiments.run(chosen, out, "in-process", 1, data_root, device, quiet, json)
 
 
+@app.command()
+def pretrain(
+    data: Annotated[str, typer.Argument(help="Scenes to learn from, e.g. rooms-unlabelled.", metavar="DATA")],
+    model: Annotated[str | None, typer.Option(help="Whose encoder: a detector, by name; else detr3d-lite.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Only the first so many scenes.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="The weights (.safetensors); a .json beside them says how.")] = Path(
+        "encoder.safetensors"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that was made otherwise.")] = False,
+    data_root: Root = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    json: Json = False,
+) -> None:
+    """Pre-train a detector's encoder on scenes without labels, to start runs from, or go on with it."""
+    from fedstill.cli import pretraining
+
+    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed}
+    pretraining.run(given, set_ or [], out, overwrite, data_root, device, plugin or [], quiet, json)
+
+
 @app.command(name="list")
 def list_(
     what: Annotated[
@@ -232,59 +257,8 @@ def egress(
     experiments.egress(experiments.assemble(experiment, flags, preset, variant, plugin or []), data_root, json)
 
 
-@app.command()
-def predict(
-    run: RunFolder,
-    files: Annotated[list[Path], typer.Argument(help="Pictures, or .npy arrays.", metavar="FILE...")],
-    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
-    client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
-    architecture: Architecture = None,
-    device: Device = "cpu",
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
-    """Classify files with a run's model."""
-    from fedstill.cli import runs
-
-    runs.predict(run, files, which, client, architecture, device, plugin or [], json)
-
-
-@app.command()
-def export(
-    run: RunFolder,
-    file: Annotated[Path, typer.Argument(help="What to write: .onnx, or .pt2 for torch.export.", metavar="FILE")],
-    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
-    client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
-    architecture: Architecture = None,
-    int8: Annotated[bool, typer.Option("--int8", help="8-bit weights (.onnx), with their accuracy measured.")] = False,
-    data_root: Root = None,
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
-    """Write a run's model as a file for other runtimes, checked against PyTorch."""
-    from fedstill.cli import exporting
-
-    exporting.export(run, file, which, client, architecture, int8, data_root, plugin or [], json)
-
-
-@app.command()
-def latency(
-    runs: Annotated[list[Path], typer.Argument(help="Runs' folders; of two, teacher first.", metavar="RUN...")],
-    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
-    architecture: Annotated[
-        list[str] | None,
-        typer.Option(help="Where clients have different models, which; one for all runs, or one each; repeatable."),
-    ] = None,
-    passes: Annotated[int, typer.Option(help="Timed passes for each figure.")] = 100,
-    seconds: Annotated[float, typer.Option(help="End a setting early after so long, with 5 passes or more.")] = 20.0,
-    data_root: Root = None,
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
-    """Parameters, bytes and milliseconds of models, in PyTorch and in onnxruntime."""
-    from fedstill.cli import exporting
-
-    exporting.latency(runs, which, architecture or [], passes, seconds, data_root, plugin or [], json)
+for command in (predict, detect, export, latency):
+    app.command()(command)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from fedstill.federation.launch import launch, use_plugins
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
+from fedstill.tasks.measures import DETECTED, detects
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,8 @@ def show_result(run: Run) -> None:
         f" {result['partition']}, seed {result['seed']}, {result['rounds']} rounds",
         highlight=False,
     )
-    rows = [
-        (which, str(result["round_of"][which] + 1), share(accuracy), share(result["class_accuracy"][which]))
-        for which, accuracy in result["accuracy"].items()
-    ]
-    table("", ("model", "round", "accuracy", "class accuracy"), rows, right=(1, 2, 3))
+    heads, rows = scores_of(run)
+    table("", ("model", "round", *heads), rows, right=range(1, len(heads) + 2))
     for teacher in result["teachers"]:
         model = ", ".join(filter(None, (teacher["model"], teacher["which"])))
         console.print(
@@ -147,6 +145,19 @@ def show_result(run: Run) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def scores_of(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """How good a run's models are: what was measured, and a line for each of them."""
+    result = run.result
+    detected = detects(run.experiment.architectures[0])
+    metrics = {record["round"]: record.get("metrics") or {} for record in run.journal} if detected else {}
+    rows = []
+    for which, accuracy in result["accuracy"].items():
+        held = metrics.get(result["round_of"][which], {})
+        figures = [held.get(name) for name in DETECTED] if detected else [accuracy, result["class_accuracy"][which]]
+        rows.append((which, str(result["round_of"][which] + 1), *map(share, figures)))
+    return tuple(DETECTED.values()) if detected else ("accuracy", "class accuracy"), rows
 
 
 def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:

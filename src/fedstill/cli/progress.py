@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from fedstill.cli.screen import errors
 from fedstill.config import Experiment
 from fedstill.core.numbers import share, size
+from fedstill.tasks.measures import ACCURACY, measure_of
 
 
 class Display:
@@ -19,9 +20,11 @@ class Display:
         self.quiet = quiet or not errors.is_terminal
         self.up = self.down = 0
         self.accuracy: float | None = None
+        self.measure = ACCURACY  # what that is called
         self.bar: Progress | None = None
 
     def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+        self.measure = measure_of(experiment.architectures[0])
         for record in journal:
             self._count(record)
         if self.quiet:
@@ -65,4 +68,4 @@ class Display:
         self.accuracy = record.get("metrics", {}).get("accuracy", self.accuracy)
 
     def _told(self) -> str:
-        return f"accuracy {share(self.accuracy)}  ↑{size(self.up)} ↓{size(self.down)}"
+        return f"{self.measure} {share(self.accuracy)}  ↑{size(self.up)} ↓{size(self.down)}"

@@ -12,7 +12,9 @@ from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.federation.result import Run
 from fedstill.report import Extras, write_audit_report, write_query_report, write_report
+from fedstill.report.static import figures_beside
 from fedstill.report.study.gather import gathered
+from fedstill.report.titles import titles
 from fedstill.studies.query_table import has_queries
 from fedstill.studies.results import load_results
 
@@ -24,8 +26,8 @@ def report(sources: Sequence[Path], page: Path | None, data: str | None, data_ro
     if study is not None:
         written = write_study(study, page or study.with_suffix(".html"), data_root, data)
     else:
-        runs = _runs(sources)
-        written = write_report(runs, page or Path("report.html"))
+        page = page or Path("report.html")
+        written = write_report(_runs(sources), page, data_root=data_root, figures=figures_beside(page))
     console.print(f"open {written.resolve()} in a browser", highlight=False, soft_wrap=True)
 
 
@@ -66,11 +68,12 @@ def _study(sources: Sequence[Path]) -> Path | None:
 
 
 def _runs(sources: Sequence[Path]) -> dict[str, Run]:
-    """The runs named, and those in the folders named, by the names of their folders."""
-    runs = {folder.name: run for folder in _folders(sources) if (run := Run(folder)).finished}
+    """The runs named, and those in the folders named, by what they differ in."""
+    runs = [run for folder in _folders(sources) if (run := Run(folder)).finished]
     if not runs:
         raise InputError(f"there is no finished run in {', '.join(map(str, sources))}, and no study's results")
-    return runs
+    names = titles([run.experiment for run in runs], [run.path.name for run in runs])
+    return dict(zip(names, runs, strict=True))
 
 
 def _folders(sources: Sequence[Path]) -> list[Path]:

@@ -17,6 +17,8 @@ from fedstill.data.single import read_input
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
+from fedstill.tasks.detection import Detection
+from fedstill.tasks.measures import detects, measure_of
 
 _ROWS = 20
 
@@ -27,11 +29,12 @@ def show(path: Path, as_json: bool) -> None:
     if as_json:
         print_json(run.to_dict() | {"journal": journal} if run.finished else {"run": str(path), "journal": journal})
         return
+    together = detects(run.experiment.architectures[0])  # its terms are too many for one line
     rows = [
         (
             str(record["round"] + 1),
             share(record.get("metrics", {}).get("accuracy")),
-            " ".join(f"{value:.4f}" for value in record["loss"].values()) or "-",
+            " ".join(f"{value:.4f}" for value in _losses(record, together)) or "-",
             f"{len(record['accepted'])}/{len(record['asked'])}",
             f"↑{size(record['bytes']['up'])} ↓{size(record['bytes']['down'])}",
             _trouble(record),
@@ -39,11 +42,12 @@ def show(path: Path, as_json: bool) -> None:
         for record in _thinned(journal)
     ]
     terms = list(dict.fromkeys(name for record in journal for name in record["loss"]))
-    loss = "training loss" if len(terms) < 2 else ", ".join(terms)
-    table("", ("round", "accuracy", loss, "replies", "traffic", "trouble"), rows, right=(0, 1, 2, 3))
+    loss = "training loss" if len(terms) < 2 or together else ", ".join(terms)
+    measure = measure_of(run.experiment.architectures[0])
+    table("", ("round", measure, loss, "replies", "traffic", "trouble"), rows, right=(0, 1, 2, 3))
     curve = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
     if curve:
-        console.print(f"\naccuracy {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n", highlight=False)
+        console.print(f"\n{measure} {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n", highlight=False)
     if run.finished:
         show_result(run)
     else:
@@ -65,6 +69,8 @@ def predict(
     check_device(device)
     run = Run(path)
     task = run.task
+    if isinstance(task, Detection):
+        raise InputError(f"the model of {path} finds boxes in scenes: say fedstill detect {path} FILE")
     inputs = [read_input(file, task.shape) for file in files]
     model = run.model(which, client, architecture).to(device)
     probabilities = torch.cat([task.predict(model, one.unsqueeze(0).to(device)) for one in inputs])
@@ -123,6 +129,12 @@ def paired(runs: Sequence[Path], architectures: Sequence[str], option: str) -> l
     if len(names) != len(runs):
         raise InputError(f"{option} is given {len(names)} times for {len(runs)} runs: give it once, or once for each")
     return list(zip(runs, names, strict=True))
+
+
+def _losses(record: dict[str, Any], together: bool) -> list[float]:
+    """A round's terms, or their sum."""
+    terms = list(record["loss"].values())
+    return [sum(terms)] if together and terms else terms
 
 
 def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from fedstill.studies.results import Labels
 from fedstill.studies.table import check_metric
 from fedstill.studies.tally import Tally
 from fedstill.studies.worker import Outcome
+from fedstill.tasks.measures import measure_of
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,8 @@ class StudyDisplay:
         if self.quiet:
             return
         done = outcome.state == "done"
-        how = f"accuracy {share(tally.accuracy.get(job))}" if done else f"{outcome.state}: {outcome.error}"
+        measure = measure_of(job.experiment.architectures[0])
+        how = f"{measure} {share(tally.accuracy.get(job))}" if done else f"{outcome.state}: {outcome.error}"
         if self.bar is not None:
             self.heard(tally)
             if outcome.state == "failed":

@@ -117,6 +117,17 @@ class TeacherSource(Settings):
         return self.model_dump(mode="json", exclude={"run", "file"} if self.sha256 else set())
 
 
+class Initial(Settings):
+    """Weights to start from: all of a model's, or some, e.g. a pre-trained encoder's."""
+
+    file: str = Field(description="weights, as safetensors")
+    sha256: str | None = Field(None, description="of the weights; found out when they are loaded")
+
+    def facts(self) -> dict[str, Any]:
+        """What counts for a run's identity: the weights, not where they lie."""
+        return self.model_dump(mode="json", exclude={"file"} if self.sha256 else set())
+
+
 class Experiment(Settings):
     """One run, completely described: equal experiments on equal data give equal bits."""
 
@@ -127,6 +138,7 @@ class Experiment(Settings):
         default_factory=dict,
         description="clients of different shapes: how many have each model, in the order of their ids",
     )
+    initial: Initial | None = Field(None, description="weights to start from; left out, all are drawn at random")
     points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
     augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
     partition: Choice = Field(default_factory=lambda: choose("partition", "iid"))
@@ -205,16 +217,18 @@ class Experiment(Settings):
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
         unused = {"evaluation"} if self.evaluation == "central" else set()
-        unused |= {name for name in ("models", "queries", "fleet", "clusters") if not getattr(self, name)}
+        unused |= {name for name in ("models", "initial", "queries", "fleet", "clusters") if not getattr(self, name)}
         unused |= {name for name in ("dropout", "cure") if getattr(self, name) == choose(name, DEFAULT_PARTS[name])}
         # What came later counts only where it is used, so that runs from before are found.
         said = self.model_dump(mode="json", exclude=unused)
-        for section in PARTS:
-            if section in said and (choice := getattr(self, section)) is not None:
-                for name in choice.settings.later:
-                    if getattr(choice.settings, name) == type(choice.settings).model_fields[name].default:
-                        del said[section][name]
+        chosen = {section: choice.settings for section in PARTS if (choice := getattr(self, section)) is not None}
+        for section, settings in {**chosen, "training": self.training}.items():
+            for name in settings.later:
+                if section in said and getattr(settings, name) == type(settings).model_fields[name].default:
+                    del said[section][name]
         said.get("dropout", {}).pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
+        if self.initial is not None:
+            said["initial"] = self.initial.facts()
         if "dropout" in unused:
             said["participation"] |= {"dropout": 0.0, "dropout_when": "after"}  # as it was said before
         facts = {

@@ -61,7 +61,8 @@ class ArrayDataset:
         return self.columns.get("labels")
 
     def unlabelled(self) -> ArrayDataset:
-        return ArrayDataset(**{name: column for name, column in self.columns.items() if name != "labels"})
+        told = ("labels", "boxes")  # where things are is an answer too
+        return ArrayDataset(**{name: column for name, column in self.columns.items() if name not in told})
 
 
 class Subset:
@@ -100,14 +101,18 @@ class Relabelled:
 
     def batch(self, rows: Tensor) -> Batch:
         batch = self.data.batch(rows)
-        return {**batch, "labels": self.table[batch["labels"]]} if "labels" in batch else batch
+        return {**batch, "labels": self._changed(batch["labels"])} if "labels" in batch else batch
 
     def labels(self) -> Tensor | None:
         labels = self.data.labels()
-        return None if labels is None else self.table[labels]
+        return None if labels is None else self._changed(labels)
 
     def unlabelled(self) -> Dataset:
         return self.data.unlabelled()
+
+    def _changed(self, labels: Tensor) -> Tensor:
+        """What is no label, as in rows of boxes that only fill up, stays none."""
+        return torch.where(labels < 0, labels, self.table[labels.clamp(min=0)])
 
 
 class Told:
@@ -146,7 +151,9 @@ def every_row(data: Dataset, size: int = AT_ONCE) -> list[Tensor]:
 
 
 def class_counts(data: Dataset, classes: int) -> Tensor:
-    """How many samples there are of each class, or points where each has a label; none where there are no labels.
+    """How many samples there are of each class, or points where each has a label, or boxes; none without labels.
+
+    A label of -1 counts nowhere: it stands where a row of boxes only fills up.
 
     >>> class_counts(ArrayDataset(inputs=torch.zeros(3, 1), labels=torch.tensor([0, 2, 2])), 4)
     tensor([1, 0, 2, 0])
@@ -154,4 +161,4 @@ def class_counts(data: Dataset, classes: int) -> Tensor:
     labels = data.labels()
     if labels is None:
         return torch.zeros(classes, dtype=torch.int64)
-    return torch.bincount(labels.flatten(), minlength=classes)
+    return torch.bincount(labels[labels >= 0], minlength=classes)

@@ -1,4 +1,4 @@
-"""Where the noise of privacy comes from.
+"""Where noise that hides something comes from: that of privacy, and what blurs statistics.
 
 A simulation takes it from a named stream, like every other draw, so that a run can be repeated to the bit. That noise
 protects nobody: whoever knows the experiment's seed can compute it again and subtract it. A real site takes it from its
@@ -24,9 +24,9 @@ from fedstill.core.streams import Streams
 Normal = Callable[[Shape], Tensor]  # independent standard normal numbers of some shape, in double precision
 
 
-def named(streams: Streams) -> Normal:
+def named(streams: Streams, purpose: str = "privacy") -> Normal:
     """From a stream: the same numbers for everybody who knows its name and the seed."""
-    generator = streams.draw("privacy")
+    generator = streams.draw(purpose)
     return lambda shape: torch.as_tensor(generator.standard_normal(shape), dtype=torch.float64)
 
 

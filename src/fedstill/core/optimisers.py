@@ -8,7 +8,7 @@ more than the arithmetic on small models.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ class Optimiser(ABC):
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float, weight_decay: float) -> None:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.rate, self.weight_decay = rate, weight_decay
+        self.factors = [1.0] * len(self.parameters)  # of the rate, by the parameter's position
         self.held: dict[int, dict[str, Tensor]] = {}  # moments by the parameter's position
 
     def zero_grad(self) -> None:
@@ -38,11 +39,16 @@ class Optimiser(ABC):
         new = [index for index in moving if index not in self.held]
         with torch.no_grad():
             for group, first in ((old, False), (new, True)):
-                if group:
-                    self.update(group, first)
+                for factor in dict.fromkeys(self.factors[index] for index in group):
+                    self.update([i for i in group if self.factors[i] == factor], first, self.rate * factor)
+
+    def slow_down(self, some: Collection[nn.Parameter], factor: float) -> None:
+        """Let these parameters learn at `factor` times the rate of the others."""
+        slow = {id(parameter) for parameter in some}
+        self.factors = [factor if id(parameter) in slow else 1.0 for parameter in self.parameters]
 
     @abstractmethod
-    def update(self, group: list[int], first: bool) -> None:
+    def update(self, group: list[int], first: bool, rate: float) -> None:
         """Move the parameters at these positions; `first`: they have no moments yet."""
 
     def moments(self) -> dict[str, Tensor]:
@@ -78,7 +84,7 @@ class Sgd(Optimiser):
         super().__init__(parameters, rate, weight_decay)
         self.momentum = momentum
 
-    def update(self, group: list[int], first: bool) -> None:
+    def update(self, group: list[int], first: bool, rate: float) -> None:
         weights, gradients = self._lists(group)
         if self.momentum and first:
             for index, weight in zip(group, weights, strict=True):
@@ -89,7 +95,7 @@ class Sgd(Optimiser):
             self._moments(group, "momentum") if self.momentum else [],
             weight_decay=self.weight_decay,
             momentum=self.momentum,
-            lr=self.rate,
+            lr=rate,
             dampening=0.0,
             nesterov=False,
             maximize=False,
@@ -106,7 +112,7 @@ class Adam(Optimiser):
         super().__init__(parameters, rate, weight_decay)
         self.kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
 
-    def update(self, group: list[int], first: bool) -> None:
+    def update(self, group: list[int], first: bool, rate: float) -> None:
         weights, gradients = self._lists(group)
         if first:
             for index, weight in zip(group, weights, strict=True):
@@ -124,7 +130,7 @@ class Adam(Optimiser):
             self._moments(group, "second"),
             [],
             steps,
-            lr=self.rate,
+            lr=rate,
             beta1=_BETAS[0],
             beta2=_BETAS[1],
             weight_decay=self.weight_decay,

@@ -142,6 +142,7 @@ class Exchange(ABC):
     egress: Sequence[Egress] = ()
     least: int | None = None  # replies it cannot do without; None: as many as the experiment says
     update: str = "model/"  # what `norm_limit` measures of a reply: the tensors below this name, against the request's
+    once: str | None = None  # what a request holds below this name goes to a client at first contact, and is kept there
     bulky: bool = False  # True: replies wait for `merge` on disk, not in memory
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:

@@ -43,6 +43,11 @@ class Task(Protocol):
         ...
 
     @property
+    def headlines(self) -> tuple[str, ...]:
+        """The metrics that are said of clients' own models, as means over clients; `accuracy` is among them."""
+        ...
+
+    @property
     def augments(self) -> bool:
         """Whether training sees a sample differently each time."""
         ...
@@ -65,4 +70,12 @@ class Task(Protocol):
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         """Metrics from summed scores; `accuracy` (higher is better) is always among them."""
+        ...
+
+    def scored(self, scores: Mapping[str, Tensor]) -> int:
+        """How many samples those scores are of."""
+        ...
+
+    def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
+        """The accuracy there would be on data with so many of each class."""
         ...

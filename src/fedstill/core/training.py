@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -27,6 +27,19 @@ class Training(Settings):
     step_every: int = Field(20, ge=1, description="rounds between the steps of `step`")
     step_factor: float = Field(0.7, gt=0, le=1)
     keep_optimiser: bool = Field(False, description="keep the optimiser's moments between rounds")
+    warmup: int = Field(0, ge=0, description="rounds in which the rate rises to what the schedule says")
+    encoder_rate: float = Field(
+        1.0, gt=0, description="factor of the rate for a model's encoder, where it has one to be treated apart"
+    )
+    later: ClassVar[frozenset[str]] = frozenset({"warmup", "encoder_rate"})
+
+    def optimiser_of(self, model: nn.Module) -> Optimiser:
+        """For all of a model; those of its parameters that it calls slow learn at the encoder's rate."""
+        optimiser = self.make_optimiser(model.parameters())
+        slow: Callable[[], Iterable[nn.Parameter]] | None = getattr(model, "slow_parameters", None)
+        if self.encoder_rate != 1.0 and slow is not None:
+            optimiser.slow_down(list(slow()), self.encoder_rate)
+        return optimiser
 
     def make_optimiser(self, parameters: Iterable[nn.Parameter]) -> Optimiser:
         if self.optimiser == "sgd":
@@ -42,7 +55,12 @@ class Training(Settings):
 
         >>> Training(schedule="step", step_every=20).factor(40, 200)
         0.48999999999999994
+        >>> [Training(warmup=3).factor(turn, 10) for turn in range(4)]
+        [0.25, 0.5, 0.75, 1.0]
         """
+        return min(1.0, (turn + 1) / (self.warmup + 1)) * self._scheduled(turn, turns)
+
+    def _scheduled(self, turn: int, turns: int) -> float:
         if self.schedule == "step":
             return self.step_factor ** (turn // self.step_every)
         if self.schedule == "cosine":

@@ -14,6 +14,7 @@ from fedstill.config import Experiment, make_experiment
 from fedstill.core.client import answer
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
+from fedstill.core.noise import from_operating_system
 from fedstill.core.protocols import Exchange, Kept, Lost, Profile, Reply, Turn
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import Bundle
@@ -25,7 +26,6 @@ from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.plan import Plan
 from fedstill.federation.run import one_thread
-from fedstill.methods.privacy_noise import from_operating_system
 from fedstill.participation.surveys import Measurement
 
 # What is told of the data before the first round: part of what leaves, so part of the manifest.
@@ -102,9 +102,10 @@ class Part:
             raise InputError(f"there is no client {self.agreement.client} among {experiment.clients}")
         own = SiteFacts.of(bundle)
         fits = question.shape == own.shape
-        if own.kind == "cloud":
+        if own.kind != "image":
             fits = question.shape[1:] == own.shape[1:] and LEAST_POINTS <= question.shape[0] <= own.shape[0]
-        if question.classes != own.classes or question.point_labels != own.point_labels or not fits:
+        asked, here = ((one.classes, one.kind, one.point_labels) for one in (question, own))
+        if asked != here or not fits:
             raise InputError("the experiment is about other classes or samples than this site's data")
 
     def _planned(self, experiment: Experiment) -> Plan:

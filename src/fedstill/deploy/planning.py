@@ -17,18 +17,19 @@ from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle, Kind
 from fedstill.deploy.roster import SiteFacts
 from fedstill.federation.clients import parted
+from fedstill.federation.defaults import settled
+from fedstill.federation.initial import with_initial
 from fedstill.federation.on_site import OnSiteEvaluator
+from fedstill.federation.participants import make_participants
 from fedstill.federation.plan import (
     Plan,
     check_needs,
     check_on_site,
     make_method,
-    make_participants,
-    settled,
     task_of_kind,
 )
 from fedstill.federation.proxy import shared_proxy
-from fedstill.tasks.segmentation import task_kind
+from fedstill.tasks.kinds import task_kind
 
 
 @dataclass(frozen=True)
@@ -36,25 +37,22 @@ class Question:
     """What all sites' data is about: enough to make a task without any of it."""
 
     classes: tuple[str, ...]
+    kind: Kind
     shape: tuple[int, ...]
     point_labels: bool
     labelled: bool
 
-    @property
-    def kind(self) -> Kind:
-        return "cloud" if len(self.shape) == 2 else "image"
-
     @classmethod
     def of(cls, roster: Sequence[SiteFacts]) -> Question:
         first = roster[0]
-        shape = (min(facts.shape[0] for facts in roster), *first.shape[1:]) if first.kind == "cloud" else first.shape
-        return cls(first.classes, shape, first.point_labels, all(facts.labelled for facts in roster))
+        shape = first.shape if first.kind == "image" else (min(one.shape[0] for one in roster), *first.shape[1:])
+        return cls(first.classes, first.kind, shape, first.point_labels, all(facts.labelled for facts in roster))
 
 
 def settled_for(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Experiment, Question]:
     """The experiment with every default filled in for the sites' data, and what that data is about."""
-    question, kind = Question.of(roster), roster[0].kind
-    experiment = settled(experiment, kind, question.point_labels, question.shape[0])
+    question = Question.of(roster)
+    experiment = settled(experiment, question.kind, question.point_labels, question.shape[0])
     if experiment.points is not None:
         question = replace(question, shape=(experiment.points, *question.shape[1:]))
     return experiment, question
@@ -68,11 +66,12 @@ def sites_plan(
     own: Bundle | None = None,
     data_root: Path | None = None,
     may_share: Callable[[str], None] | None = None,
+    initial: Tensors | None = None,
 ) -> Plan:
     """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
     assert experiment.model is not None
-    kind = task_kind(question.point_labels, experiment.model, "the sites' data")
-    task = task_of_kind(kind, experiment, question.classes, question.shape)
+    kind = task_kind(question.kind, question.point_labels, experiment.model, "the sites' data")
+    task = replace(task_of_kind(kind, experiment, question.classes, question.shape), initial=initial or {})
     streams = Streams(experiment.seed)
     method = make_method(experiment, task, streams)
     check_needs(method, experiment, question.labelled)
@@ -106,10 +105,12 @@ def server_plan(
     `with_samples`.
     """
     experiment, question = settled_for(experiment, roster)
+    experiment, initial = with_initial(experiment, question.shape, len(question.classes))
     fingerprint = sha256(json.dumps([facts.fingerprint for facts in roster]).encode()).hexdigest()
     models = experiment.architectures
     profiles = [Profile(client, facts.samples, models[client]) for client, facts in enumerate(roster)]
-    return sites_plan(experiment, question, profiles, fingerprint, data_root=data_root), question
+    plan = sites_plan(experiment, question, profiles, fingerprint, data_root=data_root, initial=initial)
+    return plan, question
 
 
 def with_samples(plan: Plan, samples: Sequence[int]) -> Plan:

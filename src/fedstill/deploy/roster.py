@@ -29,7 +29,7 @@ class SiteFacts(Settings):
     samples: int = Field(ge=0, le=10**12)  # for training; those kept to select a round by are not counted
     test_samples: int = Field(ge=0, le=10**12)
     classes: tuple[str, ...] = Field(min_length=1, max_length=100_000)
-    kind: Literal["image", "cloud"]
+    kind: Literal["image", "cloud", "scene"]
     shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=2, max_length=3)
     labelled: bool
     point_labels: bool
@@ -37,7 +37,7 @@ class SiteFacts(Settings):
 
     @model_validator(mode="after")
     def _enough_points(self) -> Self:
-        if self.kind == "cloud" and self.shape[0] < LEAST_POINTS:
+        if self.kind != "image" and self.shape[0] < LEAST_POINTS:
             raise ValueError(f"its clouds have {self.shape[0]} points, and {LEAST_POINTS} are the least")
         return self
 
@@ -65,7 +65,7 @@ class SiteFacts(Settings):
     @property
     def label_space(self) -> tuple[Any, ...]:
         """What must be equal at all sites; clouds may have different numbers of points."""
-        return self.classes, self.kind, self.point_labels, self.shape[1:] if self.kind == "cloud" else self.shape
+        return self.classes, self.kind, self.point_labels, self.shape if self.kind == "image" else self.shape[1:]
 
 
 def other_label_spaces(facts: Mapping[int, SiteFacts]) -> dict[int, str]:

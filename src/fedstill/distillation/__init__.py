@@ -6,6 +6,7 @@ from fedstill.distillation.base import Objective, cross_entropy, objectives
 from fedstill.distillation.ceiling import Ceiling, masking_ceiling, masking_threshold
 from fedstill.distillation.contrastive import Contrastive, ContrastiveAndSoft, contrast
 from fedstill.distillation.decoupled import Decoupled, other_classes, target_class
+from fedstill.distillation.detectors import DetectorMatching, findings
 from fedstill.distillation.features import Attention, Feature, attention, hint
 from fedstill.distillation.labels import LABEL_MODES, LabelMode, NotAssessable, proxy_under_labels, under_labels
 from fedstill.distillation.logits import (
@@ -32,6 +33,7 @@ __all__ = [
     "ContrastiveAndSoft",
     "Cosine",
     "Decoupled",
+    "DetectorMatching",
     "Feature",
     "LabelMode",
     "LabelsOnly",
@@ -50,6 +52,7 @@ __all__ = [
     "cosine_distance",
     "cross_entropy",
     "distances",
+    "findings",
     "hint",
     "masking_ceiling",
     "masking_threshold",

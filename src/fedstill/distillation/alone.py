@@ -9,11 +9,15 @@ from fedstill.distillation.base import Lesson, Objective, Terms, objectives
 
 @objectives.register("labels-only")
 class LabelsOnly(Objective):
-    """No teacher: cross-entropy with the labels, on the same data and by the same schedule as any student."""
+    """No teacher: cross-entropy with the labels, on the same data and by the same schedule as any student.
+
+    A detector has its task's loss instead, which is what the labels say to every detector that learns by itself.
+    """
 
     name = "labels-only"
     assessable: ClassVar[bool] = False
     least_teachers: ClassVar[int] = 0
+    students: ClassVar[frozenset[str]] = frozenset({"classifier", "detector"})
 
     def label_weight(self) -> float:
         return 1.0

@@ -16,6 +16,7 @@ from fedstill.core.settings import Settings
 from fedstill.core.task import Output
 from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.numerics import bounded
+from fedstill.distillation.words import finds_boxes, spoken, words
 
 Terms = dict[str, Tensor]
 
@@ -55,7 +56,8 @@ class Objective(ABC):
     """Named loss terms, already weighted; their sum is what the student minimises.
 
     Student and teacher give an `Output`: log-probabilities (batch, classes) under `logits`, and features (batch,
-    width). An objective holds settings and nothing that changes; whatever it has to learn is in `adapters`.
+    width); what detectors give is in `words.py`. An objective holds settings and nothing that changes; whatever it has
+    to learn is in `adapters`.
 
     `labelled` is False in the label-free controls: the cross-entropy is gone, and labels are not looked at even if
     they are given, so that both controls are one computation (see `under_labels`).
@@ -67,6 +69,7 @@ class Objective(ABC):
     targets_labels: ClassVar[bool] = False  # True: a term beside the cross-entropy needs a target class
     assessable: ClassVar[bool] = True  # False: a student trained without labels says nothing of the teacher
     least_teachers: ClassVar[int] = 1
+    students: ClassVar[frozenset[str]] = frozenset({"classifier"})  # who can learn by it: `classifier`, `detector`
 
     def __init__(self, settings: Settings | None = None, labelled: bool = True) -> None:
         self.settings = self.Options() if settings is None else settings
@@ -91,7 +94,14 @@ class Objective(ABC):
         terms = self.from_teacher(Lesson(student, _frozen(teacher), labels if self.labelled else None, adapters))
         if self.hard_label_weight == 0:
             return terms
-        return {"cross-entropy": self.hard_label_weight * cross_entropy(student.logits, self.given(labels)), **terms}
+        told = self.from_labels(student, self.given(labels))
+        return {**{name: self.hard_label_weight * term for name, term in told.items()}, **terms}
+
+    def from_labels(self, student: Output, labels: Tensor) -> Terms:
+        """What the labels say, unweighted: a cross-entropy; to a detector, its task's own terms."""
+        if finds_boxes(student):
+            return dict(student.terms)
+        return {"cross-entropy": cross_entropy(student.logits, labels)}
 
     @property
     def hard_label_weight(self) -> float:
@@ -122,9 +132,13 @@ class Objective(ABC):
 
     def compared(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
         """The features of both, in a space where they can be compared."""
+        return self.mapped(lesson, *lesson.features)
+
+    def mapped(self, lesson: Lesson, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+        """Through the adapters."""
         if lesson.adapters is None:
             raise InputError(f"objective {self.name!r} learns adapters beside the student, and was given none")
-        mapped: tuple[Tensor, Tensor] = lesson.adapters(*lesson.features)
+        mapped: tuple[Tensor, Tensor] = lesson.adapters(student, teacher)
         return mapped
 
 
@@ -142,10 +156,8 @@ def cross_entropy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 def _frozen(teacher: Output) -> Output:
     """The teacher's output as constants; tensors made in inference mode cannot take part in a backward pass."""
-    logits, features = (
-        tensor.clone() if tensor.is_inference() else tensor.detach() for tensor in (teacher.logits, teacher.features)
-    )
-    return Output(logits, features)
+    said = words(teacher).items()
+    return spoken({name: tensor.clone() if tensor.is_inference() else tensor.detach() for name, tensor in said})
 
 
 objectives: Registry[type[Objective]] = Registry("objective")

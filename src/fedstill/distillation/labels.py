@@ -27,9 +27,9 @@ class NotAssessable(UnusableError):  # noqa: N818 - a verdict of the audit, too
 def under_labels(objective: Objective, mode: LabelMode) -> Objective:
     """The objective that is really trained in a label mode.
 
-    In both controls the cross-entropy is gone; `vanilla`, `self`, `multi-teacher`, `logit-mse`, `cosine` and `basic`
-    set alpha to 1, `dkd` takes the teacher's most likely class for its target, `crd` is refused, and all others keep
-    the weights of their remaining terms.
+    In both controls the cross-entropy is gone; `vanilla`, `self`, `multi-teacher`, `logit-mse`, `cosine`, `basic` and
+    `detector`, which loses all of its task's loss, set alpha to 1, `dkd` takes the teacher's most likely class for its
+    target, `crd` is refused, and all others keep the weights of their remaining terms.
 
     >>> from fedstill.distillation.logits import Vanilla
     >>> free = under_labels(Vanilla(), "no-ce")

@@ -14,6 +14,9 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
 from fedstill.distillation.logits import average_teachers
+from fedstill.distillation.words import words
+
+_ANSWERS = ("labels", "boxes")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Teacher:
 
 def said_by(teachers: Sequence[Teacher], task: Task, batch: Batch) -> Output:
     """What the teachers say of a batch, as one: without gradients, in evaluation, never from labels."""
-    inputs = {name: column for name, column in batch.items() if name != "labels"}
+    inputs = {name: column for name, column in batch.items() if name not in _ANSWERS}
     with torch.no_grad():
         outputs = [task.forward(teacher.model.eval(), inputs) for teacher in teachers]
     return outputs[0] if len(outputs) == 1 else average_teachers(outputs)
@@ -64,17 +67,15 @@ class Lectures:
             with Streams(0).ambient("lectures"):
                 self._listen(task, data)
         rows = torch.searchsorted(self.held["ids"], batch["sample_id"])
-        return {name: self.held[name][rows] for name in ("logits", "features")}
+        return {name: tensor[rows] for name, tensor in self.held.items() if name != "ids"}
 
     def _listen(self, task: Task, data: Dataset) -> None:
-        ids, logits, features = [], [], []
+        heard: dict[str, list[Tensor]] = {}
         for rows in every_row(data):
             batch = data.batch(rows)
-            output = said_by(self.teachers, task, batch)
-            ids.append(batch["sample_id"])
-            logits.append(output.logits)
-            features.append(output.features)
-        order = torch.cat(ids).argsort()
-        self.held.update(
-            ids=torch.cat(ids)[order], logits=torch.cat(logits)[order], features=torch.cat(features)[order]
-        )
+            said = words(said_by(self.teachers, task, batch))
+            for name, tensor in {"ids": batch["sample_id"], **said}.items():
+                heard.setdefault(name, []).append(tensor)
+        whole = {name: torch.cat(pieces) for name, pieces in heard.items()}
+        order = whole["ids"].argsort()
+        self.held.update({name: tensor[order] for name, tensor in whole.items()})

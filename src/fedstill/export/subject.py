@@ -13,7 +13,7 @@ from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import load
-from fedstill.federation.plan import resolve
+from fedstill.federation.defaults import resolve
 from fedstill.federation.result import Run
 from fedstill.models import models
 from fedstill.tasks.classification import Classification

@@ -24,6 +24,7 @@ from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.feddf import FedDF
 from fedstill.methods.shared_samples import SELECTED, LogitMethod
+from fedstill.tasks.detection import Detection
 from fedstill.tasks.segmentation import Segmentation
 
 
@@ -54,6 +55,8 @@ def chosen_by(run: Run, which: str = "last", client: int | None = None, data_roo
     task, experiment = run.task, run.experiment
     if isinstance(task, Segmentation):
         raise InputError(f"the model of {run.path} labels every point: it says no one thing of a sample")
+    if isinstance(task, Detection):
+        raise InputError(f"the model of {run.path} finds things in scenes: it says no one thing of a sample")
     model, architecture = run.model(which, client), run.architecture(client=client)
     kind: Kind = "cloud" if len(task.shape) == 2 else "image"
     proxy = shared_proxy(method, kind, task.shape, data_root)

@@ -49,13 +49,14 @@ class CentralEvaluator:
         models = method.models(server)
         test = self._shared(models, self.test)
         validation = self._shared(models, self.validation) if self.validation is not None else {}
-        personal = self._personal(method, server, profiles, store)
+        every, own = self._personal(method, server, profiles, store)
+        personal = spread_of(every, own)
         first = self.task.architectures[0]
         also = {name: self._shared({first: state}, self.test) for name, state in method.also(server).items()}
         if len(models) > 1:
             also |= {name: self._shared({name: state}, self.test) for name, state in models.items()}
-        if not models and personal:
-            test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
+        if not models and every:
+            test = means_of(self.task, every)
         finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0
         if not models and personal.get("non_finite", 0):
             finite = False  # what is scored are the personal models, and some of them say nothing
@@ -87,19 +88,21 @@ class CentralEvaluator:
         ]
         return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
 
-    def _personal(self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore) -> Metrics:
-        every, own = [], []
-        if not method.personal:
-            return {}
-        for client in store.holders():
+    def _personal(
+        self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore
+    ) -> tuple[list[Metrics], list[float]]:
+        """Every client's own model on all test data, and the same on each client's own mix of classes."""
+        every: list[Metrics] = []
+        own: list[float] = []
+        for client in store.holders() if method.personal else ():
             state = method.personalise(server, store.load(client))
             if state is None:
                 continue
             model = method.assemble(profiles[client].architecture, state)
             scores = self.task.score([model], self.test)
             every.append(self.task.summarise(scores))
-            own.append(_own_accuracy(scores["confusion"], self.class_counts(client)))
-        return spread_of(every, own)
+            own.append(self.task.on_mix(scores, self.class_counts(client)))
+        return every, own
 
 
 def spread_of(every: Sequence[Metrics], own: Sequence[float]) -> Metrics:
@@ -121,6 +124,11 @@ def spread_of(every: Sequence[Metrics], own: Sequence[float]) -> Metrics:
     }
 
 
+def means_of(task: Task, every: Sequence[Metrics]) -> Metrics:
+    """Where no model is shared, the means over clients' own stand for it."""
+    return {name: fmean(metrics[name] for metrics in every) for name in task.headlines}
+
+
 def negative_variances(task: Task, models: Mapping[str, Tensors]) -> float:
     """The share of BatchNorm's running variances that are below zero."""
     variances = [
@@ -133,11 +141,3 @@ def negative_variances(task: Task, models: Mapping[str, Tensors]) -> float:
 
 def models_finite(models: Mapping[str, Tensors]) -> bool:
     return all(all_finite(tensor) for state in models.values() for tensor in state.values())
-
-
-def _own_accuracy(confusion: Tensor, counts: Tensor) -> float:
-    """Accuracy on test data mixed as the client's own: recall per class, weighted by the client's class shares."""
-    rows = confusion.sum(dim=1)
-    recall = confusion.diagonal().double() / rows.clamp(min=1)
-    weights = (counts / counts.sum().clamp(min=1)).double() * (rows > 0)
-    return float((recall * weights).sum() / weights.sum()) if weights.sum() > 0 else float(torch.nan)

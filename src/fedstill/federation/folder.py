@@ -6,6 +6,7 @@ checkpoint.safetensors what the run has reached (and `checkpoint-previous`, the 
 clients/               state of clients that have any
 model-last, -best, -selected.safetensors
 predictions.json       what those models say of every test sample
+detections.json        the boxes they find in test scenes, where that is the task
 answers.json           where clients have queries: what became of them
 result.json            once the run is finished
 timing.json            times, apart from everything that can be compared byte for byte
@@ -86,6 +87,13 @@ class RunFolder:
 
     def save_answers(self, found: dict[str, dict[str, Any]]) -> None:
         write_atomically(self.path / "answers.json", (json.dumps(found) + "\n").encode())
+
+    def detections(self) -> dict[str, list[dict[str, Any]]]:
+        """What detectors found in test scenes, by model, and the truth under `scenes`; empty where none is."""
+        return read_json(self.path / "detections.json") or {}
+
+    def save_detections(self, found: dict[str, list[dict[str, Any]]]) -> None:
+        write_atomically(self.path / "detections.json", (json.dumps(found) + "\n").encode())
 
     def timing(self) -> dict[str, Any]:
         return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}

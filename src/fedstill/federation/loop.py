@@ -179,7 +179,7 @@ class Federation:
                     outcome.lost.append(Lost(who, "dropped", "before it was asked"))
                 elif (request := exchange.request(server, who, turn)) is not None:
                     requests[who.id] = request
-                    outcome.traffic.down += request.nbytes
+                    outcome.traffic.send(request, exchange.once)
                     if fate is not None and fate.when == "during":
                         outcome.lost.append(_lost_during(who, request, fate, book))
                         outcome.work += outcome.lost[-1].work

@@ -22,7 +22,7 @@ from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, 
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.federation.clients import Store
-from fedstill.federation.evaluate import Evaluation, Metrics, models_finite, negative_variances, spread_of
+from fedstill.federation.evaluate import Evaluation, Metrics, means_of, models_finite, negative_variances, spread_of
 from fedstill.federation.loop import Errand, Results
 from fedstill.federation.settle import fault
 
@@ -35,7 +35,7 @@ class SiteScores(Exchange):
     """One question to every site: how good are these models on your test data?"""
 
     name = "evaluate"
-    egress = (Egress("scores/*", "statistics", "test samples by true and predicted class, and their summed losses"),)
+    egress = (Egress("scores/*", "statistics", "right and wrong answers on test data by class, and summed losses"),)
 
     def __init__(self, method: Method, task: Task, validation: bool = False) -> None:
         self.method, self.task, self.validation = method, task, validation
@@ -131,9 +131,10 @@ class OnSiteEvaluator:
         models = method.models(server)
         test = self._shared(list(models), heard, SHARED)
         validation = self._shared(list(models), heard, VALIDATION) if self.validation else {}
-        personal = self._personal(heard) if method.personal else {}
-        if not models and personal:
-            test = {"accuracy": personal["mean"], "class_accuracy": personal["class_mean"], "loss": personal["loss"]}
+        every = self._personal(heard) if method.personal else []
+        personal = spread_of(every, [one["accuracy"] for one in every])
+        if not models and every:
+            test = means_of(self.task, every)
         finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0 and not personal.get("non_finite", 0)
         sites = {"asked": len(requests), "heard": len(heard), **traffic}
         also = {name: self._shared([name], heard, SHARED) for name in models} if len(models) > 1 and heard else {}
@@ -153,11 +154,10 @@ class OnSiteEvaluator:
         ]
         return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
 
-    def _personal(self, heard: Sequence[Reply]) -> Metrics:
+    def _personal(self, heard: Sequence[Reply]) -> list[Metrics]:
         """Each on its own test data."""
         scores = [reply.message.part(OWN) for reply in heard]
-        metrics = [self.task.summarise(one) for one in scores if int(one["confusion"].sum())]
-        return spread_of(metrics, [one["accuracy"] for one in metrics])
+        return [self.task.summarise(one) for one in scores if self.task.scored(one)]
 
 
 def _sums(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

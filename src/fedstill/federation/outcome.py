@@ -6,15 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedstill.core.message import Message
 from fedstill.core.protocols import Fate, Lost
 
 
 @dataclass
 class Traffic:
-    """Measured bytes of one round."""
+    """Measured bytes of one round; of those that went down, `once` are what clients get at first contact only."""
 
     up: int = 0
     down: int = 0
+    once: int = 0
+
+    def send(self, request: Message, once: str | None) -> None:
+        """Count a request; what goes once is what the request would be shorter by without it."""
+        self.down += request.nbytes
+        if once is not None:
+            again = Message({name: tensor for name, tensor in request.items() if not name.startswith(once)})
+            self.once += request.nbytes - again.nbytes
+
+    def record(self) -> dict[str, int]:
+        return {"up": self.up, "down": self.down, **({"once": self.once} if self.once else {})}
 
 
 @dataclass
@@ -52,7 +64,7 @@ class Outcome:
             "accepted": sorted(self.heard - self.gone),
             "lost": self.lost_ones(),
             "skipped": self.skipped,
-            "bytes": {"up": self.traffic.up, "down": self.traffic.down},
+            "bytes": self.traffic.record(),
             "work": self.work,
             "loss": self.losses,
             **({"surveys": self.surveys} if self.surveys else {}),
@@ -63,6 +75,7 @@ class Outcome:
         """Add what a survey cost, and who was lost in it."""
         self.traffic.up += survey.traffic.up
         self.traffic.down += survey.traffic.down
+        self.traffic.once += survey.traffic.once
         self.work += survey.work
         if survey.lost:
             self.surveys.append({"name": name, "asked": len(survey.asked), "lost": survey.lost_ones()})

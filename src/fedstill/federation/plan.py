@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedstill.config import Experiment, overlay, with_defaults
+from fedstill.config import Experiment
 from fedstill.core.dataset import Dataset, Subset, class_counts
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.plugins import loaded_plugins
@@ -21,33 +21,23 @@ from fedstill.data.augment import Augmentation
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
 from fedstill.data.partitions import Shards, partition
-from fedstill.data.parts import has_point_labels, shape_kinds
+from fedstill.data.parts import has_point_labels, partition_labels, shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.distillation import objectives
 from fedstill.distillation.teaching import Teacher
 from fedstill.federation.clients import SimulatedClients, parted
+from fedstill.federation.defaults import resolve
 from fedstill.federation.evaluate import CentralEvaluator
+from fedstill.federation.initial import with_initial
 from fedstill.federation.on_site import OnSiteEvaluator
+from fedstill.federation.participants import make_participants
 from fedstill.federation.proxy import proxy_data, shared_proxy
 from fedstill.federation.teachers import Staff
 from fedstill.methods import Attack, Cure, Distillation, PeerMethod, Privacy, methods
-from fedstill.models import models
-from fedstill.models.cost import flops
-from fedstill.participation import Dropout, Participants, Policy
+from fedstill.participation import Participants, Policy
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.segmentation import task_kind
+from fedstill.tasks.kinds import task_kind
 
-DEFAULT_MODELS = {"image": "cnn", "cloud": "pointnet2-lite"}
-POINT_MODEL = "pointnet2-segmentation-lite"  # where every point of a cloud has a label
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "image": {"augmentation": "none"},
-    # The settings of the point-cloud literature: Adam, weight decay, and clouds that are dropped, scaled and shifted.
-    "cloud": {
-        "augmentation": "points",
-        "rounds": 20,
-        "training": {"epochs": 5, "optimiser": "adam", "rate": 1e-3, "weight_decay": 1e-4, "batch": 24},
-    },
-}
 DEVICES = ("cpu", "cuda", "mps")
 
 
@@ -97,7 +87,8 @@ def make_plan(
     """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
     check_device(device)
     experiment, bundle = resolve(experiment, bundle or load(experiment.data, data_root))
-    task = make_task(experiment, bundle, device)
+    experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
+    task = replace(make_task(experiment, bundle, device), initial=initial)
     streams = Streams(experiment.seed)
     staff = staff or Staff()
     experiment, teachers = staff.load(experiment, bundle, device)
@@ -112,16 +103,9 @@ def make_plan(
     fingerprint += "" if shared is None else shared.digest
     participants = make_participants(experiment, method, labelled=bundle.train.labels() is not None)
     fingerprint += participants.dropout.digest
-    labels = train.labels()
-    kinds = torch.zeros(len(train), dtype=torch.int64) if labels is None else shape_kinds(train)
-    shards = partition(
-        experiment.partition.name,
-        kinds,
-        experiment.clients,
-        len(bundle.classes) if labels is None or labels.ndim == 1 else int(kinds.max()) + 1,
-        streams,
-        experiment.partition.settings.model_dump(),
-    )
+    kinds, count = partition_labels(experiment.partition.name, train, len(bundle.classes))
+    cut = experiment.partition.settings.model_dump()
+    shards = partition(experiment.partition.name, kinds, experiment.clients, count, streams, cut)
     on_site = experiment.evaluation == "on-site"
     if on_site:
         check_on_site(experiment, method)
@@ -158,40 +142,11 @@ def make_plan(
     )
 
 
-def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]:
-    """Fill in what the data and the model decide where the user did not; and clouds with as many points as decided."""
-    experiment = settled(experiment, bundle.kind, has_point_labels(bundle.train), bundle.shape[0])
-    return experiment, bundle if experiment.points is None else bundle.with_points(experiment.points)
-
-
-def settled(experiment: Experiment, kind: str, point_labels: bool, points: int) -> Experiment:
-    """The experiment with model, points, training and augmentation, for data of a kind, with clouds of so many points.
-
-    Where the data is not here, those who have it say these three things of it.
-    """
-    if kind == "image" and experiment.points is not None:
-        raise InputError(f"{experiment.data} holds images: leave `points` out")
-    model = experiment.model or next(iter(experiment.models), POINT_MODEL if point_labels else None)
-    decided = decided_by(kind, model, methods[experiment.method.name])
-    if kind != "image":
-        decided["points"] = min(decided.get("points", points), points)
-    return with_defaults(experiment, decided)
-
-
-def decided_by(kind: str, model: str | None, method: type[Method]) -> dict[str, Any]:
-    """What the kind of data, the method for that kind, and the model decide where nobody else does."""
-    model = model or DEFAULT_MODELS[kind]
-    builder = models[model]
-    own = getattr(builder, "defaults", {})
-    points = {"points": builder.points} if hasattr(builder, "points") else {}
-    return {"model": model, **points, **overlay(DEFAULTS[kind], method.defaults_by_kind.get(kind, {}), own)}
-
-
 def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Classification:
     """The task of an experiment on a data set; a model that cannot read that data is refused."""
     assert experiment.model is not None
-    points = has_point_labels(bundle.train)
-    kinds = [task_kind(points, model, experiment.data) for model in dict.fromkeys(experiment.architectures)]
+    points, every = has_point_labels(bundle.train), dict.fromkeys(experiment.architectures)
+    kinds = [task_kind(bundle.kind, points, model, experiment.data) for model in every]
     return task_of_kind(kinds[0], experiment, bundle.classes, bundle.shape, device)
 
 
@@ -263,30 +218,6 @@ def make_method(
     return attack.around(method, experiment.clients, streams)
 
 
-def make_participants(experiment: Experiment, method: Method, labelled: bool) -> Participants:
-    """The parts that decide who takes part; with batteries, what a pass of each model costs a device."""
-    policy, dropout = experiment.participation.settings, experiment.dropout.settings
-    assert isinstance(policy, Policy)
-    assert isinstance(dropout, Dropout)
-    if experiment.min_replies > experiment.clients:
-        raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
-    task, costs = method.task, {}
-    assert isinstance(task, Classification)
-    if experiment.fleet is not None:
-        costs = {name: flops(method.at_client(name), task.shape) for name in task.architectures}
-    participants = Participants(
-        policy, dropout, experiment.fleet, experiment.clusters, len(task.classes), costs, experiment.training.epochs
-    )
-    if experiment.privacy.name != "none" and (participants.exchanges() or hasattr(policy, "losses")):
-        raise InputError(
-            "privacy counts what leaves in training, and this participation asks clients for more: choose another"
-            " policy, and leave `clusters` out"
-        )
-    given = {"labels": labelled, "shared-model": bool(method.models(method.start(Streams(0))))}
-    participants.check(experiment.clients, [name for name, there in given.items() if there])
-    return participants
-
-
 def check_device(device: str) -> None:
     if device not in DEVICES:
         raise InputError(f"unknown device {device!r}: {did_you_mean(device, DEVICES)}")
@@ -302,9 +233,8 @@ def check_on_site(experiment: Experiment, method: Method) -> None:
 
 def _test_shards(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Shards]:
     """Test data cut as the training data is, so that a site's two parts are of the same classes."""
-    kinds = shape_kinds(bundle.test)
-    classes = len(bundle.classes) if kinds.max() < len(bundle.classes) else int(kinds.max()) + 1
-    settings = experiment.partition.settings.model_dump()
+    kinds, count = partition_labels(experiment.partition.name, bundle.test, len(bundle.classes))
+    classes, settings = max(len(bundle.classes), count), experiment.partition.settings.model_dump()
     return bundle.test, partition(experiment.partition.name, kinds, experiment.clients, classes, streams, settings)
 
 

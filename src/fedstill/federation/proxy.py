@@ -11,6 +11,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.protocols import Method
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle, Kind
+from fedstill.data.parts import shape_kinds
 from fedstill.data.patches import make_patches
 from fedstill.data.splits import split_validation
 from fedstill.data.unlabelled import load_proxy
@@ -30,7 +31,7 @@ def proxy_data(
     if settings.proxy is not None:
         other = load_proxy(settings.proxy, data_root)
         fingerprint = other.fingerprint()
-        if other.kind == "cloud" and bundle.kind == "cloud":
+        if other.kind == bundle.kind != "image":
             other = other.with_points(min(bundle.shape[0], other.shape[0]))
         if other.kind != bundle.kind or (bundle.kind == "image" and other.shape != bundle.shape):
             raise InputError(
@@ -50,8 +51,7 @@ def proxy_data(
             " method.share, or choose another proxy"
         )
     if settings.share < 1:
-        labels = data.labels()
-        kinds = torch.zeros(len(data), dtype=torch.int64) if labels is None else labels
+        kinds = torch.zeros(len(data), dtype=torch.int64) if data.labels() is None else shape_kinds(data)
         _, taken = split_validation(kinds, settings.share, streams.at("proxy"))
         data = Subset(data, taken)
     return proxy_under_labels(data, method.objective, settings.labels), fingerprint
@@ -75,7 +75,7 @@ def shared_proxy(method: Method, kind: Kind, shape: tuple[int, ...], data_root: 
         proxy = Proxy(pool, pool.fingerprint())
     else:
         other = load_proxy(name, data_root)
-        if other.kind == "cloud" and kind == "cloud" and other.shape[0] >= shape[0]:
+        if other.kind == kind != "image" and other.shape[0] >= shape[0]:
             other = other.with_points(shape[0])
         if other.kind != kind or other.shape != shape:
             raise InputError(

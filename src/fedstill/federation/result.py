@@ -15,7 +15,7 @@ from fedstill.federation.clients import ClientStore
 from fedstill.federation.folder import MODELS, RunFolder
 from fedstill.methods import methods
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.segmentation import task_of
+from fedstill.tasks.kinds import task_of
 
 
 class Run:
@@ -63,6 +63,15 @@ class Run:
     def test_labels(self) -> list[int] | None:
         """The truth beside `predictions`."""
         return self._folder.predictions().get("labels")
+
+    def detections(self, which: str = "last") -> list[dict[str, Any]]:
+        """The boxes, scores and classes that a detector found in every test scene; empty where none was to be found."""
+        return self._folder.detections().get(which, [])
+
+    @property
+    def test_scenes(self) -> list[dict[str, Any]]:
+        """The truth beside `detections`; the points of the first few scenes are with it."""
+        return self._folder.detections().get("scenes", [])
 
     @property
     def sha256(self) -> str:

@@ -22,12 +22,14 @@ from fedstill.federation import checkpoint
 from fedstill.federation.answers import answers
 from fedstill.federation.checkpoint import Leader, Progress
 from fedstill.federation.clients import ClientStore, SiteStore, Store
+from fedstill.federation.detections import detections
 from fedstill.federation.evaluate import CentralEvaluator, Evaluation
 from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_models, write_json
 from fedstill.federation.loop import Errand, Federation, Results, played
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import Plan
 from fedstill.federation.spool import Spool
+from fedstill.tasks.detection import Detection
 
 Record = dict[str, Any]
 
@@ -218,6 +220,9 @@ class Attempt:
             if models
         }
         self.folder.save_predictions(evaluator.truth(), said)
+        if isinstance(self.plan.task, Detection) and isinstance(evaluator, CentralEvaluator) and models:
+            kept = {"last": models, **{which: self.folder.load_models(which) for which in progress.leaders}}
+            self.folder.save_detections(detections(self.plan.task, kept, evaluator.test))
         if self.plan.experiment.queries is not None and isinstance(evaluator, CentralEvaluator):
             assert isinstance(self.store, ClientStore)
             self.folder.save_answers(
@@ -262,7 +267,11 @@ def summary(plan: Plan, progress: Progress) -> Record:
         "facts": progress.journal[-1]["facts"],
         "teachers": plan.teachers,
         "ceiling": plan.ceiling,
-        "bytes": {way: sum(record["bytes"][way] for record in progress.journal) for way in ("up", "down")},
+        "bytes": {
+            way: sum(record["bytes"].get(way, 0) for record in progress.journal)
+            for way in ("up", "down", "once")
+            if way != "once" or any(way in record["bytes"] for record in progress.journal)
+        },
         "lost": sum(len(record["lost"]) for record in progress.journal),
         "skipped": sum(record["skipped"] is not None for record in progress.journal),
         "finite": all(record["finite"] for record in evaluated.values()),

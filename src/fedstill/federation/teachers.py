@@ -112,6 +112,11 @@ def _load(source: TeacherSource, bundle: Bundle) -> Teacher:
     if source.run is not None:
         return _from_run(source, bundle)
     if source.call is not None:
+        if bundle.kind == "scene":
+            raise InputError(
+                f"the teacher {source.call} of your own cannot be a detector: name a run, or a file of weights with its"
+                " model"
+            )
         own = _called(source.call, bundle)
         if source.file is not None:
             _fill(own.model, Path(source.file))

@@ -10,7 +10,7 @@ best, the one of them with the best Davies-Bouldin index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import numpy as np
@@ -22,14 +22,13 @@ from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.protocols import Reply, Survey, Turn
 from fedstill.core.settings import Settings
-from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.participation.surveys import Measurement, Normal, label_shares, moments, named, unheard, unknown
+from fedstill.participation.surveys import Measurement, Source, blur, label_shares, moments, unheard, unknown
 
 STARTS = 10  # of k-means; the best counts
 TIE = 0.01  # silhouettes that differ by less are taken to be equal
 LOOKED_AT = 2000  # clients in a silhouette: it compares all pairs
-_WORDS = {"mean": "mean", "std": "standard deviation", "skewness": "skewness"}
+WORDS = {"mean": "mean", "std": "standard deviation", "skewness": "skewness"}
 
 
 class Clusters(Settings):
@@ -72,7 +71,7 @@ class Clusters(Settings):
         """How many numbers a client sends."""
         return classes if self.statistics == "labels" else len(self.statistics)
 
-    def exchange(self, classes: int, source: Callable[[Streams], Normal] = named) -> Statistics:
+    def exchange(self, classes: int, source: Source = blur) -> Statistics:
         """The question, for manifests, for sites and for `survey`."""
         return Statistics(self, classes, source)
 
@@ -99,13 +98,13 @@ class Statistics(Measurement):
     name = "statistics"
     table = "statistics"
 
-    def __init__(self, clusters: Clusters, classes: int, source: Callable[[Streams], Normal] = named) -> None:
+    def __init__(self, clusters: Clusters, classes: int, source: Source = blur) -> None:
         super().__init__(clusters.width(classes), clusters.noise, source)
         self.clusters = clusters
         if clusters.statistics == "labels":
             self.egress = self.declared("the share of each class among the client's labels")
         else:
-            words = ", ".join(_WORDS[name] for name in clusters.statistics)
+            words = ", ".join(WORDS[name] for name in clusters.statistics)
             self.egress = self.declared(f"{words} of all numbers in the client's inputs")
 
     def measure(self, data: Dataset) -> Tensor:

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.dataset import Dataset, class_counts, every_row
 from fedstill.core.egress import Egress
 from fedstill.core.message import Message, under
+from fedstill.core.noise import Normal, named
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 
 MODEL = "model/"
-Normal = Callable[[Shape], Tensor]  # independent standard normal numbers of some shape, in double precision
-
-
-def named(streams: Streams) -> Normal:
-    """From the client's own stream: the same numbers whoever else is asked."""
-    generator = streams.draw("noise")
-    return lambda shape: torch.as_tensor(generator.standard_normal(shape), dtype=torch.float64)
+Source = Callable[[Streams], Normal]
+blur: Source = partial(named, purpose="noise")  # from the client's own stream: the same whoever else is asked
 
 
 class Measurement(Exchange):
@@ -38,7 +35,7 @@ class Measurement(Exchange):
     least = 0
     table: str  # in the fleet's state, and the name under which a reply has its row
 
-    def __init__(self, width: int, noise: float, source: Callable[[Streams], Normal] = named) -> None:
+    def __init__(self, width: int, noise: float, source: Source = blur) -> None:
         self.width, self.noise, self.source = width, noise, source
 
     @abstractmethod
@@ -78,7 +75,7 @@ class LabelMix(Measurement):
     name = "labels"
     table = "labels"
 
-    def __init__(self, classes: int, noise: float, source: Callable[[Streams], Normal] = named) -> None:
+    def __init__(self, classes: int, noise: float, source: Source = blur) -> None:
         super().__init__(classes, noise, source)
         self.egress = self.declared("the share of each class among the client's labels")
 
@@ -133,11 +130,11 @@ def unheard(fleet: Tensors, table: str, ids: np.ndarray) -> np.ndarray:
 
 
 def label_shares(data: Dataset, classes: int) -> Tensor:
-    """The share of each class, over samples or, where every point has a label, over points."""
-    labels = data.labels()
-    if labels is None or not labels.numel():
+    """The share of each class, over samples or, where every point or box has a label, over those."""
+    counts = class_counts(data, classes)
+    if not counts.any():
         raise Abstain("it has no labels")
-    return torch.bincount(labels.flatten(), minlength=classes).double() / labels.numel()
+    return counts.double() / counts.sum()
 
 
 def moments(data: Dataset) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedstill.core.numbers import MISSING, capital, count, listed
 from fedstill.core.task import Tensors
-from fedstill.participation.clusters import Clusters
+from fedstill.participation.clusters import WORDS, Clusters
 from fedstill.report.figure import Figure, Key, axis, colour, label, names_axis, symbol, whole_axis
 from fedstill.report.fleet_figures import MANY, Record, width_for
 from fedstill.studies.devices import attendance, jain
@@ -22,7 +22,6 @@ CAUSES = {
     "failed": "var(--failed)",
     "abstained": "var(--abstained)",
 }
-_WORDS = {"mean": "mean", "std": "standard deviation", "skewness": "skewness"}
 Groups = Mapping[str, Sequence[int]]
 
 
@@ -130,7 +129,7 @@ def cluster_plane(id: str, title: str, clusters: Clusters, fleet: Tensors, class
     names = (
         [f"share of class {name}" for name in classes]
         if clusters.statistics == "labels"
-        else [f"{_WORDS[name]} of inputs" for name in clusters.statistics]
+        else [f"{WORDS[name]} of inputs" for name in clusters.statistics]
     )
     known = np.flatnonzero((cluster >= 0) & np.isfinite(table).all(axis=1))
     flat = table.shape[1] < 2

@@ -10,9 +10,11 @@ from typing import Any
 from fedstill.config import Experiment, make_experiment, with_defaults
 from fedstill.config.assemble import parse_value
 from fedstill.core.queries import Queries
-from fedstill.federation.plan import DEFAULT_MODELS, decided_by
+from fedstill.federation.defaults import DEFAULT_MODELS, decided_by
 from fedstill.methods import methods
 from fedstill.report.describe import changed_settings
+from fedstill.tasks.detection import Detection
+from fedstill.tasks.kinds import task_of
 
 _FLAGS = ("data", "model", "clients", "rounds", "seed")
 _PARTS = ("partition", "participation")
@@ -70,7 +72,7 @@ def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:
     """What the data's kind and the model would fill in by themselves, as they did in an experiment that was run."""
     if experiment.augmentation is None:
         return base
-    kind = "image" if experiment.points is None else "cloud"
+    kind = "image" if experiment.points is None else "scene" if task_of(str(experiment.model)) is Detection else "cloud"
     decided = decided_by(kind, experiment.model, methods[experiment.method.name])
     return with_defaults(base, {**decided, "model": DEFAULT_MODELS[kind]})
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedstill.core.numbers import share, size, unit_of
-from fedstill.report.facts import Facts, number
+from fedstill.report.facts import Facts, measured, number
 from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, whole_axis
 
 _WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis
@@ -57,13 +57,14 @@ def _accuracy(runs: Sequence[Facts]) -> Figure:
     broken = [(run, round) for run in runs for round in run.broken]
     if broken:
         lines.cross(broken)
+    measure = measured(runs)
     return Figure(
         "accuracy",
-        "Test accuracy by round",
-        f"Test accuracy after each round. {' '.join(told)}",
-        "Share of the test samples that the model gets right after each round; of clients' own models, their mean.",
+        f"Test {measure} by round",
+        f"Test {measure} after each round. {' '.join(told)}",
+        f"{_meaning(runs)} after each round; of clients' own models, their mean.",
         lines.data,
-        {"xaxis": _rounds(runs), "yaxis": axis("test accuracy", tickformat=".0%")},
+        {"xaxis": _rounds(runs), "yaxis": axis(f"test {measure}", tickformat=".0%")},
         lines.keys,
     )
 
@@ -71,14 +72,10 @@ def _accuracy(runs: Sequence[Facts]) -> Figure:
 def _loss(runs: Sequence[Facts]) -> Figure:
     lines, told = _Lines(), []
     for index, run in enumerate(runs):
-        terms = list(dict.fromkeys(term for record in run.journal for term in record["loss"]))
-        for term in terms:
-            label = run.title if len(terms) == 1 else f"{run.title}: {term}"
-            values = [(record["round"] + 1, number(record["loss"].get(term))) for record in run.journal]
-            points = [(round, value) for round, value in values if value is not None]
-            if points:
-                lines.add(index, label, points, "round %{x}: %{y:.4f}")
-                told.append(f"“{label}” goes from {points[0][1]:.3f} to {points[-1][1]:.3f}.")
+        for term, (label, points) in enumerate(_terms(run, alone=len(runs) == 1).items()):
+            # The many terms of one detector tell each other apart, and else runs do.
+            lines.add(term if run.detects and len(runs) == 1 else index, label, points, "round %{x}: %{y:.4f}")
+            told.append(f"“{label}” goes from {points[0][1]:.3f} to {points[-1][1]:.3f}.")
     return Figure(
         "loss",
         "Training loss by round",
@@ -89,6 +86,24 @@ def _loss(runs: Sequence[Facts]) -> Figure:
         {"xaxis": _rounds(runs), "yaxis": axis("training loss", rangemode="tozero")},
         lines.keys,
     )
+
+
+def _terms(run: Facts, alone: bool) -> dict[str, list[tuple[float, float]]]:
+    """The losses by round that are drawn of a run, by label; of a detector among others the sum of all its terms."""
+    terms = list(dict.fromkeys(term for record in run.journal for term in record["loss"]))
+    if run.detects and not alone:
+        sums = [(record["round"] + 1, number(sum(record["loss"].values()))) for record in run.journal if record["loss"]]
+        found = {run.title: sums}
+    else:
+        found = {
+            run.title if len(terms) == 1 else f"{run.title}: {term}": [
+                (record["round"] + 1, number(record["loss"].get(term))) for record in run.journal
+            ]
+            for term in terms
+        }
+    drawn = {label: [(at, value) for at, value in curve if value is not None] for label, curve in found.items()}
+    # A term that is always nothing (the headings of boxes that have none) is not worth a line.
+    return {label: curve for label, curve in drawn.items() if curve and (not run.detects or any(y for _, y in curve))}
 
 
 def _traffic(runs: Sequence[Facts]) -> Figure:
@@ -102,10 +117,11 @@ def _traffic(runs: Sequence[Facts]) -> Figure:
         lines.add(index, run.title, points, f"%{{x:.3~f}} {unit}: %{{y:.2%}}")
         amount, accuracy = run.traffic_curve[-1]
         told.append(f"{run.quoted} reaches {share(accuracy, 1)} with {size(amount)}.")
+    measure = measured(runs)
     return Figure(
         "traffic",
-        "Test accuracy by measured traffic",
-        f"Test accuracy against all bytes sent so far, up and down. {' '.join(told)}",
+        f"Test {measure} by measured traffic",
+        f"Test {measure} against all bytes sent so far, up and down. {' '.join(told)}",
         "Bytes of the messages as they were encoded, both ways, over all clients. Pooled training is left out: it"
         " sends no models.",
         lines.data,
@@ -113,10 +129,18 @@ def _traffic(runs: Sequence[Facts]) -> Figure:
             "xaxis": axis(
                 f"sent so far, up and down ({unit})", **({"type": "log", "dtick": "D2"} if wide else _FROM_ZERO)
             ),
-            "yaxis": axis("test accuracy", tickformat=".0%"),
+            "yaxis": axis(f"test {measure}", tickformat=".0%"),
         },
         lines.keys,
     )
+
+
+def _meaning(runs: Sequence[Facts]) -> str:
+    told = {
+        False: "Share of the test samples that the model gets right",
+        True: "Average precision in the test scenes, a box being right above an IoU of 0.25, as mean over classes",
+    }
+    return "; or: ".join(told[detects] for detects in sorted({run.detects for run in runs}))
 
 
 def _course(run: Facts) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from fedstill.config import Experiment
 from fedstill.federation.result import Run
 from fedstill.methods import methods
+from fedstill.tasks.measures import detects, measure_of
 
 Record = Mapping[str, Any]
 
@@ -43,6 +44,16 @@ class Facts:
         """Every client trained without the others."""
         return self.experiment.method.name == "local-only"
 
+    @property
+    def detects(self) -> bool:
+        """Whether boxes were to be found."""
+        return detects(self.experiment.architectures[0])
+
+    @property
+    def measure(self) -> str:
+        """What its accuracy is called."""
+        return measure_of(self.experiment.architectures[0])
+
     def accuracy(self, which: str = "last") -> float | None:
         return number(self.result["accuracy"].get(which))
 
@@ -52,6 +63,12 @@ class Facts:
     def round_of(self, which: str) -> int:
         """The round a model is of, as people count: from one."""
         return int(self.result["round_of"][which]) + 1
+
+    def metric(self, name: str, which: str = "last") -> float | None:
+        """A further figure of a model, from the round it is of."""
+        round = self.result["round_of"].get(which)
+        found = next((record for record in self.journal if record["round"] == round), {})
+        return number((found.get("metrics") or {}).get(name))
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -92,6 +109,11 @@ class Facts:
             accuracy = number((record.get("metrics") or {}).get("accuracy"))
             if accuracy is not None:
                 yield record, accuracy
+
+
+def measured(runs: Sequence[Facts]) -> str:
+    """What the accuracies of these runs are called, together."""
+    return " or ".join(dict.fromkeys(run.measure for run in runs))
 
 
 def number(value: Any) -> float | None:

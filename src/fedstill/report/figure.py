@@ -74,9 +74,9 @@ class Figure:
         return {"data": self.data, "layout": self.layout}
 
     @property
-    def turns(self) -> bool:
-        """Whether it is something to turn: drawn by the page itself, since a browser keeps few 3D contexts."""
-        return any(trace["type"] == "cloud" for trace in self.data)
+    def turns(self) -> str:
+        """What it is if it is something to turn: drawn by the page itself, since a browser keeps few 3D contexts."""
+        return next((trace["type"] for trace in self.data if trace["type"] in ("cloud", "scene")), "")
 
 
 def colour(number: int) -> str:

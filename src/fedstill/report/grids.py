@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedstill.core.numbers import listed
+from fedstill.core.numbers import capital, listed
 from fedstill.report import describe
 from fedstill.report.facts import Facts, Record
 from fedstill.report.figure import Figure, Key, axis, whole_axis
@@ -14,6 +14,13 @@ from fedstill.report.shards import Table
 _ROWS = 60  # more clients than this are counted, not drawn one by one
 _COLUMNS = 300
 _NUMBERS = 16  # up to so many clients there is room for numbers in the cells
+
+# What a table counts, by what, and several of those.
+_BY = {
+    "class": ("samples", "class", "classes"),
+    "kind": ("samples", "kind", "kinds of things"),
+    "box": ("boxes", "class", "classes"),
+}
 
 _ACCEPTED, _UNUSED = "accepted", "unused (round skipped)"
 _COLOURS = {
@@ -117,22 +124,24 @@ def partitions(runs: Sequence[Facts], tables: Mapping[str, Table]) -> list[Figur
 
 
 def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> Figure:
-    run, shown, by = group[0], table.counts[:_COLUMNS], table.by
-    sizes = [sum(row) for row in table.counts]
+    run, shown = group[0], table.counts[:_COLUMNS]
+    counted, by, several = _BY[table.by]
+    sizes = table.sizes
     held = [sum(count > 0 for count in row) for row in table.counts]
     titles = listed([each.quoted for each in group])
     columns = [list(column) for column in zip(*shown, strict=True)]
     numbers = len(shown) <= _NUMBERS
-    several = {"class": "classes", "kind": "kinds of things"}[by]
     spread = f"{_range(sizes)} samples of {_range(held)} {several} each"
-    points = " Every point has a label of its own: counted are whole clouds." if by == "kind" else ""
+    points = " Every point has a label of its own: counted are whole clouds." if table.by == "kind" else ""
+    points += " Samples are scenes: counted are the boxes in them." if table.by == "box" else ""
+    points += " Some samples lie with several clients." if table.overlap else ""
     name = describe.part(run.experiment.partition)
     cut = f" The first {_COLUMNS} clients are shown." if len(sizes) > _COLUMNS else ""
     return Figure(
         f"partition-{number}",
         name,
-        f"Samples by client and {by}, {name}: {len(sizes):,} clients have {spread}.",
-        f"Samples by client and {by} in {titles}. Clients have {spread}.{points}{cut}",
+        f"{capital(counted)} by client and {by}, {name}: {len(sizes):,} clients have {spread}.",
+        f"{capital(counted)} by client and {by} in {titles}. Clients have {spread}.{points}{cut}",
         [
             {
                 "type": "heatmap",
@@ -150,7 +159,7 @@ def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> 
                 "showscale": False,
                 "xgap": 1 if numbers else 0,
                 "ygap": 1,
-                "hovertemplate": f"client %{{x}}, {by} %{{y}}: %{{customdata:,}} samples<extra></extra>",
+                "hovertemplate": f"client %{{x}}, {by} %{{y}}: %{{customdata:,}} {counted}<extra></extra>",
             }
         ],
         {

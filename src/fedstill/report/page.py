@@ -60,7 +60,9 @@ def render(template: str, sections: Sequence[Section], **context: Any) -> str:
     shown = [section for section in sections if not section.empty]
     figures = [figure for section in shown for figure in section.figures]
     specs = {figure.id: figure.spec() for figure in figures}
-    assets = ["figures.js", "tables.js", *(["clouds.js"] if any(figure.turns for figure in figures) else [])]
+    turning = {"cloud": "clouds.js", "scene": "scenes.js"}
+    needed = [file for kind, file in turning.items() if any(figure.turns == kind for figure in figures)]
+    assets = ["figures.js", "tables.js", *(["turning.js", *needed] if needed else [])]
     scripts = [get_plotlyjs(), *map(_asset, assets)]
     return _template(template).render(
         sections=shown,

@@ -13,7 +13,7 @@ from fedstill.report.figure import Figure
 from fedstill.report.page import Section, render
 from fedstill.report.queries import probe_figures
 from fedstill.report.query_figures import Balance, gain_against_forgetting
-from fedstill.report.static import draw_files
+from fedstill.report.static import draw_files, figures_beside
 from fedstill.report.table import Cell, Head, Table
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.queries import PREFIX, run_called
@@ -30,7 +30,7 @@ def write_query_report(results: Results, path: Path, runs: Path | None = None, f
     table = query_table(results)
     if table is None:
         raise InputError(f"nobody asks for a class in the study {results.study}")
-    folder = figures or path.with_name(f"{path.stem}-figures")
+    folder = figures or figures_beside(path)
     writable_folder(path.parent)
     sections = [
         Section("answers", "Answers to queries", tables=[_table(results)]),

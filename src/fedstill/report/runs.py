@@ -14,6 +14,7 @@ from fedstill.federation.result import Run
 from fedstill.report import words
 from fedstill.report.command import command
 from fedstill.report.curves import curves
+from fedstill.report.detection_section import detection_sections
 from fedstill.report.facts import Facts
 from fedstill.report.fleet_section import fleet_sections
 from fedstill.report.grids import attendance, partitions
@@ -57,6 +58,7 @@ def write_report(
     read = [Facts.of(title, run) for title, run in runs.items()]
     sections = [
         Section("results", "Results", tables=[results_table(read)]),
+        *detection_sections(runs, read),
         query_section(runs),
         Section("curves", "How they went on", curves(read)),
         *fleet_sections(runs, read),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from fedstill.core.errors import InputError
 from fedstill.data.parts import has_point_labels, kind_names, shape_kinds
+from fedstill.data.scenes import has_boxes
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 
@@ -16,11 +17,17 @@ from fedstill.federation.result import Run
 @dataclass(frozen=True)
 class Table:
     """Samples by client (rows) and class; where every point has a label, whole clouds by the kind of thing they show,
-    which is what partitions go by."""
+    which is what partitions go by; of scenes, boxes by class."""
 
     counts: list[list[int]]
     names: tuple[str, ...]  # of the columns
-    by: Literal["class", "kind"] = "class"
+    by: Literal["class", "kind", "box"] = "class"
+    sizes: list[int] = field(default_factory=list)  # of clients: their sums, unless one sample counts several times
+    overlap: bool = False  # some samples lie with several clients
+
+    def __post_init__(self) -> None:
+        if not self.sizes:
+            object.__setattr__(self, "sizes", [sum(row) for row in self.counts])
 
 
 def partition_tables(runs: Mapping[str, Run], data_root: Path | None = None) -> dict[str, Table]:
@@ -51,6 +58,12 @@ def _table(run: Run, data_root: Path | None) -> Table | None:
         return None
     if plan.fingerprint != run.config["fingerprint"]:
         return None
+    shards, data = plan.clients.shards, plan.clients.data
+    sizes, overlap = shards.sizes().tolist(), len(shards.order.unique()) < len(shards.order)
+    labels = data.labels()
+    if labels is not None and has_boxes(data):
+        counts = shards.table(labels, len(plan.bundle.classes))
+        return Table(counts.tolist(), plan.bundle.classes, "box", sizes, overlap)
     names = kind_names(plan.bundle)
-    counts = plan.clients.shards.table(shape_kinds(plan.clients.data), len(names))
-    return Table(counts.tolist(), names, "kind" if has_point_labels(plan.bundle.train) else "class")
+    counts = shards.table(shape_kinds(data), len(names))
+    return Table(counts.tolist(), names, "kind" if has_point_labels(plan.bundle.train) else "class", sizes, overlap)

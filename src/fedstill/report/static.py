@@ -1,7 +1,7 @@
 """Figures as files: the same data that the page draws, drawn by matplotlib in the page's light colours.
 
 It knows what this package's figures use of Plotly (lines, markers, bars, heatmaps, straight lines, stacked or
-neighbouring axes, clouds) and no more; a figure that uses more is an error here, and never a picture with holes.
+neighbouring axes, clouds, scenes) and no more; a figure that uses more is an error here, never a picture with holes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,17 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 from fedstill.core.files import writable_folder, write_atomically
 from fedstill.report.figure import DASHES, Figure, Key
 from fedstill.report.page import style_sheet
+from fedstill.report.scene_stills import draw_stills, still_height
 from fedstill.report.traces import DRAW, HATCHES, LINES, MARKERS, Painter, draw_cloud
 
 _INCH = 96.0  # pixels of a browser
 _WIDTH = 760.0
 _FORMATS = ("svg", "png")
+
+
+def figures_beside(page: Path) -> Path:
+    """The folder of a page's figures, where nobody names another: `audit.html` has `audit-figures/`."""
+    return page.with_name(f"{page.stem}-figures")
 
 
 def draw_files(figures: Sequence[Figure], folder: Path) -> list[Path]:
@@ -54,10 +60,13 @@ def draw_files(figures: Sequence[Figure], folder: Path) -> list[Path]:
 def draw(figure: Figure) -> Canvas:
     """A figure on white paper, with its title above and its key below."""
     rows = -(-len(figure.keys) // 4)
-    height = figure.layout.get("height", 320) + 45 + 20 * rows
+    scene = figure.turns == "scene"
+    height = (still_height(figure.data[0]) if scene else figure.layout.get("height", 320)) + 45 + 20 * rows
     canvas = Canvas(figsize=(max(_WIDTH, figure.width) / _INCH, height / _INCH), layout="constrained")
     canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, color=paint("var(--ink)"), weight="bold")
-    if figure.turns:
+    if scene:
+        draw_stills(canvas, figure.data[0], paint)
+    elif figure.turns:
         draw_cloud(canvas.add_subplot(projection="3d"), figure.data[0], paint)
     else:
         painters = {pair: Painter(axes, paint, figure.layout) for pair, axes in _axes(canvas, figure.layout).items()}

@@ -98,7 +98,7 @@ def bar(painter: Painter, trace: Trace) -> None:
     error = trace.get("error_x" if lying else "error_y", {}).get("array")
     put = painter.axes.barh if lying else painter.axes.bar
     below: dict[str, Any] = {"bottom": list(painter.tops)} if painter.tops else {}
-    bars = put(places, values, 0.75, **below, color=colours, edgecolor="white")
+    bars = put(places, values, trace.get("width", 0.75), **below, color=colours, edgecolor="white")
     if painter.layout.get("barmode") == "stack":
         before = painter.tops or [0.0] * len(values)
         painter.tops = [low + value for low, value in zip(before, values, strict=True)]

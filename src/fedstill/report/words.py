@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from fedstill.core.numbers import capital, count, listed, points, share, size
 from fedstill.report import describe
 from fedstill.report.compare import lonely_pairs, pooled_pairs, skewed_pairs
-from fedstill.report.facts import Facts
+from fedstill.report.facts import Facts, measured
 
 _SAME = 0.0005  # shares that print alike, at one decimal of a percentage, are called equal
 _FELL = 0.01  # a last round this far below the best one is worth a sentence
 
+_FEW = 8  # runs that each get sentences of their own
 _UNLIKE = 0.05  # amounts of training that differ by less than this share count as equal
 
 
@@ -63,24 +64,30 @@ def _ranking(runs: Sequence[Facts]) -> Iterator[str]:
     scored = [(accuracy, run) for run in runs if (accuracy := run.accuracy()) is not None]
     if len(scored) == 1:
         accuracy, run = scored[0]
-        yield f"{run.quoted} ended with {share(accuracy, 1)} of the test samples right."
+        yield f"{run.quoted} ended with {_right(runs, accuracy)}."
     elif scored:
         top, low = max(accuracy for accuracy, _ in scored), min(accuracy for accuracy, _ in scored)
         first = listed([run.quoted for accuracy, run in scored if top - accuracy < _SAME])
         if top - low < _SAME:
-            yield f"All ended level, with {share(top, 1)} of the test samples right."
+            yield f"All ended level, with {_right(runs, top)}."
         else:
             last = listed([run.quoted for accuracy, run in scored if accuracy - low < _SAME])
             yield (
-                f"{first} got furthest, with {share(top, 1)} of the test samples right after the last round;"
+                f"{first} got furthest, with {_right(runs, top)} after the last round;"
                 f" {last} ended lowest, with {share(low, 1)}."
             )
-    for accuracy, run in scored:
+    for accuracy, run in scored if len(runs) <= _FEW else ():
         best = run.accuracy("best")
         if best is not None and best - accuracy > _FELL:
             yield f"{run.quoted} had been {points(best - accuracy)} better in round {run.round_of('best')}."
     if silent := [run.quoted for run in runs if run.accuracy() is None]:
-        yield f"Of {listed(silent)} no accuracy is known."
+        yield f"Of {listed(silent)} no {measured(runs)} is known."
+
+
+def _right(runs: Sequence[Facts], accuracy: float) -> str:
+    if any(run.detects for run in runs):
+        return f"{'an' if measured(runs).startswith('a') else 'a'} {measured(runs)} of {share(accuracy, 1)}"
+    return f"{share(accuracy, 1)} of the test samples right"
 
 
 def _costs(runs: Sequence[Facts]) -> Iterator[str]:
@@ -112,7 +119,8 @@ def _effort(before: Facts, after: Facts) -> str:
 def _own_mix(run: Facts) -> str:
     """A model that is poor on everything may be good at what its client sees: say so, or solitude looks absurd."""
     own = run.result["personal"].get("own_mean")
-    return f", though on a mix of classes like their own they get {share(own, 1)} right" if own is not None else ""
+    right = "" if run.detects else " right"
+    return f", though on a mix of classes like their own they get {share(own, 1)}{right}" if own is not None else ""
 
 
 def _traffic(runs: Sequence[Facts]) -> Iterator[str]:
@@ -120,15 +128,20 @@ def _traffic(runs: Sequence[Facts]) -> Iterator[str]:
     for run in runs:
         if not run.pooled:
             sent.setdefault(size(run.result["bytes"]["up"]), []).append(run.quoted)
-    if sent:
+    if len(sent) > _FEW:
+        amounts = [run.result["bytes"]["up"] for run in runs if not run.pooled]
+        yield f"Over all rounds, the clients together sent {size(min(amounts))} to {size(max(amounts))}."
+    elif sent:
         told = [f"{amount} in {listed(titles)}" for amount, titles in sent.items()]
         yield f"Over all rounds, the clients together sent {listed(told)}."
 
 
 def _trouble(runs: Sequence[Facts]) -> Iterator[str]:
+    if len(runs) > _FEW and (lost := sum(run.result["lost"] for run in runs)):
+        yield f"{lost:,} of {sum(run.asked for run in runs):,} replies were lost."
     for run in runs:
         lost, skipped = run.result["lost"], run.result["skipped"]
-        if lost or skipped:
+        if len(runs) <= _FEW and (lost or skipped):
             rounds = f" and {count(skipped, 'round')} skipped for want of them" if skipped else ""
             were = "was" if lost == 1 else "were"
             yield f"In {run.quoted}, {lost:,} of {run.asked:,} replies {were} lost{rounds}."

@@ -19,7 +19,9 @@ from fedstill.data.catalogue import load
 from fedstill.data.unlabelled import load_proxy
 from fedstill.distillation import objectives
 from fedstill.distillation.teaching import Teacher
-from fedstill.federation.plan import check_device, check_needs, make_method, make_task, resolve
+from fedstill.federation.defaults import resolve
+from fedstill.federation.initial import missing_weights, with_initial
+from fedstill.federation.plan import check_device, check_needs, make_method, make_task
 from fedstill.federation.proxy import shared_proxy
 from fedstill.federation.teachers import Staff
 from fedstill.methods import PeerMethod, methods
@@ -135,8 +137,8 @@ def make_agenda(
         teacher = None if cell.teacher is None else of[id(cell.teacher)]
         try:
             job = _job(cell, shelves.get(cell.experiment.data), teacher, which)
-        except ProxyMissingError as error:
-            missing[error.proxy] = str(error)
+        except MissingError as error:
+            missing[error.what] = str(error)
             job = _job(cell, None, teacher, which)
         except UnusableError as error:
             refused[number], jobs[number] = str(error), None
@@ -174,12 +176,12 @@ def _alike(job: Job) -> str:
     return f"{asked.identity()} whatever is asked for"
 
 
-class ProxyMissingError(InputError):
-    """Samples that clients and server share are not on this machine."""
+class MissingError(InputError):
+    """Something that a run needs beside its data is not on this machine: shared samples, or weights to start from."""
 
-    def __init__(self, proxy: str, sentence: str) -> None:
+    def __init__(self, what: str, sentence: str) -> None:
         super().__init__(sentence)
-        self.proxy = proxy
+        self.what = what
 
 
 class _Shelf:
@@ -197,6 +199,7 @@ class _Shelf:
         key = (experiment.model, experiment.points)
         resolved, cut = resolve(experiment, self.cut.get(key, self.bundle))
         self.cut[key] = cut
+        resolved = self._started(resolved, cut)
         how = resolved.model_dump(mode="json", include={"model", "models", "points", "augmentation"})
         wanted = json.dumps(how, sort_keys=True)
         if wanted not in self.tasks:
@@ -209,6 +212,12 @@ class _Shelf:
         method = make_method(resolved, task, Streams(resolved.seed), teachers)
         check_needs(method, resolved, labelled=cut.train.labels() is not None)
         return resolved, cut.fingerprint() + self._proxy(resolved) + self._shared(method, cut, task.shape)
+
+    def _started(self, experiment: Experiment, bundle: Bundle) -> Experiment:
+        """The experiment with the digest of the weights it starts from, which is part of a run's identity."""
+        if experiment.initial is not None and not Path(experiment.initial.file).exists():
+            raise MissingError(experiment.initial.file, missing_weights(experiment.initial.file))
+        return with_initial(experiment, bundle.shape, len(bundle.classes))[0]
 
     def _proxy(self, experiment: Experiment) -> str:
         settings = experiment.method.settings
@@ -229,6 +238,6 @@ class _Shelf:
             try:
                 made = shared_proxy(method, bundle.kind, shape, self.data_root)
             except InputError as error:
-                raise ProxyMissingError(name, str(error)) from None
+                raise MissingError(name, str(error)) from None
             self.proxies[wanted] = "" if made is None else made.digest
         return self.proxies[wanted]

@@ -17,6 +17,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
 from fedstill.federation.result import Run
 from fedstill.studies.grid import Taught
+from fedstill.tasks.measures import DETECTED
 
 FORMAT = 1
 _CORRECT = "correct."
@@ -246,6 +247,7 @@ def figures_of(run: Run) -> Figures:
     result, journal = run.result, run.journal
     evaluated = [record for record in journal if "metrics" in record]
     last = evaluated[-1]
+    once = sum(record["bytes"].get("once", 0) for record in journal)
     accuracy, class_accuracy, personal = result["accuracy"], result["class_accuracy"], result["personal"] or {}
     figures: dict[str, Any] = {
         "accuracy": accuracy.get("last"),
@@ -262,7 +264,11 @@ def figures_of(run: Run) -> Figures:
         "personal": personal.get("mean"),
         "personal_std": personal.get("std"),
         "personal_own": personal.get("own_mean"),
+        **{name: last["metrics"].get(name) for name in DETECTED},  # of detectors only
         "bytes_up": result["bytes"]["up"],
+        "bytes_down": result["bytes"]["down"],
+        "bytes_round": (result["bytes"]["up"] + result["bytes"]["down"] - once) / len(journal),
+        "bytes_once": once or None,
         "seconds": round(run.seconds, 1),
         **{f"also.{name}": value for name, value in result.get("also", {}).items()},
         **{f"facts.{name}": value for name, value in result.get("facts", {}).items()},

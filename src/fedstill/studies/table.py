@@ -11,6 +11,7 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import MISSING, count
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Labels, Results
+from fedstill.tasks.measures import ACCURACY, DETECTED
 
 # By name: what it is, its unit, and what its values are multiplied by.
 METRICS: dict[str, tuple[str, str, float]] = {
@@ -26,7 +27,15 @@ METRICS: dict[str, tuple[str, str, float]] = {
     "non_finite": ("share of rounds whose model is not finite", "%", 100),
     "negative_variances": ("largest share in any round of negative running variances", "%", 100),
     "bytes_up": ("traffic from the clients, all rounds together", "MiB", 1 / 2**20),
+    "bytes_down": ("traffic to the clients, all rounds together", "MiB", 1 / 2**20),
+    "bytes_round": ("traffic of a round, up and down, mean over rounds, without what is sent once", "MiB", 1 / 2**20),
+    "bytes_once": ("what clients are sent at first contact only", "MiB", 1 / 2**20),
     "seconds": ("time of a run", "s", 1),
+    # Where boxes are to be found in scenes.
+    "map_25": ("mean average precision at an IoU above 0.25 after the last round", "%", 100),
+    "map_50": ("mean average precision at an IoU above 0.5 after the last round", "%", 100),
+    "ar_25": ("average recall at an IoU above 0.25 after the last round", "%", 100),
+    "ar_50": ("average recall at an IoU above 0.5 after the last round", "%", 100),
     # Where clients ask for classes (see `queries`).
     "query.accuracy": (
         "accuracy on clients' own classes, by their samples, and those asked for, by one each",
@@ -110,9 +119,21 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
         held = dict(zip(down, labels, strict=True))
         places = [{**held, across: label} for label in axes[across]] if across else [held]
         rows.append((*labels, *(entry(results, metric, place, bracketed) for place in places)))
-    shown = axes[across] if across else [metric.replace("_", " ")]
+    shown = axes[across] if across else [_named(results, metric)]
     header = (*(axis.replace("_", " ") for axis in down), *shown)
     return Table(_caption(results, metric, axes, numbers), header, tuple(thinned(rows, len(down))), len(down))
+
+
+def _named(results: Results, metric: str) -> str:
+    """Above a column of one metric: detectors have no accuracy, and what stands for it has a name of its own."""
+    if metric in DETECTED:
+        return DETECTED[metric]
+    return metric.replace("_", " ").replace(ACCURACY, _measure(results))
+
+
+def _measure(results: Results) -> str:
+    detected = any(row.figures.get("map_25") is not None for row in results.runs.values())
+    return DETECTED["map_25"] if detected else ACCURACY
 
 
 def values_of(results: Results, metric: str, held: dict[str, str]) -> list[float]:
@@ -155,6 +176,7 @@ def _scale(metric: str) -> tuple[str, float]:
 
 def _caption(results: Results, metric: str, axes: dict[str, list[str]], numbers: set[int]) -> str:
     what, unit = METRICS[metric][0] if metric in METRICS else metric, _scale(metric)[0]
+    what = what.replace(ACCURACY, _measure(results))
     what = f"{what}, in {unit}" if unit else what
     most = max(numbers, default=0)
     if most > 1:

@@ -68,7 +68,8 @@
         const name = `${button.dataset.figure} ${trace}`;
         if (shown) hidden.delete(name); else hidden.add(name);
       }
-      draw(document.getElementById(`figure-${button.dataset.figure}`));
+      const plot = document.getElementById(`figure-${button.dataset.figure}`);
+      if (plot.classList.contains("plot")) draw(plot); // a scene draws itself
     });
   });
 

@@ -15,7 +15,7 @@ from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.numbers import points, share
 from fedstill.report.figure import Figure
 from fedstill.report.page import Note, Section, render
-from fedstill.report.static import draw_files
+from fedstill.report.static import draw_files, figures_beside
 from fedstill.report.study import marks
 from fedstill.report.study.bars import compression, leaderboard, recovery, teachers
 from fedstill.report.study.clouds import clouds
@@ -43,7 +43,7 @@ def write_audit_report(
     They go into `figures`, by default a folder beside the page that has its name: `audit.html` and `audit-figures/`.
     """
     extras = extras or Extras()
-    folder = figures or path.with_name(f"{path.stem}-figures")
+    folder = figures or figures_beside(path)
     writable_folder(path.parent)
     sections = _sections(View(audit), extras)
     page = render(

@@ -1,0 +1,103 @@
+"""`fedstill pretrain`: an encoder from scenes that nobody labelled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedstill.cli.screen import console, errors, print_json, sparkline
+from fedstill.config.pretraining import Pretraining, make_pretraining
+from fedstill.core.numbers import size
+from fedstill.federation.launch import use_plugins
+from fedstill.federation.pretrain import Pretrained, pretrain
+
+
+class Display:
+    """A watcher that draws one line in the terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet or not errors.is_terminal
+        self.bar: Progress | None = None
+
+    def start(self, settings: Pretraining, losses: Sequence[float]) -> None:
+        if losses and len(losses) < settings.epochs:
+            self.note(f"going on after epoch {len(losses)}")
+        if self.quiet:
+            return
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("epoch {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[told]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=errors,
+            transient=True,
+        )
+        self.bar.start()
+        told = _told(losses[-1]) if losses else ""
+        name = f"pre-training {settings.model} on {settings.data}"
+        self.bar.add_task(name, total=settings.epochs, completed=len(losses), told=told)
+
+    def epoch(self, loss: float) -> None:
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], advance=1, told=_told(loss))
+
+    def note(self, text: str) -> None:
+        if not self.quiet or "damaged" in text:
+            errors.print(f"note: {text}", highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Give the terminal back, also when the work was interrupted."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def run(
+    given: Mapping[str, Any],
+    assignments: Sequence[str],
+    out: Path,
+    overwrite: bool,
+    data_root: Path | None,
+    device: str,
+    plugins: Sequence[Path],
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    use_plugins(plugins)
+    settings = make_pretraining({key: value for key, value in given.items() if value is not None}, assignments)
+    display = Display(quiet or as_json)
+    try:
+        made = pretrain(settings, out, data_root=data_root, device=device, overwrite=overwrite, watchers=[display])
+    finally:
+        display.close()
+    if as_json:
+        print_json({"file": str(made.file), "fresh": made.fresh, **made.record})
+    else:
+        _show(made)
+
+
+def _show(made: Pretrained) -> None:
+    told, losses = made.record["pretraining"], made.losses
+    console.print(
+        f"[bold]{told['model']}[/bold], the encoder, on {told['data']}: {made.record['scenes']:,} scenes, "
+        f"{len(losses)} epochs, seed {told['seed']}, {made.record['seconds']:.0f} s"
+        + ("" if made.fresh else " (made before: nothing was done)"),
+        highlight=False,
+    )
+    console.print(f"{_told(losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}", highlight=False)
+    console.print(
+        f"{made.file}, {size(made.file.stat().st_size)}, sha256 {made.record['sha256'][:16]}…\n"
+        f"start a run from it with --set initial.file={made.file}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _told(loss: float) -> str:
+    return f"Chamfer distance {loss:.4f}"

@@ -1,0 +1,109 @@
+"""A pre-training of a detector's encoder: a validated, hashable configuration, as experiments have one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from pydantic import Field, ValidationError, field_serializer, field_validator
+
+from fedstill.config.assemble import overlay, parse_value
+from fedstill.config.experiment import BEHAVIOUR, Choice, choose, sentence
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.settings import Settings
+from fedstill.core.training import Training
+from fedstill.models import models
+
+_TRAINING: dict[str, Any] = {
+    "epochs": 1,
+    "optimiser": "adamw",
+    "weight_decay": 0.05,
+    "clip": 1.0,
+    "schedule": "cosine",
+    "warmup": 2,
+    "batch": 16,
+}
+
+
+class Pretraining(Settings):
+    """One pre-training, completely described: equal ones on equal data give equal bits."""
+
+    data: str = Field(min_length=1)
+    model: str = Field("detr3d-lite", description="a detector, by name")
+    epochs: int = Field(60, ge=1, le=100_000, description="passes over the scenes")
+    rows: int | None = Field(None, ge=2, description="how many scenes, the first ones; left out, all for training")
+    seed: int = Field(0, ge=0, lt=2**63)
+    points: int | None = Field(None, ge=1, description="points per scene; left out, the model decides")
+    hidden: float = Field(0.6, gt=0, lt=1, description="share of patches that are hidden")
+    layers: int = Field(2, ge=1, description="of the decoder, which is thrown away afterwards")
+    augmentation: Choice = Field(default_factory=lambda: choose("augmentation", "scenes"))
+    training: Training = Field(default_factory=lambda: Training(**_TRAINING), description="a turn is an epoch")
+
+    @field_validator("augmentation", mode="before")
+    @classmethod
+    def _choose(cls, value: Any) -> Choice:
+        return choose("augmentation", value)
+
+    @field_serializer("augmentation")
+    def _flatten(self, choice: Choice) -> dict[str, Any]:
+        return {"name": choice.name, **choice.settings.model_dump(mode="json")}
+
+    @field_validator("training")
+    @classmethod
+    def _one_pass(cls, training: Training) -> Training:
+        if training.epochs != 1:
+            raise ValueError("leave epochs out here: how many there are is said by --epochs")
+        return training
+
+    def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
+        """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
+        facts = {
+            "pretraining": self.model_dump(mode="json"),
+            "data": fingerprint,
+            "behaviour": BEHAVIOUR,
+            "plugins": sorted(plugins),
+        }
+        return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def make_pretraining(given: Mapping[str, Any], assignments: Sequence[str] = ()) -> Pretraining:
+    """Validate what was given, with `key=value` settings over it; what is wrong with it comes as one sentence.
+
+    The rate that nobody set is the model's own.
+
+    >>> make_pretraining({"data": "rooms"}, ["hidden=0.75", "training.batch=8"]).training.batch
+    8
+    """
+    given = dict(given)
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator or not key.strip():
+            raise InputError(f"cannot read the setting {assignment!r}: write key=value, e.g. training.rate=0.001")
+        given = overlay(given, _assigned(key.strip(), parse_value(text.strip())))
+    model = given.get("model", Pretraining.model_fields["model"].default)
+    builder: Any = models[str(model)]
+    if not getattr(builder, "detects", False):
+        able = ", ".join(name for name in models if getattr(models[name], "detects", False))
+        raise InputError(f"model {model!r} is no detector, and has no encoder of patches: choose one of {able}")
+    own = {"training": {**_TRAINING, "rate": builder.defaults["training"]["rate"]}}
+    try:
+        return Pretraining.model_validate(overlay(own, given))
+    except ValidationError as error:
+        raise InputError(sentence(error, Pretraining.model_fields)) from None
+
+
+def _assigned(key: str, value: Any) -> dict[str, Any]:
+    """A setting by dotted path, or by a bare name."""
+    section, dot, rest = key.partition(".")
+    if dot and section in ("training", "augmentation"):
+        name = {"name": "scenes"} if section == "augmentation" else {}
+        return {section: {**name, rest: value}}
+    if key in Pretraining.model_fields:
+        return {key: value}
+    if key in Training.model_fields:
+        return {"training": {key: value}}
+    raise InputError(
+        f"unknown setting {key!r}: {did_you_mean(key, {*Pretraining.model_fields, *Training.model_fields})}"
+    )

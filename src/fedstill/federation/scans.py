@@ -1,0 +1,105 @@
+"""What a run's detector finds in scans of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.core.numbers import listed
+from fedstill.data.readers.points import SUFFIXES
+from fedstill.data.single import read_cloud
+from fedstill.federation.result import Run
+from fedstill.federation.run import one_thread
+from fedstill.tasks.detection import Detection, Detections
+
+SCANS = (".npz", *SUFFIXES)  # files that can hold one
+LARGEST, SMALLEST = 100.0, 0.5  # metres: scans of rooms are neither larger nor smaller
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A file, the points of it that the detector saw, and what it found, surest first."""
+
+    file: Path
+    points: Tensor  # (points, 3)
+    found: Detections
+    warning: str = ""
+
+    def boxes(self, classes: Sequence[str], least: float) -> list[dict[str, Any]]:
+        """Those with at least this score, as they are written."""
+        rows = zip(self.found.boxes.tolist(), self.found.scores.tolist(), self.found.classes.tolist(), strict=True)
+        return [
+            {
+                "class": classes[kind],
+                "score": round(score, 4),
+                "centre": _rounded(box[:3]),
+                "size": _rounded(box[3:6]),
+                "heading": round(box[6], 4) + 0.0,  # never -0.0
+            }
+            for box, score, kind in rows
+            if score >= least
+        ]
+
+
+def scans(
+    run: Run,
+    files: Sequence[Path],
+    *,
+    which: str = "last",
+    client: int | None = None,
+    architecture: str | None = None,
+    device: str = "cpu",
+) -> list[Scan]:
+    """Every file with what the run's model finds in it; nothing is computed before all of them could be read."""
+    task = run.task
+    if not isinstance(task, Detection):
+        raise InputError(
+            f"{run.path} is no detector's run: its model {task.architectures[0]} finds no boxes, but there is fedstill"
+            " predict for what it says"
+        )
+    clouds = [read_cloud(file, task.shape[0]) for file in scan_files(files)]
+    model = run.model(which, client, architecture).to(device)
+    task = replace(task, device=device)
+    with one_thread():
+        found = [task.detect(model, cloud.unsqueeze(0))[0] for cloud in clouds]
+    return [
+        Scan(file, cloud, one, size_warning(file, cloud))
+        for file, cloud, one in zip(scan_files(files), clouds, found, strict=True)
+    ]
+
+
+def scan_files(paths: Sequence[Path]) -> list[Path]:
+    """The files that were named, and those in the folders that were."""
+    found = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SCANS and file.is_file())
+        if not inside:
+            raise InputError(f"there is no scan in the folder {path}: give files like {listed(SCANS)}")
+        found += inside
+    return found
+
+
+def size_warning(file: Path, cloud: Tensor) -> str:
+    """What is wrong with a scan whose unit is hardly the metre; nothing where it may be."""
+    across = float((cloud.amax(dim=0) - cloud.amin(dim=0)).max())
+    if SMALLEST <= across <= LARGEST:
+        return ""
+    size = f"{across:,.0f}" if across > LARGEST else f"{across:.2g}"
+    unit = "millimetres or centimetres" if across > LARGEST else "kilometres, or scaled to a unit size"
+    return (
+        f"{file.name} is {size} units across, and a detector takes them for metres: is it in {unit}?"
+        " Then what was found means nothing"
+    )
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    """To a millimetre."""
+    return [round(value, 3) + 0.0 for value in values]

@@ -1,0 +1,60 @@
+"""What runs are called beside each other: by what they differ in, since folders are named by hashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedstill.config import Experiment
+from fedstill.config.experiment import PARTS
+from fedstill.report.describe import changed_settings
+
+_SILENT = {"sha256", "file", "run"}  # of weights from elsewhere: no words for a title
+
+
+def titles(experiments: Sequence[Experiment], folders: Sequence[str]) -> list[str]:
+    """One for each; of equal ones, or where there is nothing to say, the end of the folder's name tells them apart."""
+    told = [dict(_flat(_said(one))) for one in experiments]
+    paths = dict.fromkeys(path for one in told for path in one)
+    differing = [path for path in paths if len({str(one.get(path)) for one in told}) > 1]
+    if "method.name" not in differing:
+        differing.insert(0, "method.name")
+    named = [", ".join(piece for path in differing if (piece := _piece(path, one.get(path)))) for one in told]
+    often = Counter(named)
+    return [
+        name if often[name] == 1 else f"{name} ({folder.rpartition('-')[2][:8]})"
+        for name, folder in zip(named, folders, strict=True)
+    ]
+
+
+def _said(experiment: Experiment) -> dict[str, Any]:
+    """All of an experiment, but of parts chosen by name only what is not as usual."""
+    chosen = {section: getattr(experiment, section) for section in PARTS}
+    parts = {section: {"name": one.name, **changed_settings(one)} for section, one in chosen.items() if one is not None}
+    return {**experiment.model_dump(mode="json"), **parts}
+
+
+def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif name not in _SILENT and not (isinstance(value, list) and value and isinstance(value[0], Mapping)):
+            yield f"{prefix}{name}", value
+
+
+def _piece(path: str, value: Any) -> str:
+    """A setting in a few words; what is switched off or absent needs none.
+
+    >>> [_piece("seed", 7), _piece("dropout.name", "none"), _piece("dropout.replace", True), _piece("model", "cnn")]
+    ['seed 7', '', 'replace', 'cnn']
+    """
+    section, _, leaf = path.rpartition(".")
+    word = leaf.replace("_", " ")
+    if value in (None, False, [], {}) or (leaf == "name" and section != "method" and value == "none"):
+        return ""
+    if value is True:
+        return word
+    if isinstance(value, str):
+        return value
+    return f"{word} {value:g}" if isinstance(value, int | float) else f"{word} {value}"

@@ -1,0 +1,27 @@
+"""What runs are called beside each other."""
+
+from __future__ import annotations
+
+from fedstill.config import make_experiment
+from fedstill.report.titles import titles
+
+
+def named(*given: dict[str, object]) -> list[str]:
+    return titles([make_experiment(one) for one in given], [f"run-{number}abc" for number in range(len(given))])
+
+
+def test_runs_are_named_by_what_they_differ_in() -> None:
+    lost = {"method": "fedavg", "dropout": {"name": "independent", "rate": 0.4}}
+    assert named({"method": "fedavg", "seed": 7}, {**lost, "seed": 7}) == [
+        "fedavg",
+        "fedavg, independent, rate 0.4",
+    ]
+    assert named({"method": "fedavg"}, {"method": "fedbn"}) == ["fedavg", "fedbn"]
+    assert named({"method": "fedavg", "seed": 1}, {"method": "fedavg", "seed": 2}) == [
+        "fedavg, seed 1",
+        "fedavg, seed 2",
+    ]
+
+
+def test_equal_ones_are_told_apart_by_their_folders() -> None:
+    assert named({"method": "fedavg"}, {"method": "fedavg"}) == ["fedavg (0abc)", "fedavg (1abc)"]
