@@ -31,10 +31,11 @@ def commands(page: str) -> list[str]:
 
 
 def tiny(command: str) -> list[str]:
-    """The same command with one round; later options win."""
+    """The same command with one round, or one epoch of a few scenes; later options win."""
     program, *words = shlex.split(command)
     assert program == "fedstill"
-    return [*FEDSTILL, *words, *(["--rounds", "1"] if words[0] == "run" else [])]
+    less = {"run": ["--rounds", "1"], "pretrain": ["--epochs", "1", "--rows", "8"]}
+    return [*FEDSTILL, *words, *less.get(words[0], [])]
 
 
 def follow(page: str, folder: Path) -> None:
@@ -57,6 +58,11 @@ def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path) -
 
 def test_commands_of_the_data_page_work_in_an_empty_folder(tmp_path: Path) -> None:
     follow("docs/data.md", tmp_path)
+
+
+@pytest.mark.slow
+def test_commands_of_the_detection_page_work_in_an_empty_folder(tmp_path: Path) -> None:
+    follow("docs/detection.md", tmp_path)
 
 
 @pytest.mark.slow

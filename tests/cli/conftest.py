@@ -26,3 +26,15 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
         return int(left.value.code or 0), captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def succeed(call: Call) -> Callable[..., str]:
+    """The same where nothing may go wrong; gives the output."""
+
+    def run(*words: str) -> str:
+        code, out, err = call(*words)
+        assert code == 0, err
+        return out
+
+    return run

@@ -148,6 +148,14 @@ def test_labels_make_no_difference(rooms: Bundle, tmp_path: Path) -> None:
     assert made(rooms, tmp_path / "labelled").file.read_bytes() == plain
 
 
+def test_what_is_to_be_said_counts(rooms: Bundle, tmp_path: Path) -> None:
+    """A reach of 1 is what files from before the setting were made with."""
+    plain, far = settings(), settings("reach=2")
+    assert plain.identity("data") == settings("reach=1.0").identity("data") != far.identity("data")
+    files = [made(rooms, tmp_path / reach, f"reach={reach}").file.read_bytes() for reach in ("1", "2")]
+    assert files[0] != files[1]
+
+
 def test_rows_are_the_first_scenes(rooms: Bundle, tmp_path: Path) -> None:
     inputs = rooms.train.batch(torch.arange(3))["inputs"]
     few = Bundle("few", ArrayDataset(inputs=inputs), ArrayDataset(inputs=inputs), (), "scene", (256, 3))

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
+from fedstill.cli.progress import bar_of
 from fedstill.cli.screen import console, errors, print_json, sparkline
 from fedstill.config.pretraining import Pretraining, make_pretraining
 from fedstill.core.numbers import size
@@ -27,17 +28,7 @@ class Display:
             self.note(f"going on after epoch {len(losses)}")
         if self.quiet:
             return
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("epoch {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[told]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=errors,
-            transient=True,
-        )
+        self.bar = bar_of("epoch")
         self.bar.start()
         told = _told(losses[-1]) if losses else ""
         name = f"pre-training {settings.model} on {settings.data}"

@@ -13,6 +13,21 @@ from fedstill.core.numbers import share, size
 from fedstill.tasks.measures import ACCURACY, measure_of
 
 
+def bar_of(unit: str) -> Progress:
+    """One line that counts units of work, with what was told last (`told`), and estimates the time left."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn(f"{unit} {{task.completed:.0f}}/{{task.total:.0f}}"),
+        TextColumn("{task.fields[told]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=errors,
+        transient=True,
+    )
+
+
 class Display:
     """An observer that draws one line in the terminal."""
 
@@ -29,17 +44,7 @@ class Display:
             self._count(record)
         if self.quiet:
             return
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[told]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=errors,
-            transient=True,
-        )
+        self.bar = bar_of("round")
         name = f"{experiment.method.name} on {experiment.data}"
         self.bar.start()
         self.bar.add_task(name, total=experiment.rounds, completed=len(journal), told=self._told())

@@ -37,6 +37,7 @@ class Pretraining(Settings):
     seed: int = Field(0, ge=0, lt=2**63)
     points: int | None = Field(None, ge=1, description="points per scene; left out, the model decides")
     hidden: float = Field(0.6, gt=0, lt=1, description="share of patches that are hidden")
+    reach: float = Field(1.0, gt=0, description="radius of what is to be said of a patch, in radii of its own ball")
     layers: int = Field(2, ge=1, description="of the decoder, which is thrown away afterwards")
     augmentation: Choice = Field(default_factory=lambda: choose("augmentation", "scenes"))
     training: Training = Field(default_factory=lambda: Training(**_TRAINING), description="a turn is an epoch")
@@ -60,7 +61,8 @@ class Pretraining(Settings):
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
         facts = {
-            "pretraining": self.model_dump(mode="json"),
+            # What came later counts only where it is used, so that files from before are found.
+            "pretraining": self.model_dump(mode="json", exclude={"reach"} if self.reach == 1 else set()),
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": sorted(plugins),

@@ -211,7 +211,14 @@ def _task(settings: Pretraining, shape: tuple[int, ...], device: str) -> Masked:
     augmentation = settings.augmentation.settings
     assert isinstance(augmentation, Augmentation)
     return Masked(
-        _NAMELESS, shape, (settings.model,), device, augmentation, hidden=settings.hidden, layers=settings.layers
+        _NAMELESS,
+        shape,
+        (settings.model,),
+        device,
+        augmentation,
+        hidden=settings.hidden,
+        layers=settings.layers,
+        reach=settings.reach,
     )
 
 

@@ -116,7 +116,10 @@ class Run:
             raise InputError(f"unknown model {which!r}: {did_you_mean(which, MODELS)}")
         if not self._folder.model_path(which).is_file():
             raise InputError(f"the run {self.path} has no {which} model: {self._why_not(which)}")
-        return self.task.build(architecture, self._folder.load_models(which)[architecture])
+        try:
+            return self.task.build(architecture, self._folder.load_models(which)[architecture])
+        except RuntimeError:
+            raise InputError(f"{self.path} was made with another version of {architecture}: run it again") from None
 
     def architecture(self, name: str | None = None, client: int | None = None) -> str:
         """Which of the run's architectures is meant: a client's own, or the one named, or the first."""

@@ -34,6 +34,7 @@ class Masked(Classification):
     headlines: tuple[str, ...] = ("accuracy", "chamfer")
     hidden: float = 0.6
     layers: int = 2
+    reach: float = 1.0
     tokens: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Masked(Classification):
         if not isinstance(detector, Detector):
             raise InputError(f"model {architecture!r} is no detector: it has no encoder of patches to pre-train")
         with streams.ambient("masked", "initialise"):
-            model = MaskedAutoencoder(detector, self.hidden, self.layers)
+            model = MaskedAutoencoder(detector, self.hidden, self.layers, self.reach)
         if state is not None:
             load_state(model, state)
         return model.to(self.device)

@@ -100,6 +100,15 @@ def test_a_patch_is_what_its_token_is_made_of() -> None:
     assert halved[0, 0, 1].tolist() == [0.25, 0, 0]
 
 
+def test_a_longer_reach_takes_in_what_the_token_is_not_made_of() -> None:
+    """In the same units: what lies three radii away is at 3."""
+    cloud = torch.tensor([[[0.0, 0, 0], [1.5, 0, 0], [9, 9, 9]]])
+    model = autoencoder(radius=0.5)
+    assert model.patches(cloud, cloud[:, :1])[0].abs().max() == 0
+    model.reach = 3.0
+    assert model.patches(cloud, cloud[:, :1])[0][0, 0, 1].tolist() == [3.0, 0, 0]
+
+
 def test_patches_have_no_floor_where_tokens_have_none() -> None:
     heights = torch.linspace(0, 1, 64)
     cloud = torch.stack([torch.zeros(64), torch.zeros(64), heights], dim=1).unsqueeze(0)

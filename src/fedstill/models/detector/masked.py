@@ -3,7 +3,8 @@
 After "Masked Autoencoders for Point Cloud Self-supervised Learning", Pang et al., 2022,
 https://arxiv.org/abs/2203.06604. A patch is what a token describes: the points in its ball. Most patches are hidden;
 the encoder sees the tokens of the others, and a light decoder, told where the hidden ones are, says where their points
-lie. The decoder is thrown away afterwards.
+lie. The decoder is thrown away afterwards. With a `reach` above 1 the points of a larger ball are to be said, as many
+as before: less of the patch itself and more of the thing it belongs to.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class MaskedAutoencoder(nn.Module):
     that they fit the detector, which sees all of them; the encoder's layers get visible tokens only.
     """
 
-    def __init__(self, detector: Detector, hidden: float = 0.6, layers: int = 2) -> None:
+    def __init__(self, detector: Detector, hidden: float = 0.6, layers: int = 2, reach: float = 1.0) -> None:
         super().__init__()
         sizes = detector.sizes
-        self.detector, self.hidden = detector, round(hidden * sizes.tokens)
+        self.detector, self.hidden, self.reach = detector, round(hidden * sizes.tokens), reach
         if not 0 < self.hidden < sizes.tokens:
             raise InputError(f"some tokens must be hidden and some seen: {self.hidden} of {sizes.tokens} cannot be")
         self.points = sizes.neighbours
@@ -81,10 +82,13 @@ class MaskedAutoencoder(nn.Module):
 
     @torch.no_grad()
     def patches(self, points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """The points that tokens at these places are made of, and which of them are not repeated ones."""
+        """What is to be said of tokens at these places: points around them, and which of these are not repeated ones.
+
+        At a reach of 1 they are those that the tokens are made of.
+        """
         tokens = self.detector.tokens
         points = above_the_floor(points, tokens.floor) if tokens.floor else points
-        index = ball_query(points, centres, tokens.ball.radius, self.points)
+        index = ball_query(points, centres, self.reach * tokens.ball.radius, self.points)
         there = index != index[..., :1]
         there[..., 0] = True
         return (group(points, index) - centres.unsqueeze(2)) / tokens.ball.radius, there
@@ -101,8 +105,9 @@ def chamfer(said: Tensor, truth: Tensor, there: Tensor | None = None) -> Tensor:
     """
     with torch.no_grad():
         # Who is nearest is found first, so that gradients need not pass through the table of all distances.
-        table = torch.cdist(said, truth, compute_mode="donot_use_mm_for_euclid_dist")
-        to_truth, to_said = table.min(dim=-1).indices, table.min(dim=-2).indices
+        x, y, z = (said[..., :, None, axis] - truth[..., None, :, axis] for axis in range(3))
+        squares = x.square_().add_(y.square_()).add_(z.square_())
+        to_truth, to_said = squares.min(dim=-1).indices, squares.min(dim=-2).indices
     ours = (said - _points_at(truth, to_truth)).square().sum(dim=-1).mean(dim=-1)
     theirs = (truth - _points_at(said, to_said)).square().sum(dim=-1)
     if there is None:
