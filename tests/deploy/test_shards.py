@@ -280,7 +280,7 @@ Arrays = dict[str, Any]
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"fedstill_shard": np.array("scene")}, "holds 'scene' samples: another release of fedstill"),
+        ({"fedstill_shard": np.array("video")}, "holds 'video' samples: another release of fedstill"),
         ({"id_train": None}, "lacks 'id_train': have it written again"),
         ({"y_test": None}, "lacks 'y_test'"),
         ({"classes": None}, "lacks 'classes'"),

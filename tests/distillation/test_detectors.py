@@ -132,6 +132,18 @@ def test_what_a_teacher_finds() -> None:
     assert found.boxes.shape == (2, 2, 7)
 
 
+def test_what_is_found_twice_is_one_finding() -> None:
+    """Of two boxes of a class that share more than a quarter the surer one; others, and other classes, stay."""
+    said = torch.tensor([[[6, 2, 2], [8, 1, 1], [1, 7, 2], [7, 1, 2]]]) / 10.0
+    boxes = torch.tensor([[0, 0, 0, 1, 1, 1, 0]] * 4, dtype=torch.float32)
+    boxes[1, 0], boxes[3, 0] = 0.5, 0.7  # in common: a third; of 0 and 3, 0.3 of 1.7; of 1 and 3, 0.8 of 1.2
+    found = findings(Found(said.log(), torch.zeros(1, 1), boxes=boxes[None], queries=torch.zeros(1, 4, 1)), 0.5)
+    assert found.queries.tolist() == [[1, 2]]
+    boxes[1, 0] = -2
+    apart = findings(Found(said.log(), torch.zeros(1, 1), boxes=boxes[None], queries=torch.zeros(1, 4, 1)), 0.5)
+    assert apart.queries.tolist() == [[0, 1, 2, 3]]
+
+
 def test_every_layer_has_its_own_matches(identity: Adapters) -> None:
     teacher = drawn("teacher")
     swapped = [teacher.logits.flip(1), teacher.logits], [teacher.boxes.flip(1), teacher.boxes]

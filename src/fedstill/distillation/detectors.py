@@ -33,8 +33,8 @@ from fedstill.distillation.features import hint
 from fedstill.distillation.logits import soft_targets
 from fedstill.distillation.words import Found
 from fedstill.models.detector import Predictions
-from fedstill.tasks.boxes import assign_scenes, matching_costs, usable
-from fedstill.tasks.detection import Detected
+from fedstill.tasks.boxes import assign_scenes, matching_costs, suppress, usable
+from fedstill.tasks.detection import OVERLAP, Detected
 from fedstill.tasks.detection_losses import ALIGNED, BOX_TERMS, TURNED, detection_losses
 
 _HOPELESS = 1e6  # what a match costs whose prediction is no number: more than any other
@@ -52,6 +52,9 @@ class Findings:
 def findings(teacher: Found, least: float) -> Findings:
     """What a teacher is sure of: queries with a class of at least that probability, and a box that is one.
 
+    As in its detections, of overlapping ones of a class only the surest counts: a student that learnt both would learn
+    to find things twice.
+
     >>> sure = torch.tensor([[[0.1, 0.1, 0.8], [0.2, 0.7, 0.1]]]).log()  # nothing, and something of class 1
     >>> found = findings(Found(sure, torch.zeros(1, 1), boxes=torch.ones(1, 2, 7), queries=torch.zeros(1, 2, 1)), 0.5)
     >>> found.queries.tolist(), found.labels.tolist()
@@ -59,6 +62,10 @@ def findings(teacher: Found, least: float) -> Findings:
     """
     scores, kinds = teacher.logits[..., :-1].exp().max(dim=-1)
     sure = usable(teacher.boxes, scores) & (scores >= least)
+    for scene, boxes in enumerate(teacher.boxes):
+        rows = sure[scene].nonzero().squeeze(1)
+        kept = rows[suppress(boxes[rows], scores[scene, rows], kinds[scene, rows], OVERLAP)]
+        sure[scene] = torch.zeros_like(sure[scene]).index_fill(0, kept, True)
     first = torch.argsort((~sure).to(torch.uint8), dim=1, stable=True)[:, : int(sure.sum(dim=1).max())]
     labels = torch.where(sure, kinds, -1).gather(1, first)
     return Findings(first, labels, teacher.boxes.gather(1, first.unsqueeze(-1).expand(-1, -1, 7)))
