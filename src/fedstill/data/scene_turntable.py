@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_hex
 
-from fedstill.core.errors import FedstillError, InputError
-from fedstill.core.files import write_atomically
+from fedstill.core.errors import InputError
 from fedstill.data.colours import FAINT, INK, box_colours
 from fedstill.data.rooms.picture import EDGES, scene_name, shades
 from fedstill.data.scenes import Scenes, corners
+from fedstill.data.turning import write_turning
 
 _MOST = 12  # scenes of a page: each has all its points in it
 
@@ -32,14 +32,7 @@ def draw_scene_turntable(scenes: Scenes, path: Path, name: str, about: str = "")
             figure.add_trace(go.Scatter3d(visible=row == 0, **trace))
             owners.append(row)
     _dress(figure, scenes, owners, name, about)
-    page = figure.to_html(
-        include_plotlyjs=True, full_html=True, default_height="96vh", config={"displaylogo": False, "responsive": True}
-    )
-    page = page.replace("<head>", f"<head><title>{escape(name)}</title>", 1)
-    try:
-        write_atomically(path, page.encode())
-    except FedstillError as error:
-        raise InputError(f"{path} cannot be written: {error.__cause__}") from None
+    write_turning(figure, path, name)
 
 
 def _traces(scenes: Scenes, row: int, colours: list[str]) -> list[dict[str, Any]]:

@@ -11,10 +11,9 @@ import numpy as np
 from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
-from fedstill.core.errors import FedstillError, InputError
-from fedstill.core.files import write_atomically
 from fedstill.data.colours import FAINT, INK, LIT, part_colours, surface_of
 from fedstill.data.gallery import Gallery
+from fedstill.data.turning import write_turning
 from fedstill.data.views import lit, normals_and_spacing, upright
 
 _SCENES = 6  # browsers keep few drawing contexts alive: as many samples at a time, and classes by a menu
@@ -73,14 +72,7 @@ def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.
             figure.add_trace(go.Scatter3d(x=[None], y=[None], z=[None], mode="markers", visible=name == first, **entry))
             owners.append(name)
     _dress(figure, gallery, owners)
-    page = figure.to_html(
-        include_plotlyjs=True, full_html=True, default_height="96vh", config={"displaylogo": False, "responsive": True}
-    )
-    page = page.replace("<head>", f"<head><title>{escape(gallery.name)}</title>", 1)
-    try:
-        write_atomically(path, page.encode())
-    except FedstillError as error:
-        raise InputError(f"{path} cannot be written: {error.__cause__}") from None
+    write_turning(figure, path, gallery.name)
 
 
 @dataclass(frozen=True)

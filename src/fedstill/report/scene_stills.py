@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
-from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from fedstill.data.rooms.picture import EDGES, MARGIN, name_box
 from fedstill.data.scenes import corners, inside
 
 Floats = NDArray[np.float64]
@@ -22,9 +22,7 @@ Paint = Callable[[str], str]
 
 MOST = 4  # scenes
 _TURN, _TILT = 0.6, -0.75  # as in the page's script
-_EDGES = np.array([(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)])
 _PANEL = 330  # pixels
-_MARGIN = 0.03  # metres around a box: noise carries points of its surface out
 
 
 def still_height(trace: Trace) -> float:
@@ -67,18 +65,9 @@ def _draw(axes: Axes, scene: Mapping[str, Any], found: list[Trace], trace: Trace
         dash = tuple(float(length) for length in look["dash"].split())
         style: Any = (0, dash) if dash else "solid"
         colour = paint(look["colour"])
-        axes.add_collection(LineCollection(ends[_EDGES][:, :, :2], colors=colour, linewidths=1.1, linestyles=[style]))
+        axes.add_collection(LineCollection(ends[EDGES][:, :, :2], colors=colour, linewidths=1.1, linestyles=[style]))
         if text:
-            axes.text(
-                float(ends[4:, 0].mean()),
-                float(ends[4:, 1].max()),
-                unescape(text),
-                ha="center",
-                va="bottom",
-                fontsize=7,
-                color=colour,
-                path_effects=[withStroke(linewidth=2, foreground="white")],
-            )
+            name_box(axes, (ends[4:, 0].mean(), ends[4:, 1].max()), unescape(text), colour, 7, "bottom")
     axes.set_aspect("equal")
     axes.autoscale_view()
 
@@ -89,7 +78,7 @@ def _shades(points: Floats, truth: list[Trace], found: list[Trace], trace: Trace
     things = truth or found
     if things:
         boxes = np.array([one["box"] for one in things], np.float64)
-        within = inside(points, boxes, _MARGIN) & (points[:, 2] > np.quantile(points[:, 2], 0.005) + 0.04)[:, None]
+        within = inside(points, boxes, MARGIN) & (points[:, 2] > np.quantile(points[:, 2], 0.005) + 0.04)[:, None]
         owner = np.where(within, boxes[:, 3:6].prod(axis=1), np.inf).argmin(axis=1)  # the smallest that has it
         inks = ["var(--ink)" if truth else trace["looks"][one["look"]]["colour"] for one in things]
         colours = np.array([(*to_rgb(paint(ink)), 0.85) for ink in inks])

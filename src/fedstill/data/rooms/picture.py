@@ -24,7 +24,7 @@ _VIEWS = {  # towards the viewer, and upwards on paper
 }
 EDGES = np.array([(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)])
 _FEW = 3  # scenes that go below each other; more go two abreast
-_MARGIN = 0.03  # metres around a box: noise carries points of its surface out
+MARGIN = 0.03  # metres around a box: noise carries points of its surface out
 _GREY = np.array(to_rgb("#c3ccd0"))
 
 
@@ -83,16 +83,7 @@ def _draw(axes: Axes, scenes: Scenes, row: int, view: str, colours: Sequence[str
     for box, label in zip(ends, labels, strict=True):
         axes.add_collection(LineCollection(box[EDGES][:, :, :2], colors=colours[label], linewidths=1.3))
         if view == "above":
-            axes.text(
-                float(box[:, 0].mean()),
-                float(box[:, 1].mean()),
-                scenes.class_names[label],
-                ha="center",
-                va="center",
-                fontsize=7.5,
-                color=INK,
-                path_effects=[withStroke(linewidth=2, foreground="white")],
-            )
+            name_box(axes, (box[:, 0].mean(), box[:, 1].mean()), scenes.class_names[label], INK, 7.5, "center")
     axes.set_aspect("equal")
     axes.autoscale_view()
     for spine in axes.spines.values():
@@ -101,11 +92,17 @@ def _draw(axes: Axes, scenes: Scenes, row: int, view: str, colours: Sequence[str
     axes.set_xlabel(view, fontsize=8, color=FAINT)
 
 
+def name_box(axes: Axes, at: tuple[float, float], name: str, colour: str, size: float, rests: str) -> None:
+    """A word on top of points: white around its letters."""
+    around = [withStroke(linewidth=2, foreground="white")]
+    axes.text(float(at[0]), float(at[1]), name, ha="center", va=rests, fontsize=size, color=colour, path_effects=around)
+
+
 def shades(cloud: Floats, boxes: Floats, labels: NDArray[np.int64], colours: Sequence[str]) -> Floats:
     """Grey for the room, the class's colour in boxes; what is low is darker, so that surfaces come apart."""
     shade = np.tile(_GREY, (len(cloud), 1))
     if len(boxes):
-        within = inside(cloud, boxes, _MARGIN)
+        within = inside(cloud, boxes, MARGIN)
         # Where boxes overlap the smaller one has the point: a chair under its table.
         volume = np.where(within, boxes[:, 3:6].prod(axis=1), np.inf)
         owner = volume.argmin(axis=1)
