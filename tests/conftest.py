@@ -11,6 +11,7 @@ import torch
 from fedstill.config import make_experiment
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine, Reply
+from fedstill.data.bundle import Bundle
 from fedstill.engines import InProcess, Processes, Wire
 from fedstill.federation.plan import Plan, make_plan
 
@@ -36,8 +37,8 @@ def _one_thread() -> Iterator[None]:
 def tiny_plan() -> Any:
     """A plan of a tiny experiment, with whatever a test wants different."""
 
-    def make(**changes: Any) -> Plan:
-        return make_plan(make_experiment({**TINY, "method": "fedavg", **changes}))
+    def make(bundle: Bundle | None = None, **changes: Any) -> Plan:
+        return make_plan(make_experiment({**TINY, "method": "fedavg", **changes}), bundle=bundle)
 
     return make
 

@@ -16,6 +16,9 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine
 from fedstill.core.streams import Streams
+from fedstill.data.bundle import Bundle
+from fedstill.data.rooms import make_rooms
+from fedstill.data.scene_sets import scene_bundle
 from fedstill.engines import make_engine
 from fedstill.federation.plan import Plan
 from fedstill.federation.run import execute
@@ -25,6 +28,7 @@ from fedstill.models import build_model
 ROUNDS = 4
 pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
+FEW_ROOMS = "few-rooms"
 SHORT = {"samples": 40, "steps": 3, "batch": 16}
 POOL = {"patches": {"count": 60}, "selection": {"kmeans": 5, "prune": 0.25}}
 LESSONS = {"transfer_epochs": 1, "head_epochs": 1, "patience": 1, "frozen": 0.1}
@@ -72,8 +76,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fed3d": {"method": {"name": "fed3d", "share": "all"}},
     "fed3d, a frozen encoder": {
         "method": "fed3d",
-        "data": "rooms[:2%]",
-        "points": 256,
+        "data": FEW_ROOMS,
         "model": "small-detr3d-lite",
         "training": {"epochs": 1, "batch": 4, "keep_optimiser": True},
         "evaluate_every": ROUNDS,
@@ -113,8 +116,14 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     return [{"file": str(path), "model": "cnn"}]
 
 
+@pytest.fixture(scope="session")
+def few_rooms() -> Bundle:
+    splits = {"train": make_rooms(20, points=256), "test": make_rooms(4, points=256, first=20)}
+    return scene_bundle(FEW_ROOMS, splits)
+
+
 @pytest.fixture
-def plan(tiny_plan: Any, teachers: list[dict[str, str]], request: pytest.FixtureRequest) -> Plan:
+def plan(tiny_plan: Any, teachers: list[dict[str, str]], few_rooms: Bundle, request: pytest.FixtureRequest) -> Plan:
     settings: dict[str, Any] = {
         "model": "cnn-bn",
         "rounds": ROUNDS,
@@ -126,7 +135,8 @@ def plan(tiny_plan: Any, teachers: list[dict[str, str]], request: pytest.Fixture
     }
     if request.param.startswith("distill"):
         settings["teachers"] = teachers
-    return tiny_plan(**{**settings, **VARIANTS[request.param]})
+    settings |= VARIANTS[request.param]
+    return tiny_plan(few_rooms if settings.get("data") == FEW_ROOMS else None, **settings)
 
 
 def everything(run: Path) -> dict[str, bytes]:
