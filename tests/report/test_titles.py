@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fedstill.config import make_experiment
 from fedstill.report.titles import titles
 
@@ -20,6 +22,16 @@ def test_runs_are_named_by_what_they_differ_in() -> None:
     assert named({"method": "fedavg", "seed": 1}, {"method": "fedavg", "seed": 2}) == [
         "fedavg, seed 1",
         "fedavg, seed 2",
+    ]
+
+
+def test_weights_to_begin_with_and_what_is_left_out_are_said(tmp_path: Path) -> None:
+    (tmp_path / "encoder.safetensors").write_bytes(b"")
+    begun = {"initial": {"file": str(tmp_path / "encoder.safetensors"), "sha256": "0" * 64}}
+    assert named({"method": "fed3d"}, {"method": "fed3d", **begun}) == ["fed3d", "fed3d, from encoder.safetensors"]
+    assert named({"method": "fed3d"}, {"method": {"name": "fed3d", "local_weights": False}}) == [
+        "fed3d",
+        "fed3d, no local weights",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedstill.config import Experiment
@@ -32,7 +33,8 @@ def _said(experiment: Experiment) -> dict[str, Any]:
     """All of an experiment, but of parts chosen by name only what is not as usual."""
     chosen = {section: getattr(experiment, section) for section in PARTS}
     parts = {section: {"name": one.name, **changed_settings(one)} for section, one in chosen.items() if one is not None}
-    return {**experiment.model_dump(mode="json"), **parts}
+    initial = {"initial": f"from {Path(experiment.initial.file).name}"} if experiment.initial else {}
+    return {**experiment.model_dump(mode="json"), **parts, **initial}
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -44,13 +46,17 @@ def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _piece(path: str, value: Any) -> str:
-    """A setting in a few words; what is switched off or absent needs none.
+    """A setting in a few words; what is absent needs none, nor what is off, but for parts: there it is usually on.
 
     >>> [_piece("seed", 7), _piece("dropout.name", "none"), _piece("dropout.replace", True), _piece("model", "cnn")]
     ['seed 7', '', 'replace', 'cnn']
+    >>> _piece("method.local_weights", False)
+    'no local weights'
     """
     section, _, leaf = path.rpartition(".")
     word = leaf.replace("_", " ")
+    if value is False and section in PARTS:
+        return f"no {word}"
     if value in (None, False, [], {}) or (leaf == "name" and section != "method" and value == "none"):
         return ""
     if value is True:
