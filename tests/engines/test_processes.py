@@ -48,6 +48,27 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
     assert third["lost"] == []
 
 
+def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(tiny_plan: Any, tmp_path: Path, engines: Any) -> None:
+    """One client a round for two workers: whichever of them is dead, at most the one that was asked is lost."""
+    plan = tiny_plan(rounds=3, participation={"name": "random", "number": 1})
+    with Processes(2) as engine:
+        expect = type(plan.method).expect
+
+        def killing(self: Any, *args: Any) -> Any:
+            for worker in engine._workers[:1]:  # jobs go to the last one
+                os.kill(worker.process.pid, signal.SIGKILL)
+                worker.process.wait()
+            return expect(self, *args)
+
+        type(plan.method).expect = killing
+        try:
+            run = execute(plan, engine, tmp_path / "killed")
+        finally:
+            type(plan.method).expect = expect
+    assert all(record["lost"] == [] for record in run.journal())
+    assert run.result() == execute(plan, engines["in-process"], tmp_path / "whole").result()
+
+
 def test_an_engine_left_in_mid_round_starts_clean(tiny_plan: Any, tmp_path: Path, engines: Any) -> None:
     """What workers still had to say when a run was stopped must not reach the next run."""
 

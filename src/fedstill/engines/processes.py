@@ -10,7 +10,6 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedstill.core.message import Message
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reply, Turn
 from fedstill.core.task import Tensors
+from fedstill.engines.scratch import Scratch
 from fedstill.engines.worker import read_frame, write_frame
 
 _SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are mapped from a file instead of being copied
@@ -43,12 +43,12 @@ class Processes:
         self.size = workers
         self._workers: list[_Worker] = []
         self._inbox: SimpleQueue[tuple[_Worker, Any]] = SimpleQueue()
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Scratch | None = None
         self._factory = b""
 
     def open(self, factory: ClientFactory) -> None:
         self._clear_scratch()
-        self._scratch = tempfile.TemporaryDirectory(prefix="fedstill-")
+        self._scratch = Scratch()
         self._factory = _pickle_sharing(("open", factory), Path(self._scratch.name))
         for worker in self._workers:
             worker.factory_sent = False
@@ -75,11 +75,14 @@ class Processes:
                 if not busy:
                     return
                 worker, outcome = self._receive()
+                if worker in idle:  # died with nothing to do: nobody is lost with it
+                    idle.remove(worker)
+                    idle.append(self._replaced(worker))
+                    continue
                 who = busy.pop(worker)
                 if outcome is None:
-                    self._workers.remove(worker)
                     outcome = Lost(who, "failed", f"its worker process ended with code {worker.process.wait()}")
-                    worker = self._spawn()
+                    worker = self._replaced(worker)
                 idle.append(worker)
                 yield _outcome(outcome)
         finally:
@@ -100,18 +103,22 @@ class Processes:
     def _hand_over(self, worker: _Worker, errand: bytes, job: tuple[Profile, Message, Tensors]) -> None:
         """A worker is told of the factory and of the errand once, of each client only what is its own."""
         who, request, state = job
-        with suppress(BrokenPipeError):  # it has died: its reader says so, and the client counts as failed
-            if not worker.factory_sent:
-                worker.send(self._factory)
-                worker.factory_sent = True
-            if worker.errand is not errand:
-                worker.send(errand)
-                worker.errand = errand
-            worker.send(("job", who, request.encode(), Message(state).encode()))
+        if not worker.factory_sent:
+            worker.send(self._factory)
+            worker.factory_sent = True
+        if worker.errand is not errand:
+            worker.send(errand)
+            worker.errand = errand
+        worker.send(("job", who, request.encode(), Message(state).encode()))
 
     def _start_workers(self) -> None:
         while len(self._workers) < self.size:
             self._spawn()
+
+    def _replaced(self, worker: _Worker) -> _Worker:
+        """Another one for one that has died."""
+        self._workers.remove(worker)
+        return self._spawn()
 
     def _spawn(self) -> _Worker:
         worker = _Worker(self._inbox)
@@ -159,7 +166,8 @@ class _Worker:
         self.send(list(loaded_plugins()))
 
     def send(self, item: Any) -> None:
-        write_frame(self.requests, item)
+        with suppress(BrokenPipeError):  # it has died: its listener says so
+            write_frame(self.requests, item)
 
     def _listen(self, inbox: SimpleQueue[tuple[_Worker, Any]]) -> None:
         try:
