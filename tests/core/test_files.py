@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedstill.core.errors import InputError, RunError
-from fedstill.core.files import append_line, disk_trouble, writable_folder, write_atomically
+from fedstill.core.files import append_line, disk_trouble, sweep_temporaries, writable_folder, write_atomically
 
 
 def test_a_file_is_written_and_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -108,3 +108,13 @@ def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunError, match="cannot write"):
         write_atomically(tmp_path / "file" / "inner", b"x")
+
+
+def test_what_killed_writers_left_is_swept_of_one_file_or_of_all(tmp_path: Path) -> None:
+    for name in (".a[1].json.7.tmp", ".b.json.8.tmp", "a.tmp", "b.json"):
+        (tmp_path / name).write_bytes(b"")
+    sweep_temporaries(tmp_path, of="a[1].json")
+    assert sorted(os.listdir(tmp_path)) == [".b.json.8.tmp", "a.tmp", "b.json"]
+    sweep_temporaries(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["a.tmp", "b.json"]
+    sweep_temporaries(tmp_path / "nowhere")

@@ -140,6 +140,24 @@ def test_a_damaged_checkpoint_costs_an_epoch(rooms: Bundle, tmp_path: Path) -> N
     assert parts.file.read_bytes() == made(rooms, tmp_path / "whole").file.read_bytes()
 
 
+def test_what_a_kill_at_the_very_end_left_is_tidied_up(rooms: Bundle, tmp_path: Path) -> None:
+    """Killed while the weights are written, and once more while the folder of checkpoints is being removed."""
+    partial, half = tmp_path / "encoder.partial", tmp_path / ".encoder.safetensors.123.tmp"
+    with pytest.raises(KeyboardInterrupt):
+        made(rooms, tmp_path, watchers=[Watch(2)])
+    half.write_bytes(b"half of it")
+    assert made(rooms, tmp_path).fresh
+    assert not half.exists()
+    partial.mkdir()
+    (partial / "checkpoint.safetensors").write_bytes(b"of no more use")
+    lock = RunFolder(partial).lock()
+    assert not made(rooms, tmp_path).fresh
+    assert partial.exists(), "somebody works on it"
+    lock.release()
+    assert not made(rooms, tmp_path).fresh
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.json", "encoder.safetensors"]
+
+
 def test_labels_make_no_difference(rooms: Bundle, tmp_path: Path) -> None:
     inputs = rooms.train.batch(torch.arange(5))["inputs"]
     bare = ArrayDataset(inputs=inputs)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from fedstill.core.errors import InputError, RunError
 
@@ -26,9 +28,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise disk_trouble(path, error) from error
 
 
-def sweep_temporaries(folder: Path) -> None:
-    """Delete what writers that were killed left half-written."""
-    for path in folder.glob(".*.tmp") if folder.is_dir() else ():
+def sweep_temporaries(folder: Path, of: str = "") -> None:
+    """Delete what writers that were killed left half-written; of one file alone where others may be writing."""
+    for path in folder.glob(f".{escape(of)}*.tmp") if folder.is_dir() else ():
         path.unlink(missing_ok=True)
 
 
@@ -54,11 +56,10 @@ def disk_trouble(path: Path, error: OSError) -> RunError:
 
 def writable_folder(path: Path) -> Path:
     """Make the folder if need be, and refuse one that cannot be written, before any work."""
-    probe = path / f".probe.{os.getpid()}"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"probe")
-        probe.unlink()
+        with TemporaryFile(dir=path, buffering=0) as probe:  # mostly without a name, so that a kill leaves nothing
+            probe.write(b"probe")
     except OSError as error:
         raise InputError(f"cannot write to the folder {path}: {error.strerror or error}; choose another one") from error
     return path

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from fedstill.core.errors import BusyError, InputError
 from fedstill.core.files import append_line, write_atomically
-from fedstill.core.message import Message, under
+from fedstill.core.message import Message, MessageError, under
 from fedstill.core.task import Tensors
 from fedstill.federation import checkpoint
 
@@ -154,7 +154,11 @@ class RunFolder:
 
     def load_models(self, which: str) -> dict[str, Tensors]:
         """Models by architecture, as saved."""
-        packed = Message.decode(self.model_path(which).read_bytes())
+        path = self.model_path(which)
+        try:
+            packed = Message.decode(path.read_bytes())
+        except MessageError as error:
+            raise InputError(f"{path} is damaged ({error}): run the experiment again") from None
         architectures = sorted({name.split("/", 1)[0] for name in packed})
         return {architecture: packed.part(f"{architecture}/") for architecture in architectures}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +23,7 @@ from fedstill._version import __version__
 from fedstill.config import BEHAVIOUR
 from fedstill.config.pretraining import Pretraining
 from fedstill.core.dataset import Dataset, Subset
-from fedstill.core.errors import InputError, RunError
+from fedstill.core.errors import BusyError, InputError, RunError
 from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder, write_atomically
 from fedstill.core.fit import Learner, Schedule, fit, task_loss
 from fedstill.core.kinds import load_state, state_of
@@ -104,10 +105,13 @@ def pretrain(
     if found is not None:
         for watcher in watchers:
             watcher.note(f"{out} has been made with these settings already: nothing is done")
+        _discard(_partial(out))
         return Pretrained(out, found, fresh=False)
-    folder = RunFolder(writable_folder(out.with_suffix(".partial")))
+    folder = RunFolder(writable_folder(_partial(out)))
     lock = folder.lock()
     try:
+        for file in (out, out.with_suffix(".json")):
+            sweep_temporaries(out.parent, of=file.name)
         with one_thread():
             attempt = _Attempt(settings, task, data, folder.path, identity, watchers)
             weights = attempt.finish()
@@ -120,6 +124,12 @@ def pretrain(
     finally:
         lock.release()
     return Pretrained(out, record, fresh=True)
+
+
+def resolved(settings: Pretraining, data_root: Path | None = None) -> tuple[Pretraining, int]:
+    """The settings as they would be used, and how many scenes there are to learn from; nothing is done."""
+    settings, data, _ = _scenes(settings, load_proxy(settings.data, data_root))
+    return settings, len(data)
 
 
 class _Attempt:
@@ -220,6 +230,20 @@ def _task(settings: Pretraining, shape: tuple[int, ...], device: str) -> Masked:
         layers=settings.layers,
         reach=settings.reach,
     )
+
+
+def _partial(out: Path) -> Path:
+    """Where an unfinished pre-training keeps what it has reached."""
+    return out.with_suffix(".partial")
+
+
+def _discard(partial: Path) -> None:
+    """Remove what a process left that was killed after its file was whole, unless somebody makes another one there."""
+    if partial.is_dir():
+        with suppress(BusyError):
+            lock = RunFolder(partial).lock()
+            shutil.rmtree(partial, ignore_errors=True)
+            lock.release()
 
 
 def _made_before(out: Path, identity: str, overwrite: bool) -> dict[str, Any] | None:
