@@ -82,6 +82,10 @@ def test_a_site_that_lies_about_its_scores_is_not_heard(tmp_path: Path, monkeypa
     monkeypatch.setattr(SiteScores, "reply", lying)
     run = fedstill.run({**SMALL, "method": "fedavg", "evaluation": "on-site"}, out=tmp_path)
     assert [record["sites"]["heard"] for record in run.journal] == [2, 2]
+    for record in run.journal:
+        (lost,) = record["sites"]["lost"]
+        assert (lost["client"], lost["reason"]) == (0, "refused")
+        assert lost["detail"].startswith("scores/shared/cnn/confusion has type torch.float64, not torch.int64")
 
 
 def test_the_manifest_tells_what_leaves_for_it() -> None:

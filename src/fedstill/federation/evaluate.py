@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class Evaluation:
     also: Mapping[str, Metrics]
     negative_variances: float
     finite: bool
-    sites: Mapping[str, int] | None = None  # evaluated on site: how many were asked and heard, bytes up and down
+    sites: Mapping[str, Any] | None = None  # evaluated on site: how many were asked and heard, bytes, who was lost
 
 
 @dataclass(frozen=True)

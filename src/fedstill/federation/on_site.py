@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,12 +18,13 @@ from torch import Tensor
 from fedstill.core.dataset import Dataset
 from fedstill.core.egress import Egress
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Abstain, Client, Exchange, Lost, Method, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.federation.clients import Store
 from fedstill.federation.evaluate import Evaluation, Metrics, means_of, models_finite, negative_variances, spread_of
 from fedstill.federation.loop import Errand, Results
+from fedstill.federation.outcome import lost_ones
 from fedstill.federation.settle import fault
 
 SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
@@ -116,13 +117,17 @@ class OnSiteEvaluator:
                 yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
         results = yield Errand(exchange, jobs(), turn)
-        heard = [
-            result
-            for result in results
-            if isinstance(result, Reply)
-            and fault(result.message, requests[result.profile.id], exchange.expect(server, result.profile, Message({})))
-            is None
-        ]
+        heard, lost = list[Reply](), list[Lost]()
+        for result in results:
+            if isinstance(result, Lost):
+                lost.append(result)
+                continue
+            who = result.profile
+            wrong = fault(result.message, requests[who.id], exchange.expect(server, who, Message({})))
+            if wrong is None:
+                heard.append(result)
+            else:
+                lost.append(Lost(who, "refused", wrong))
         heard.sort(key=lambda reply: reply.profile.id)
         traffic = {
             "up": sum(reply.message.nbytes for reply in heard),
@@ -136,7 +141,9 @@ class OnSiteEvaluator:
         if not models and every:
             test = means_of(self.task, every)
         finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0 and not personal.get("non_finite", 0)
-        sites = {"asked": len(requests), "heard": len(heard), **traffic}
+        sites: dict[str, Any] = {"asked": len(requests), "heard": len(heard), **traffic}
+        if lost:
+            sites["lost"] = lost_ones(lost)
         also = {name: self._shared([name], heard, SHARED) for name in models} if len(models) > 1 and heard else {}
         return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite, sites)
 

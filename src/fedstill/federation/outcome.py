@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ class Outcome:
         return {
             "asked": sorted(self.asked),
             "accepted": sorted(self.heard - self.gone),
-            "lost": self.lost_ones(),
+            "lost": lost_ones(self.lost),
             "skipped": self.skipped,
             "bytes": self.traffic.record(),
             "work": self.work,
@@ -78,10 +78,12 @@ class Outcome:
         self.traffic.once += survey.traffic.once
         self.work += survey.work
         if survey.lost:
-            self.surveys.append({"name": name, "asked": len(survey.asked), "lost": survey.lost_ones()})
+            self.surveys.append({"name": name, "asked": len(survey.asked), "lost": lost_ones(survey.lost)})
 
-    def lost_ones(self) -> list[dict[str, Any]]:
-        return [
-            {"client": lost.profile.id, "reason": lost.reason, "detail": lost.detail}
-            for lost in sorted(self.lost, key=lambda lost: lost.profile.id)
-        ]
+
+def lost_ones(lost: Iterable[Lost]) -> list[dict[str, Any]]:
+    """Who was lost, as the journal tells it."""
+    return [
+        {"client": one.profile.id, "reason": one.reason, "detail": one.detail}
+        for one in sorted(lost, key=lambda one: one.profile.id)
+    ]
