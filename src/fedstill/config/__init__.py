@@ -2,7 +2,7 @@
 
 from fedstill.config.assemble import make_experiment, named_part, overlay, override, override_value, with_defaults
 from fedstill.config.experiment import BEHAVIOUR, Experiment, TeacherSource
-from fedstill.config.recipes import Recipe, given_by, recipe_by, recipe_names
+from fedstill.config.recipes import Recipe, given_by, recipe_by, recipe_layers, recipe_names
 
 __all__ = [
     "BEHAVIOUR",
@@ -16,6 +16,7 @@ __all__ = [
     "override",
     "override_value",
     "recipe_by",
+    "recipe_layers",
     "recipe_names",
     "with_defaults",
 ]

@@ -131,8 +131,8 @@ class Initial(Settings):
 class Experiment(Settings):
     """One run, completely described: equal experiments on equal data give equal bits."""
 
-    method: Choice
-    data: str = Field("digits", min_length=1)
+    method: Choice = Field(description="what is sent, what is learned where the data is, how replies are merged")
+    data: str = Field("digits", min_length=1, description="a data set, npz:FILE or folder:FOLDER")
     model: str | None = Field(None, description="by name; left out, the kind of data decides")
     models: dict[str, int] = Field(
         default_factory=dict,
@@ -141,8 +141,12 @@ class Experiment(Settings):
     initial: Initial | None = Field(None, description="weights to start from; left out, all are drawn at random")
     points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
     augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
-    partition: Choice = Field(default_factory=lambda: choose("partition", "iid"))
-    participation: Choice = Field(default_factory=lambda: choose("participation", "everyone"))
+    partition: Choice = Field(
+        default_factory=lambda: choose("partition", "iid"), description="who holds which training samples"
+    )
+    participation: Choice = Field(
+        default_factory=lambda: choose("participation", "everyone"), description="who is asked in a round"
+    )
     dropout: Choice = Field(
         default_factory=lambda: choose("dropout", "none"),
         description="who is lost in a round; a mere number: each with that chance",
@@ -151,18 +155,22 @@ class Experiment(Settings):
     clusters: Clusters | None = Field(
         None, description="clients grouped by what their data is like; left out, they are not"
     )
-    attack: Choice = Field(default_factory=lambda: choose("attack", "none"))
-    privacy: Choice = Field(default_factory=lambda: choose("privacy", "none"))
+    attack: Choice = Field(
+        default_factory=lambda: choose("attack", "none"), description="what dishonest clients do, in simulations"
+    )
+    privacy: Choice = Field(
+        default_factory=lambda: choose("privacy", "none"), description="how replies are blurred before they leave"
+    )
     cure: Choice = Field(
         default_factory=lambda: choose("cure", "none"), description="what the server does about the lost"
     )
     objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
-    teachers: tuple[TeacherSource, ...] = ()
+    teachers: tuple[TeacherSource, ...] = Field((), description="whom a student learns from")
     queries: Queries | None = Field(None, description="who asks the federation for which classes")
-    clients: int = Field(10, ge=1, le=10_000_000)
-    rounds: int = Field(10, ge=1, le=1_000_000)
-    seed: int = Field(0, ge=0, lt=2**63)
-    training: Training = Training()
+    clients: int = Field(10, ge=1, le=10_000_000, description="how many hold data")
+    rounds: int = Field(10, ge=1, le=1_000_000, description="how many are played; of a distillation, epochs")
+    seed: int = Field(0, ge=0, lt=2**63, description="of every random draw")
+    training: Training = Field(Training(), description="local training, shared by every method")
     validation: float = Field(
         0.0,
         ge=0,
@@ -243,6 +251,20 @@ class Experiment(Settings):
         return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+def _beside(fields: Iterable[str], above: Iterable[str]) -> Iterable[str]:
+    """The names of the settings that a wrong one was written beside, some sections further down.
+
+    >>> "rate" in _beside(Experiment.model_fields, ["training"])
+    True
+    """
+    for step in above:
+        held = fields.get(step) if isinstance(fields, Mapping) else None
+        kinds = [held.annotation, *get_args(held.annotation)] if held is not None else []
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
+        fields = fields if inner is None else inner.model_fields  # a place in a list, say, leads no further
+    return fields
+
+
 def sentence(error: ValidationError, fields: Iterable[str], prefix: str = "") -> str:
     """The first thing that is wrong, as one sentence that names the field."""
     # Of a field with alternatives every branch complains; the last is the one for several values.
@@ -251,9 +273,12 @@ def sentence(error: ValidationError, fields: Iterable[str], prefix: str = "") ->
     path = [str(part) for part in first["loc"] if not _TYPE_NAME.search(str(part))]
     where = prefix + ".".join(path)
     if first["type"] == "extra_forbidden":
-        near = list(Training.model_fields if path[0] == "training" and len(path) > 1 else fields)
+        near = list(_beside(fields, path[:-1]))
         known = did_you_mean(path[-1], near) if near else "this part has no settings"
         return f"unknown setting {where!r}: {known}"
+    if first["type"] == "literal_error" and isinstance(first["input"], str):
+        choices = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        return f"{where}: unknown choice {first['input']!r}: {did_you_mean(first['input'], choices)}"
     what = first["msg"].removeprefix("Value error, ")
     value = f" (got {first['input']!r})" if path and isinstance(first["input"], str | int | float) else ""
     return f"{where.rstrip('.') or 'the experiment'}: {what[0].lower()}{what[1:]}{value}"

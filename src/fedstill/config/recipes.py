@@ -74,6 +74,15 @@ def recipe_names(study: bool | None = None) -> dict[str, str]:
     }
 
 
+def recipe_layers() -> dict[str, dict[str, list[str]]]:
+    """The names of the presets and variants that shipped recipes have, by recipe."""
+    shipped = {path.stem: _read(path) for path in sorted(recipe_folder().glob("*.yaml"))}
+    return {
+        name: {section: list(map(str, content.get(section) or {})) for section in ("presets", "variants")}
+        for name, content in shipped.items()
+    }
+
+
 def given_by(name: str, preset: str | None = None, variant: str | None = None) -> dict[str, Any]:
     """The configuration behind a method's name, a shipped recipe's name, or the path of a recipe file."""
     recipe = recipe_by(name, preset, variant)

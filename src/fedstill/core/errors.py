@@ -40,8 +40,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "did you mean 'fedavg'? Known: centralised, fedavg"
     >>> did_you_mean("zebra", ["fedavg"])
     'known: fedavg'
+    >>> did_you_mean("zebra", [])
+    'there are none'
     """
     names = sorted(known)
+    if not names:
+        return "there are none"
     listed = ", ".join(names)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}? Known: {listed}" if near else f"known: {listed}"

@@ -18,14 +18,14 @@ class Training(Settings):
 
     epochs: int = Field(3, ge=1, description="passes over the client's data per round")
     batch: int = Field(16, ge=2, description="samples per step; a last batch of one is skipped")
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimiser: Literal["sgd", "adam", "adamw"] = Field("sgd", description="of local training")
     rate: float = Field(0.05, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, description="pull of weights towards zero")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
     schedule: Literal["constant", "step", "cosine"] = Field("constant", description="of the rate, over rounds")
     step_every: int = Field(20, ge=1, description="rounds between the steps of `step`")
-    step_factor: float = Field(0.7, gt=0, le=1)
+    step_factor: float = Field(0.7, gt=0, le=1, description="what each step of `step` leaves of the rate")
     keep_optimiser: bool = Field(False, description="keep the optimiser's moments between rounds")
     warmup: int = Field(0, ge=0, description="rounds in which the rate rises to what the schedule says")
     encoder_rate: float = Field(

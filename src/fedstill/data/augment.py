@@ -52,10 +52,10 @@ class PointAugmentation(Augmentation):
     then a shift U[-`shift`, `shift`] along each axis.
     """
 
-    dropout: float = Field(0.875, ge=0, le=1)
-    scale_low: float = Field(0.8, gt=0)
-    scale_high: float = Field(1.25, gt=0)
-    shift: float = Field(0.1, ge=0)
+    dropout: float = Field(0.875, ge=0, le=1, description="largest share of points to drop")
+    scale_low: float = Field(0.8, gt=0, description="smallest scale")
+    scale_high: float = Field(1.25, gt=0, description="largest scale")
+    shift: float = Field(0.1, ge=0, description="largest shift along each axis")
 
     @model_validator(mode="after")
     def _ordered(self) -> PointAugmentation:
