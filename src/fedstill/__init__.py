@@ -4,6 +4,10 @@
 >>> result = fedstill.run("fedavg", data="digits", rounds=1, clients=3, out=getfixture("tmp_path"))
 >>> 0 < result.accuracy <= 1
 True
+
+The functions are the verbs of the command line, with its words for settings. What is in `__all__` keeps working: a name
+or argument that is to go stays for at least one more minor release, with a DeprecationWarning that names what replaces
+it. Everything else, also what the modules below hold, may change in any release.
 """
 
 from __future__ import annotations
@@ -17,9 +21,15 @@ if TYPE_CHECKING:
     from fedstill.audit import Audit, audit
     from fedstill.config import Experiment
     from fedstill.core.errors import FedstillError, InputError, RunError
-    from fedstill.federation.asking import ask
-    from fedstill.federation.launch import distill, run
+    from fedstill.export import export
+    from fedstill.federation.asking import Asked, ask
+    from fedstill.federation.launch import distill, egress, pretrain, run
+    from fedstill.federation.predicting import Prediction, predict
+    from fedstill.federation.pretrain import Pretrained
     from fedstill.federation.result import Run
+    from fedstill.federation.scans import Scan, detect
+    from fedstill.report import report
+    from fedstill.studies.results import Results
     from fedstill.studies.study import Study, study
 
 # Loaded when first used, so that `import fedstill` and `fedstill --help` do not wait for torch.
@@ -27,24 +37,41 @@ _HOMES = {
     "fedstill.audit": ("Audit", "audit"),
     "fedstill.config": ("Experiment",),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
-    "fedstill.federation.asking": ("ask",),
-    "fedstill.federation.launch": ("distill", "run"),
+    "fedstill.export": ("export",),
+    "fedstill.federation.asking": ("Asked", "ask"),
+    "fedstill.federation.launch": ("distill", "egress", "pretrain", "run"),
+    "fedstill.federation.predicting": ("Prediction", "predict"),
+    "fedstill.federation.pretrain": ("Pretrained",),
     "fedstill.federation.result": ("Run",),
+    "fedstill.federation.scans": ("Scan", "detect"),
+    "fedstill.report": ("report",),
+    "fedstill.studies.results": ("Results",),
     "fedstill.studies.study": ("Study", "study"),
 }
 
 __all__ = [
+    "Asked",
     "Audit",
     "Experiment",
     "FedstillError",
     "InputError",
+    "Prediction",
+    "Pretrained",
+    "Results",
     "Run",
     "RunError",
+    "Scan",
     "Study",
     "__version__",
     "ask",
     "audit",
+    "detect",
     "distill",
+    "egress",
+    "export",
+    "predict",
+    "pretrain",
+    "report",
     "run",
     "study",
 ]

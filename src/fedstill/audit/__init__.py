@@ -1,23 +1,15 @@
-"""The audit: is a student's accuracy really its teacher's?
-
->>> from fedstill.audit import audit, read_table
->>> table = getfixture("tmp_path") / "results.csv"
->>> _ = table.write_text("teacher,objective,seed,accuracy,free_accuracy\\nfedavg,vanilla,7,91,35\\n")
->>> audit(read_table(table, class_counts=(250, 250, 250, 250))).pairs[0].word
-'masked'
-"""
+"""The audit: is a student's accuracy really its teacher's?"""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fedstill.audit.evidence import Evidence, RoundFacts, Score, Student, Teacher
 from fedstill.audit.judge import DELTA, judge
 from fedstill.audit.table import read_table
 from fedstill.audit.verdicts import Audit
+from fedstill.core.rooms import make_callable
 
 __all__ = [
     "DELTA",
@@ -37,6 +29,11 @@ def audit(source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -
     """Judge evidence, a study's results file or folder, a run's folder, or a table made elsewhere (.csv).
 
     `delta` is the threshold as a share; everything else goes to whoever reads the source.
+
+    >>> table = getfixture("tmp_path") / "results.csv"
+    >>> _ = table.write_text("teacher,objective,seed,accuracy,free_accuracy\\nfedavg,vanilla,7,91,35\\n")
+    >>> audit(table, class_counts=(250, 250, 250, 250)).pairs[0].word
+    'masked'
     """
     if isinstance(source, Evidence):
         return judge(source, delta)
@@ -48,11 +45,4 @@ def audit(source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -
     return judge(evidence_of(path, **reading), delta)
 
 
-class _CallableRoom(ModuleType):
-    """`fedstill.audit` is a room and a verb: whichever of the two Python finds first, it can be called."""
-
-    def __call__(self, source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -> Audit:
-        return audit(source, delta, **reading)
-
-
-sys.modules[__name__].__class__ = _CallableRoom
+make_callable(__name__, audit)

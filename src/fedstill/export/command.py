@@ -9,6 +9,8 @@ from fedstill.core.errors import InputError
 from fedstill.export.files import SAMPLES, Exported, checked_onnx, destination, export_onnx, export_pt2, put
 from fedstill.export.quantise import quantised
 from fedstill.export.subject import Subject
+from fedstill.federation.result import Run
+from fedstill.federation.run import one_thread
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel
 
@@ -31,6 +33,31 @@ class Outcome:
     file: Exported
     inputs: str  # where the samples come from that it was compared on
     int8: Quantised | None = None
+
+
+def export(
+    run: str | Path | Run,
+    file: str | Path,
+    *,
+    which: str = "last",
+    client: int | None = None,
+    architecture: str | None = None,
+    int8: bool = False,
+    data_root: str | Path | None = None,
+) -> Outcome:
+    """Write a run's model as a file for other runtimes, `.onnx` or `.pt2`, and compare it with the original.
+
+    >>> import fedstill
+    >>> folder = getfixture("tmp_path")
+    >>> made = fedstill.run("fedavg", data="digits", model="mlp", rounds=1, clients=2, out=folder)
+    >>> written = fedstill.export(made, folder / "model.pt2")
+    >>> written.file.path.name, written.file.difference < 1e-5
+    ('model.pt2', True)
+    """
+    root = None if data_root is None else Path(data_root)
+    held = run if isinstance(run, Run) else Run(run)
+    with one_thread():
+        return export_run(Subject(held, which, client, root, architecture), file, int8)
 
 
 def export_run(subject: Subject, path: str | Path, int8: bool = False) -> Outcome:

@@ -6,10 +6,8 @@ new model becomes a run by itself.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,20 @@ from fedstill.config import Experiment
 from fedstill.config.experiment import choose
 from fedstill.core.dataset import Subset, class_counts
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.files import disk_trouble, writable_folder
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Turn
 from fedstill.core.queries import Answered, recalls
-from fedstill.core.task import Tensors
-from fedstill.federation.folder import RunFolder, digest_of, pack_models, write_json
+from fedstill.federation.keeping import experiment_of, keep, settings_of
 from fedstill.federation.plan import Simulation, make_plan
 from fedstill.federation.result import Run
-from fedstill.federation.run import described, one_thread, run_digest
-from fedstill.methods import QKT, PeerMethod, methods
+from fedstill.federation.run import one_thread
+from fedstill.methods import QKT, methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.peers import QUERY
 from fedstill.models.classifier import Classifier
+
+Told = Callable[[str, int, float], None]
 
 
 @dataclass
@@ -62,23 +60,77 @@ class Asked:
     def answered(self) -> bool:
         return bool(self.teachers)
 
+    def keep(self, out: str | Path = "runs") -> Run:
+        """Make a run of the client's new model, to be shown, exported and used like any other."""
+        return keep(self, Path(out))
+
 
 def ask(
-    run: Run,
+    run: str | Path | Run,
     client: int,
     classes: Sequence[str | int],
     settings: dict[str, Any] | None = None,
     method: str = "qkt",
-    data_root: Path | None = None,
+    data_root: str | Path | None = None,
     watch: bool = True,
+    told: Told | None = None,
 ) -> Asked:
-    """Let a client of a run ask the others for classes, by number or name, and learn what they know."""
-    plan = _plan(run, data_root)
-    if not 0 <= client < len(plan.profiles):
-        raise InputError(f"there is no client {client} in {run.path}: clients are 0 to {len(plan.profiles) - 1}")
-    wanted = tuple(sorted({_class(name, plan.task.classes) for name in classes}))
+    """Let a client of a run ask the others for classes, by number or name, and learn what they know.
+
+    With `watch` its accuracy is measured after every epoch; `told` is then called with the phase, the epochs done in
+    it, and that accuracy.
+
+    >>> import fedstill
+    >>> skewed = {"name": "pathological", "classes_per_client": 3}
+    >>> folder = getfixture("tmp_path")
+    >>> alone = fedstill.run("local-only", model="mlp", clients=4, rounds=1, partition=skewed, out=folder)
+    >>> asked = fedstill.ask(alone, 0, [7], {"transfer_epochs": 1, "head_epochs": 1, "threshold": 0})
+    >>> asked.teachers, asked.keep(folder).finished
+    ((1, 2, 3), True)
+    """
+    question = _question(run, client, classes, settings or {}, method, data_root)
     with one_thread():
-        return _asked(run, plan, client, wanted, _method(method, settings or {}, plan), watch)
+        return _asked(question, watch, told)
+
+
+def question_of(
+    run: str | Path | Run,
+    client: int,
+    classes: Sequence[str | int],
+    settings: dict[str, Any] | None = None,
+    method: str = "qkt",
+    data_root: str | Path | None = None,
+) -> Experiment:
+    """What `ask` would do with these, as the experiment that is kept with its answer; nobody is asked."""
+    question = _question(run, client, classes, settings or {}, method, data_root)
+    return experiment_of(question.run, question.client, question.wanted, settings_of(question.method))
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a client wants to know, checked: nothing has been done yet."""
+
+    run: Run
+    plan: Simulation
+    client: int
+    wanted: tuple[int, ...]
+    method: QKT
+
+
+def _question(
+    run: str | Path | Run,
+    client: int,
+    classes: Sequence[str | int],
+    settings: dict[str, Any],
+    method: str,
+    data_root: str | Path | None,
+) -> _Question:
+    held = run if isinstance(run, Run) else Run(run)
+    plan = _plan(held, None if data_root is None else Path(data_root))
+    if not 0 <= client < len(plan.profiles):
+        raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
+    wanted = tuple(sorted({_class(name, plan.task.classes) for name in classes}))
+    return _Question(held, plan, client, wanted, _method(method, settings, plan))
 
 
 @dataclass(frozen=True)
@@ -108,7 +160,9 @@ def _probes(plan: Simulation, method: QKT, models: dict[int, nn.Module], client:
     return probed, counts / counts.sum(dim=1, keepdim=True)
 
 
-def _asked(run: Run, plan: Simulation, client: int, wanted: tuple[int, ...], method: QKT, watch: bool) -> Asked:
+def _asked(question: _Question, watch: bool, told: Told | None) -> Asked:
+    run, plan, client = question.run, question.plan, question.client
+    wanted, method = question.wanted, question.method
     models = {who.id: run.model(client=who.id) for who in plan.profiles}
     before = models[client]
     if not isinstance(before, Classifier):
@@ -122,12 +176,18 @@ def _asked(run: Run, plan: Simulation, client: int, wanted: tuple[int, ...], met
     recalled = _recalls(plan, before)
     fate = Answered(recalled, recalled, counts, wanted)
     asked = Asked(run, plan, client, fate, probed, held, known, before, before)
-    asked.settings = {"name": _name(method), **method.settings.model_dump(mode="json")}
+    asked.settings = settings_of(method)
     if not known:
         return asked
     if watch:
         asked.epochs.append(("before", 0, fate.accuracy(recalled)))
-        method.watch = lambda phase, epoch, now: asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
+
+        def watched(phase: str, epoch: int, now: nn.Module) -> None:
+            asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
+            if told is not None:
+                told(*asked.epochs[-1])
+
+        method.watch = watched
     method.learn(student, peers, _turn(plan))
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
@@ -135,76 +195,6 @@ def _asked(run: Run, plan: Simulation, client: int, wanted: tuple[int, ...], met
     sizes = {number: Message(state_of(one)).nbytes for number, one in models.items()}
     asked.traffic = {"up": sizes[client], "down": sum(size for number, size in sizes.items() if number != client)}
     return asked
-
-
-def keep(asked: Asked, out: Path) -> Run:
-    """The client's new model as a run, to be shown, exported and used like any other."""
-    plan, experiment = asked.plan, _experiment(asked)
-    models: dict[str, Tensors] = {plan.profiles[asked.client].architecture: state_of(asked.model)}
-    packed, facts = pack_models(models), json.dumps(experiment.model_dump(mode="json"), sort_keys=True)
-    identity = blake2b(f"{facts} {asked.run.sha256} {digest_of(packed)}".encode(), digest_size=8).hexdigest()
-    folder = RunFolder(
-        writable_folder(out)
-        / plan.folder_name.replace(plan.experiment.method.name, "query", 1).replace(plan.identity, identity)
-    )
-    scores = plan.task.summarise(plan.task.score([asked.model], plan.bundle.test))
-    metrics = asked.fate.metrics()
-    try:
-        folder.create({**described(plan), "identity": identity, "experiment": experiment.model_dump(mode="json")})
-        folder.save_models("last", packed)
-        write_json(folder.path / "result.json", _result(asked, experiment, dict(scores), metrics, models, packed))
-    except OSError as error:
-        raise disk_trouble(folder.path, error) from error
-    return Run(folder.path)
-
-
-def _experiment(asked: Asked) -> Experiment:
-    given = asked.run.experiment.model_dump(mode="json")
-    wanted = {asked.client: asked.fate.query}
-    return Experiment.model_validate({**given, "method": asked.settings, "rounds": 1, "queries": {"by_hand": wanted}})
-
-
-def _result(
-    asked: Asked,
-    experiment: Experiment,
-    scores: dict[str, float],
-    metrics: dict[str, float],
-    models: dict[str, Tensors],
-    packed: bytes,
-) -> dict[str, Any]:
-    return {
-        "method": experiment.method.name,
-        "data": experiment.data,
-        "model": next(iter(models)),
-        "partition": experiment.partition.name,
-        "clients": experiment.clients,
-        "seed": experiment.seed,
-        "rounds": 1,
-        "accuracy": {"last": scores["accuracy"]},
-        "class_accuracy": {"last": scores["class_accuracy"]},
-        "round_of": {"last": 0},
-        "shares": f"model of client {asked.client}",
-        "also": {},
-        "personal": {},
-        "facts": metrics,
-        "teachers": [],
-        "ceiling": None,
-        "bytes": asked.traffic,
-        "lost": 0,
-        "skipped": 0,
-        "finite": scores.get("non_finite", 0.0) == 0.0,
-        "sha256": run_digest(models, None),
-        "model_last": digest_of(packed),
-        "query": {
-            "run": str(asked.run.path),
-            "client": asked.client,
-            "classes": list(asked.fate.query),
-            "teachers": list(asked.teachers),
-            "before": asked.fate.before.tolist(),
-            "after": asked.fate.after.tolist(),
-            "epochs": asked.epochs,
-        },
-    }
 
 
 def _plan(run: Run, data_root: Path | None) -> Simulation:
@@ -260,7 +250,3 @@ def _class(name: str | int, classes: Sequence[str]) -> int:
     raise InputError(
         f"there is no class {name!r}: {did_you_mean(str(name), classes)}; or give a number from 0 to {len(classes) - 1}"
     )
-
-
-def _name(method: PeerMethod) -> str:
-    return next(name for name in methods.names() if methods[name] is type(method))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedstill.config import Experiment, given_by, make_experiment, overlay, override_value
+from fedstill.config.pretraining import make_pretraining
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import load_entry_points, load_plugin
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
 from fedstill.engines import make_engine
+from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import make_plan
+from fedstill.federation.pretrain import Pretrained, Watcher
+from fedstill.federation.pretrain import pretrain as pretrained
 from fedstill.federation.result import Run
 from fedstill.federation.run import execute
 
@@ -37,13 +42,15 @@ def run(
 
     `experiment` is a method, a recipe, a recipe file, or a mapping; `settings` are laid over it, by section
     (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`).
+
+    >>> import fedstill
+    >>> made = fedstill.run("fedprox", data="digits", clients=2, rounds=1, mu=0.1, out=getfixture("tmp_path"))
+    >>> made.experiment.method.settings.mu, 0 < made.accuracy <= 1
+    (0.1, True)
     """
     use_plugins(plugins)
-    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else dict(experiment)
-    for key, value in settings.items():
-        given = overlay(given, {key: value}) if key in Experiment.model_fields else override_value(given, key, value)
     return launch(
-        make_experiment(given),
+        assembled(experiment, preset, variant, settings),
         out=Path(out),
         engine=engine,
         workers=workers,
@@ -51,6 +58,70 @@ def run(
         device=device,
         observers=observers,
     )
+
+
+def egress(
+    experiment: str | Mapping[str, Any] = "fedavg",
+    *,
+    data_root: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
+    preset: str | None = None,
+    variant: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """What leaves a client in each round of an experiment, line by line with measured sizes; nothing is run.
+
+    >>> import fedstill
+    >>> sorted({line["kind"] for line in fedstill.egress("fedavg", model="cnn-bn")["leaves"]})
+    ['metrics', 'parameters', 'statistics']
+    """
+    use_plugins(plugins)
+    root = None if data_root is None else Path(data_root)
+    return egress_manifest(make_plan(assembled(experiment, preset, variant, settings), root))
+
+
+def assembled(
+    experiment: str | Mapping[str, Any], preset: str | None, variant: str | None, settings: Mapping[str, Any]
+) -> Experiment:
+    """The experiment of that name, with settings as keyword arguments have them laid over it."""
+    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else dict(experiment)
+    for key, value in settings.items():
+        given = overlay(given, {key: value}) if key in Experiment.model_fields else override_value(given, key, value)
+    return make_experiment(given)
+
+
+def pretrain(
+    data: str,
+    out: str | Path = "encoder.safetensors",
+    *,
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+    overwrite: bool = False,
+    watchers: Sequence[Watcher] = (),
+    **settings: Any,
+) -> Pretrained:
+    """Pre-train a detector's encoder on scenes without labels, go on with it, or find it done; runs can start from it.
+
+    `settings` are those of a pre-training, by section or by name: `pretrain("rooms-unlabelled", epochs=10, batch=8)`.
+
+    >>> import fedstill, numpy as np
+    >>> folder = getfixture("tmp_path")
+    >>> cube = np.stack(np.meshgrid(*[np.linspace(0, 1, 8)] * 3), axis=-1).reshape(-1, 3)
+    >>> for split in ("train", "test"):
+    ...     (folder / split).mkdir()
+    ...     for name in ("a", "b"):
+    ...         box = {"boxes": [[0.5, 0.5, 0.5, 1, 1, 1, 0]], "labels": [0], "classes": ["crate", "shelf"]}
+    ...         np.savez(folder / split / name, points=cube, **box)
+    >>> settings = {"model": "small-detr3d-lite", "epochs": 1, "points": 256}
+    >>> made = fedstill.pretrain(f"folder:{folder}", folder / "encoder.safetensors", **settings)
+    >>> len(made.losses), made.fresh
+    (1, True)
+    """
+    use_plugins(plugins)
+    chosen = make_pretraining({"data": data}, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
+    root = None if data_root is None else Path(data_root)
+    return pretrained(chosen, Path(out), data_root=root, device=device, overwrite=overwrite, watchers=watchers)
 
 
 def distill(
@@ -68,6 +139,13 @@ def distill(
     `{"file": "w.safetensors", "model": "cnn"}`, or
     `{"call": "my_module:make_teacher"}`, with `file` where the function does not load its weights itself. Data, unless
     given, is that of the first teacher's run.
+
+    >>> import fedstill
+    >>> folder = getfixture("tmp_path")
+    >>> teacher = fedstill.run("centralised", data="digits", model="cnn", rounds=1, out=folder)
+    >>> student = fedstill.distill(teacher.path, "mlp", "dkd", rounds=1, out=folder)
+    >>> student.result["teachers"][0]["model"], student.result["model"]
+    ('cnn', 'mlp')
     """
     return run(distillation(teacher, student, objective, labels, teacher_checkpoint), **settings)
 

@@ -13,6 +13,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.numbers import listed
 from fedstill.data.readers.points import SUFFIXES
 from fedstill.data.single import read_cloud
+from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
 from fedstill.federation.run import one_thread
 from fedstill.tasks.detection import Detection, Detections
@@ -29,6 +30,11 @@ class Scan:
     points: Tensor  # (points, 3)
     found: Detections
     warning: str = ""
+    classes: tuple[str, ...] = ()  # that the detector knows
+
+    def sure(self, least: float = 0.3) -> list[dict[str, Any]]:
+        """What was found with at least this score: class, score, centre, size and heading of each box."""
+        return self.boxes(self.classes, least)
 
     def boxes(self, classes: Sequence[str], least: float) -> list[dict[str, Any]]:
         """Those with at least this score, as they are written."""
@@ -44,6 +50,37 @@ class Scan:
             for box, score, kind in rows
             if score >= least
         ]
+
+
+def detect(
+    run: str | Path | Run,
+    files: str | Path | Sequence[str | Path],
+    *,
+    which: str = "last",
+    client: int | None = None,
+    architecture: str | None = None,
+    device: str = "cpu",
+) -> list[Scan]:
+    """Find objects in scans of one's own, in metres with z up, with a run's detector; folders stand for their files.
+
+    >>> import fedstill, numpy as np
+    >>> folder = getfixture("tmp_path")
+    >>> cube = np.stack(np.meshgrid(*[np.linspace(0, 1, 8)] * 3), axis=-1).reshape(-1, 3)
+    >>> for split in ("train", "test"):
+    ...     (folder / split).mkdir()
+    ...     for name in ("a", "b"):
+    ...         box = {"boxes": [[0.5, 0.5, 0.5, 1, 1, 1, 0]], "labels": [0], "classes": ["crate", "shelf"]}
+    ...         np.savez(folder / split / name, points=cube, **box)
+    >>> settings = {"model": "small-detr3d-lite", "rounds": 1, "training": {"batch": 2, "epochs": 1}}
+    >>> made = fedstill.run("centralised", data=f"folder:{folder}", out=folder / "runs", **settings)
+    >>> first, second = fedstill.detect(made, folder / "test")
+    >>> {box["class"] for box in first.sure(least=0)} <= set(first.classes)
+    True
+    """
+    check_device(device)
+    held = run if isinstance(run, Run) else Run(run)
+    paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
+    return scans(held, paths, which=which, client=client, architecture=architecture, device=device)
 
 
 def scans(
@@ -68,7 +105,7 @@ def scans(
     with one_thread():
         found = [task.detect(model, cloud.unsqueeze(0))[0] for cloud in clouds]
     return [
-        Scan(file, cloud, one, size_warning(file, cloud))
+        Scan(file, cloud, one, size_warning(file, cloud), tuple(task.classes))
         for file, cloud, one in zip(scan_files(files), clouds, found, strict=True)
     ]
 

@@ -291,7 +291,15 @@ def study(
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Results:
-    """Run a grid of experiments, or go on with it; what was run before, in whatever study, is not run again."""
+    """Run a grid of experiments, or go on with it; what was run before, in whatever study, is not run again.
+
+    >>> import fedstill
+    >>> tiny = {"data": "digits", "model": "mlp", "clients": 2, "rounds": 1}
+    >>> recipe = {"experiment": tiny, "grid": {"method": ["fedavg", "fedprox"]}}
+    >>> results = fedstill.study(recipe, out=getfixture("tmp_path"), workers=1)
+    >>> sorted(results.runs)
+    [('fedavg',), ('fedprox',)]
+    """
     made = Study(recipe, settings, preset=preset, variant=variant, plugins=plugins, data_root=data_root, device=device)
     return made.run(
         out, workers=workers, retry_failed=retry_failed, watcher=watcher, executor=executor, address=address
