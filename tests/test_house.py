@@ -26,7 +26,7 @@ FLOORS = [
     {"config"},
     {"federation"},
     {"studies"},
-    {"audit", "export"},
+    {"audit", "export", "checkup"},
     {"report"},
     {"deploy"},
     {"cli"},

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLE = re.search(
-    r"```python file=mine.py\n(.*?)```",
-    (Path(__file__).parent.parent / "docs" / "extending.md").read_text(),
-    re.DOTALL,
-)
+from .pages import blocks
+
+# One file with a method, a model and a data set, of the pages that show them.
+PAGES = ("docs/guides/add-a-method.md", "docs/extending.md")
+PARTS = [body for page in PAGES for name, body in blocks(page, "python") if name]
 RUN = ["run", "part-way", "--data", "stripes", "--model", "flat", "--rounds", "2", "--clients", "3", "--json"]
 
 
@@ -27,8 +26,7 @@ def fedstill(folder: Path, *words: str, path: str = "") -> subprocess.CompletedP
 
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
-    assert EXAMPLE is not None
-    (tmp_path / "mine.py").write_text(EXAMPLE.group(1))
+    (tmp_path / "mine.py").write_text("\n\n".join(PARTS))
     return tmp_path
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.screen import console, print_json, sparkline, table
+from fedstill.cli.experiments import print_plan
+from fedstill.cli.screen import console, errors, print_json, sparkline, table
 from fedstill.config.assemble import parse_value
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
-from fedstill.federation.asking import Asked, ask, keep, look
+from fedstill.federation.asking import Asked, ask, look, question_of
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.asked_page import write_asked_page
@@ -21,32 +24,67 @@ _PEERS = 12  # in the table of who knows what; the figure has all
 _CLIENTS = 30  # in that of what all models seem to know
 
 
-def query(
-    path: Path,
-    client: int,
-    classes: Sequence[str],
-    method: str,
-    set_: Sequence[str],
-    out: Path,
-    html: Path | None,
-    data_root: Path | None,
-    plugins: Sequence[Path],
-    as_json: bool,
-) -> None:
-    use_plugins(plugins)
-    asked = ask(Run(path), client, classes, dict(_setting(text) for text in set_), method, data_root)
-    kept = keep(asked, out) if asked.answered else None
+@dataclass(frozen=True)
+class Question:
+    """A query as it was typed."""
+
+    run: Path
+    client: int
+    classes: Sequence[str]
+    method: str
+    set_: Sequence[str]
+    data_root: Path | None
+    plugins: Sequence[Path]
+
+    def arguments(self) -> dict[str, Any]:
+        """As whoever answers it wants them."""
+        use_plugins(self.plugins)
+        settings = dict(_setting(text) for text in self.set_)
+        given = {"run": self.run, "client": self.client, "classes": self.classes, "method": self.method}
+        return {**given, "settings": settings, "data_root": self.data_root}
+
+
+def show_plan(question: Question, as_json: bool) -> None:
+    """The experiment that would be kept with the answer."""
+    print_plan(question_of(**question.arguments()), "nobody has been asked", as_json)
+
+
+def query(question: Question, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+    display = _Display(quiet or as_json)
+    try:
+        asked = ask(**question.arguments(), told=display.epoch)
+    finally:
+        display.close()
+    kept = asked.keep(out) if asked.answered else None
     if as_json:
         print_json(_as_dict(asked, kept))
         return
     _tell_probe(asked)
     if kept is None:
         names = " or ".join(asked.classes[number] for number in asked.fate.query)
-        console.print(f"\nnobody knows {names}: client {client} keeps the model it has", highlight=False)
+        console.print(f"\nnobody knows {names}: client {asked.client} keeps the model it has", highlight=False)
         return
     _tell_change(asked)
-    page = write_asked_page(asked, html or kept.path / "query.html", " ".join(["fedstill", *sys.argv[1:]]))
+    page = write_asked_page(asked, html or kept.path / "query.html", shlex.join(["fedstill", *sys.argv[1:]]))
     console.print(f"\n{kept.path}\n{page}", highlight=False, soft_wrap=True)
+
+
+class _Display:
+    """One line in the terminal while a client learns: epochs so far, and its accuracy."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.status = None if quiet or not errors.is_terminal else errors.status("asking")
+        if self.status is not None:
+            self.status.start()
+
+    def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
+        if self.status is not None:
+            self.status.update(f"{phase}: epoch {epochs}, average accuracy {share(accuracy)}")
+
+    def close(self) -> None:
+        """Give the terminal back, also when the work was interrupted."""
+        if self.status is not None:
+            self.status.stop()
 
 
 def probe(path: Path, set_: Sequence[str], data_root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fedstill.cli.completion import named, one_of, runs
+from fedstill.cli.options import Html, Json, OneData, Plugin, Quiet, Root
 
 if TYPE_CHECKING:
     from fedstill.audit.evidence import Evidence
@@ -14,11 +18,13 @@ if TYPE_CHECKING:
 CONDITION_MET = 3  # exit code: the audit was done, and found what --fail-on names
 
 
-def audit_command(
+def audit(
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="A study's results (.json) or folder, a run's folder, or a table (.csv).", metavar="SOURCE"
+            help="A study's results (.json) or folder, a run's folder, or a table (.csv).",
+            metavar="SOURCE",
+            autocompletion=runs,
         ),
     ] = None,
     csv: Annotated[
@@ -29,27 +35,36 @@ def audit_command(
         str | None, typer.Option(help="Of a table's test set: 100,50,20 or a CSV file with a column count.")
     ] = None,
     classes: Annotated[int | None, typer.Option(help="Or how many classes, all of one size.")] = None,
-    unit: Annotated[str, typer.Option(help="Of a table's accuracies: percent or share; else told by the values.")] = (
-        "auto"
-    ),
+    unit: Annotated[
+        str,
+        typer.Option(
+            help="Of a table's accuracies: percent or share; else told by the values.",
+            autocompletion=one_of("auto", "percent", "share"),
+        ),
+    ] = "auto",
     fail_on: Annotated[
-        list[str] | None, typer.Option(help="Exit code 3 on this: masked, serious, warning, or a topic; repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Exit code 3 on this: masked, serious, warning, or a topic; repeatable.",
+            autocompletion=named("findings"),
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write the report, with everything drawn.")] = None,
-    data: Annotated[str | None, typer.Option(help="Of a study on several data sets, which is meant.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where data sets are, if a control has to be trained.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    html: Html = None,
+    data: OneData = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    quiet: Quiet = False,
     every: Annotated[bool, typer.Option("--all", help="Show every pair, not only those that stand out.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
-    """Is a student's accuracy really its teacher's? Verdicts, figures and findings."""
+    """Is a student's accuracy really its teacher's?"""
     from fedstill.audit.conditions import checked_conditions, met
     from fedstill.audit.judge import judge
     from fedstill.core.errors import InputError
 
     conditions = checked_conditions(fail_on or [])
     if html is not None:
-        from fedstill.cli.reporting import checked_page
+        from fedstill.report.writing import checked_page
 
         checked_page(html)
     if csv is None and source is not None and source.suffix.lower() == ".csv":
@@ -59,19 +74,19 @@ def audit_command(
     else:
         if class_counts is not None or classes is not None or unit != "auto":
             raise InputError("--class-counts, --classes and --unit are for tables: runs know their test data")
-        evidence = _from_runs(source, data, data_root, quiet or json)
-    audit = judge(evidence, delta / 100)
+        evidence = _from_runs(source, data, data_root, plugin or [], quiet or json)
+    verdict = judge(evidence, delta / 100)
     if html is not None:
         from fedstill.report.study.page import write_audit_report
 
-        write_audit_report(audit, html)
+        write_audit_report(verdict, html)
     if json:
         from fedstill.cli.screen import print_json
 
-        print_json(audit.to_dict())
+        print_json(verdict.to_dict())
     else:
-        show(audit, every)
-    found = met(audit, conditions)
+        show(verdict, every)
+    found = met(verdict, conditions)
     if found:
         from fedstill.cli.screen import errors
 
@@ -91,10 +106,14 @@ def _from_table(
     return read_table(csv, counted(class_counts, classes), checked_unit(unit))
 
 
-def _from_runs(source: Path, data: str | None, data_root: Path | None, quiet: bool) -> Evidence:
+def _from_runs(
+    source: Path, data: str | None, data_root: Path | None, plugins: Sequence[Path], quiet: bool
+) -> Evidence:
     from fedstill.audit.reading import evidence_of
     from fedstill.cli.progress import Display
+    from fedstill.federation.launch import use_plugins
 
+    use_plugins(plugins)
     displays: list[Display] = []
 
     def observed() -> list[Display]:

@@ -65,8 +65,12 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
         raise typer.Exit(2)
 
 
-def add_name(name: str, path: Path, root: Path | None) -> None:
+def add_name(name: str, path: Path, root: Path | None, as_json: bool) -> None:
     bundle = add(name, path, root)
+    if as_json:
+        sizes = {split: len(data) for split, data in bundle.splits().items()}
+        print_json({"name": name, "path": str(path), "sizes": sizes, "classes": list(bundle.classes)})
+        return
     what = "scenes with boxes" if bundle.kind == "scene" else "samples"
     console.print(
         f"{name}: {len(bundle.train):,} training and {len(bundle.test):,} test {what}"

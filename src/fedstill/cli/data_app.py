@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli.options import Json, Plugin, Root
+from fedstill.cli.completion import named, one_of
+from fedstill.cli.options import DataName, Json, Plugin, Root, SeedOfDraw
+from fedstill.cli.plain import Commands
 
-data_app = typer.Typer(
-    help="Data sets: list, check, add, look at them and at how they are partitioned.", no_args_is_help=True
-)
+data_app = Commands(name="data", help="Data sets: list, check, add, show and partition them.")
 
 
 @data_app.command(name="list")
@@ -24,7 +24,7 @@ def data_list(data_root: Root = None, plugin: Plugin = None, json: Json = False)
 
 @data_app.command(name="check")
 def data_check(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: DataName,
     path: Annotated[Path | None, typer.Option(help="Its file or folder, if not under the data root.")] = None,
     data_root: Root = None,
     plugin: Plugin = None,
@@ -38,7 +38,7 @@ def data_check(
 
 @data_app.command(name="show")
 def data_show(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: DataName,
     class_: Annotated[
         str | None, typer.Option("--class", help="The class to show, or type of room; else a few of each.")
     ] = None,
@@ -46,7 +46,9 @@ def data_show(
     out: Annotated[
         Path | None, typer.Option(help="The picture (.png), or, for clouds and scenes, a page (.html).")
     ] = None,
-    up: Annotated[str, typer.Option(help="The axis of clouds that points up: x, y or z.")] = "z",
+    up: Annotated[
+        str, typer.Option(help="The axis of clouds that points up: x, y or z.", autocompletion=one_of("x", "y", "z"))
+    ] = "z",
     turn: Annotated[float, typer.Option(help="Degrees to turn clouds about that axis, to see their front.")] = 0.0,
     data_root: Root = None,
     plugin: Plugin = None,
@@ -60,22 +62,25 @@ def data_show(
 
 @data_app.command(name="add")
 def data_add(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    path: Annotated[Path, typer.Argument(metavar="PATH")],
+    name: Annotated[str, typer.Argument(help="A name for it: small letters, digits, - _ and .", metavar="NAME")],
+    path: Annotated[Path, typer.Argument(help="Its file or folder.", metavar="PATH")],
     data_root: Root = None,
+    json: Json = False,
 ) -> None:
     """Give a file or folder of yours a name."""
     from fedstill.cli import data
 
-    data.add_name(name, path, data_root)
+    data.add_name(name, path, data_root, json)
 
 
 @data_app.command(name="partition")
 def data_partition(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    partition: Annotated[str, typer.Option(help="Partition, e.g. dirichlet:alpha=0.1.")] = "iid",
+    name: DataName,
+    partition: Annotated[
+        str, typer.Option(help="Partition, e.g. iid or dirichlet:alpha=0.1.", autocompletion=named("partitions"))
+    ] = "iid",
     clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    seed: SeedOfDraw = 0,
     out: Annotated[Path | None, typer.Option(help="A picture to write (.png or .svg).")] = None,
     data_root: Root = None,
     plugin: Plugin = None,

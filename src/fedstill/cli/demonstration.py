@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedstill.cli import reporting, studies
-from fedstill.cli.screen import console
+from fedstill.cli import studies
+from fedstill.cli.screen import print_json, print_page
 from fedstill.core.files import writable_folder
+from fedstill.report.writing import write_study
 from fedstill.studies import Study
 
 RECIPE = "demo"
 
 
-def demo(out: Path, workers: int, quiet: bool) -> None:
+def demo(out: Path, workers: int, quiet: bool, as_json: bool) -> None:
     writable_folder(out)
     study = Study(RECIPE)
-    wanted = studies.Wanted(["accuracy"], None, None, False, quiet)
-    studies.run(study, out / "runs", workers, False, wanted)
-    page = reporting.write_study(out / "runs" / f"{study.title}.json", out / "report.html")
-    console.print(f"open {page.resolve()} in a browser", highlight=False, soft_wrap=True)
+    results = out / "runs" / f"{study.title}.json"
+    wanted = studies.Wanted(["accuracy"], None, None, False, quiet or as_json)
+    studies.run(study, out / "runs", workers, False, wanted, say=not as_json)
+    page = write_study(results, out / "report.html")
+    if as_json:
+        print_json({"results": str(results), "page": str(page)})
+    else:
+        print_page(page, as_json)

@@ -7,12 +7,28 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli.options import Cut, Data, Experiment, Json, Model, Out, Plugin, Preset, Root, Seed, Set, Variant
-
-deploy_app = typer.Typer(
-    help="A federation across machines: its folders, its server and its sites.", no_args_is_help=True
+from fedstill.cli.completion import named
+from fedstill.cli.options import (
+    Cut,
+    Data,
+    DryRun,
+    Experiment,
+    Json,
+    Model,
+    Out,
+    Participation,
+    Plugin,
+    Preset,
+    Quiet,
+    Root,
+    Rounds,
+    Seed,
+    Set,
+    Variant,
 )
+from fedstill.cli.plain import Commands
 
+deploy_app = Commands(name="deploy", help="A federation across machines: folders, server and sites.")
 
 Folder = Annotated[Path, typer.Argument(help="The deployment's folder.", metavar="DIR")]
 Days = Annotated[int, typer.Option(help="How long the server's certificate counts.")]
@@ -73,7 +89,6 @@ def deploy_split(
 
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="WITHOUT ENCRYPTION: for tests on one machine only.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 
 
 @deploy_app.command(name="server")
@@ -81,8 +96,8 @@ def deploy_server(
     folder: Folder,
     experiment: Experiment,
     model: Model = None,
-    participation: Annotated[str | None, typer.Option(help="Who takes part, e.g. random:fraction=0.5.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    participation: Participation = None,
+    rounds: Rounds = None,
     seed: Seed = None,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -98,6 +113,7 @@ def deploy_server(
     preset: Preset = None,
     variant: Variant = None,
     plugin: Plugin = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -109,13 +125,21 @@ def deploy_server(
     chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
     chosen_sites, largest = serving.site_numbers(sites), int(limit * 2**20)
     terms = Terms(host, port, insecure, chosen_sites, patience, wait, largest, fresh, data_root)
-    serving.server(folder, chosen, out, terms, quiet, json)
+    if dry_run:
+        serving.show_plan(folder, chosen, terms, json)
+    else:
+        serving.server(folder, chosen, out, terms, quiet, json)
 
 
 @deploy_app.command(name="site")
 def deploy_site(
     folder: Folder,
-    data: Annotated[str, typer.Option(help="This site's own data: a file, npz:FILE, folder:FOLDER or a name.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="This site's own data: a file, npz:FILE, folder:FOLDER or a name.", autocompletion=named("datasets")
+        ),
+    ],
     site: Annotated[int | None, typer.Option(help="Its number, where DIR is the whole deployment's folder.")] = None,
     server: Annotated[str | None, typer.Option(help="HOST:PORT of the server; else the deployment's.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Leave when an experiment has ended.")] = False,
@@ -144,11 +168,11 @@ def deploy_status(folder: Folder, json: Json = False) -> None:
 @deploy_app.command(name="try")
 def deploy_try(
     folder: Folder,
-    experiment: Annotated[str, typer.Argument(help="A method or recipe.", metavar="METHOD_OR_RECIPE")] = "fedavg",
+    experiment: Experiment = "fedavg",
     data: Data = None,
     model: Model = None,
     partition: Cut = None,
-    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = 3,
+    rounds: Rounds = 3,
     seed: Seed = None,
     set_: Set = None,
     data_root: Root = None,

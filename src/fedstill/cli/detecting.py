@@ -14,9 +14,9 @@ from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder, write_atomically
 from fedstill.federation.launch import use_plugins
-from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
-from fedstill.federation.scans import Scan, scans
+from fedstill.federation.scans import Scan
+from fedstill.federation.scans import detect as find
 
 UNITS = "metres with z up; sizes are full, along a box's own axes; heading in radians, counter-clockwise from above"
 
@@ -39,10 +39,9 @@ def detect(
     for written in filter(None, (out, html)):
         _check(written)
     use_plugins(plugins)
-    check_device(device)
     run = Run(path)
     # All that there is: pages show what is less sure if asked, and where nothing is found it is said what came nearest.
-    every = scans(run, files, which=which, client=client, architecture=architecture, device=device)
+    every = find(run, files, which=which, client=client, architecture=architecture, device=device)
     told = {
         "run": str(path),
         "model": run.architecture(architecture, client),

@@ -18,11 +18,12 @@ from fedstill.config import Experiment, given_by, make_experiment, named_part, o
 from fedstill.config.assemble import parse_value
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
+from fedstill.core.settings import Settings
 from fedstill.federation.launch import launch, use_plugins
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
-from fedstill.tasks.measures import DETECTED, detects
+from fedstill.tasks.measures import ACCURACY, DETECTED, detects, measure_of
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,14 @@ def run(
     finally:
         display.close()
     if as_json:
-        print_json(done.to_dict() | queries_told(done))
+        print_json(done.to_dict() | told_of(done) | queries_told(done))
     else:
         show_result(done)
+
+
+def told_of(run: Run) -> dict[str, str]:
+    """What the figures called accuracy are in this run."""
+    return {"measure": measure_of(run.experiment.architectures[0])}
 
 
 def show_result(run: Run) -> None:
@@ -108,13 +114,14 @@ def show_result(run: Run) -> None:
         f" {result['partition']}, seed {result['seed']}, {result['rounds']} rounds",
         highlight=False,
     )
+    measure = measure_of(run.experiment.architectures[0])
     heads, rows = scores_of(run)
     table("", ("model", "round", *heads), rows, right=range(1, len(heads) + 2))
     for teacher in result["teachers"]:
         model = ", ".join(filter(None, (teacher["model"], teacher["which"])))
         console.print(
-            f"teacher {teacher['name']} ({model}): {share(teacher['accuracy'])},"
-            f" class accuracy {share(teacher['class_accuracy'])}"
+            f"teacher {teacher['name']} ({model}): {measure} {share(teacher['accuracy'])}"
+            + ("" if measure != ACCURACY else f", class accuracy {share(teacher['class_accuracy'])}")
             + ("; it says the same of every test sample" if teacher["constant"] == 1 else ""),
             highlight=False,
         )
@@ -167,12 +174,17 @@ def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> 
         experiment, found = plan.experiment, f"found; this run is called {plan.folder_name}"
     except InputError as error:
         found = f"cannot run here: {error}"
-    content = experiment.model_dump(mode="json")
+    print_plan(experiment, found, as_json)
+
+
+def print_plan(settings: Settings, status: str, as_json: bool, called: str = "experiment") -> None:
+    """What would be done, as a recipe has it, and what is known of it."""
+    content = settings.model_dump(mode="json")
     if as_json:
-        print_json({"experiment": content, "status": found})
+        print_json({called: content, "status": status})
         return
-    console.print(yaml.safe_dump({"experiment": content}, sort_keys=False).rstrip(), highlight=False, markup=False)
-    console.print(f"# {found}", highlight=False, markup=False)
+    console.print(yaml.safe_dump({called: content}, sort_keys=False).rstrip(), highlight=False, markup=False)
+    console.print(f"# {status}", highlight=False, markup=False)
 
 
 def egress(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:

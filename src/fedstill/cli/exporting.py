@@ -9,12 +9,12 @@ from fedstill.cli.runs import paired
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, share, size
-from fedstill.export.command import Outcome, export_run
+from fedstill.export.command import Outcome
+from fedstill.export.command import export as write
 from fedstill.export.latency import Measured, Protocol, measure, ratios
 from fedstill.export.subject import Subject
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
-from fedstill.federation.run import one_thread
 
 
 def export(
@@ -29,8 +29,7 @@ def export(
     as_json: bool,
 ) -> None:
     use_plugins(plugins)
-    with one_thread():
-        outcome = export_run(Subject(Run(run), which, client, data_root, architecture), file, int8)
+    outcome = write(run, file, which=which, client=client, architecture=architecture, int8=int8, data_root=data_root)
     if as_json:
         print_json(_as_dict(run, outcome))
         return

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedstill.cli.experiments import Flags
-from fedstill.cli.reporting import checked_page
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, make_experiment, overlay, override, recipe_by
 from fedstill.core.errors import InputError
@@ -15,6 +14,7 @@ from fedstill.core.numbers import MISSING, share
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.fleet_page import Described, described, energy, seconds, span, write_fleet_page
+from fedstill.report.writing import checked_page
 from fedstill.studies.grid import expand, read_axes
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedstill.cli.options import Clients, Cut, Data, Json, Model, Plugin, Preset, Root, Seed, Set, Variant
+from fedstill.cli.completion import named
+from fedstill.cli.options import Clients, Cut, Data, Html, Json, Model, Plugin, Preset, Root, Seed, Set, Variant
+from fedstill.cli.plain import Commands
 
-fleet_app = typer.Typer(help="Devices with batteries: look at them.", no_args_is_help=True)
+fleet_app = Commands(name="fleet", help="Devices with batteries: look at them.")
 
 
 @fleet_app.callback()
@@ -21,7 +22,11 @@ def _only_below() -> None:
 def fleet_show(
     source: Annotated[
         str,
-        typer.Argument(help="A run's folder, a method, a recipe, or a recipe file.", metavar="RUN_OR_METHOD_OR_RECIPE"),
+        typer.Argument(
+            help="A run's folder, a method, a recipe, or a recipe file.",
+            metavar="RUN_OR_METHOD_OR_RECIPE",
+            autocompletion=named("methods", "recipes", "studies"),
+        ),
     ],
     data: Data = None,
     model: Model = None,
@@ -29,7 +34,7 @@ def fleet_show(
     clients: Clients = None,
     seed: Seed = None,
     set_: Set = None,
-    html: Annotated[Path | None, typer.Option(help="A page to write, with figures (.html).")] = None,
+    html: Html = None,
     data_root: Root = None,
     preset: Preset = None,
     variant: Variant = None,

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedstill.cli.options import Json, Plugin, Root
+from fedstill.cli.completion import runs as offer_runs
+from fedstill.cli.options import Json, OwnModel, Picture, Plugin, Root, SeedOfDraw, Which
+from fedstill.cli.plain import Commands
 
-patches_app = typer.Typer(help="Patches of one shared image or cloud, to distil on.", no_args_is_help=True)
+patches_app = Commands(name="patches", help="Patches of one shared image or cloud, to distil on.")
 
 _PIXELS, _POINTS = 32, 512
 
@@ -30,9 +32,9 @@ def patches_show(
     ],
     size: Annotated[int | None, typer.Option(help="Pixels of a side; of clouds, points. Else 32 or 512.")] = None,
     count: Annotated[int, typer.Option(help="How many patches.")] = 64,
-    seed: Annotated[int, typer.Option(help="Seed of the pool.")] = 0,
+    seed: SeedOfDraw = 0,
     grey: Annotated[bool, typer.Option("--grey", help="One channel, as for data without colours.")] = False,
-    out: Annotated[Path, typer.Option(help="The picture (.png).")] = Path("patches.png"),
+    out: Picture = Path("patches.png"),
     data_root: Root = None,
     json: Json = False,
 ) -> None:
@@ -70,13 +72,16 @@ def patches_show(
 @patches_app.command(name="embed")
 def patches_embed(
     runs: Annotated[
-        list[Path], typer.Argument(help="Runs' folders: early, late, or of different experiments.", metavar="RUN...")
+        list[Path],
+        typer.Argument(
+            help="Runs' folders: early, late, or of different experiments.", metavar="RUN...", autocompletion=offer_runs
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The picture (.png).")] = Path("embedding.png"),
+    out: Picture = Path("embedding.png"),
     patches: Annotated[bool, typer.Option("--patches", help="Draw the patches themselves at their places.")] = False,
-    which: Annotated[str, typer.Option("--which", help="last, best or selected.")] = "last",
-    client: Annotated[int | None, typer.Option(help="A client's own model, where the method has such.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the maps.")] = 0,
+    which: Which = "last",
+    client: OwnModel = None,
+    seed: SeedOfDraw = 0,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,

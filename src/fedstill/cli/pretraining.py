@@ -8,12 +8,14 @@ from typing import Any
 
 from rich.progress import Progress
 
+from fedstill.cli.experiments import print_plan
 from fedstill.cli.progress import bar_of
 from fedstill.cli.screen import console, errors, print_json, sparkline
 from fedstill.config.pretraining import Pretraining, make_pretraining
+from fedstill.core.errors import InputError
 from fedstill.core.numbers import size
 from fedstill.federation.launch import use_plugins
-from fedstill.federation.pretrain import Pretrained, pretrain
+from fedstill.federation.pretrain import Pretrained, pretrain, resolved
 
 
 class Display:
@@ -49,19 +51,30 @@ class Display:
             self.bar = None
 
 
+def assemble(given: Mapping[str, Any], assignments: Sequence[str], plugins: Sequence[Path]) -> Pretraining:
+    use_plugins(plugins)
+    return make_pretraining({key: value for key, value in given.items() if value is not None}, assignments)
+
+
+def show_plan(settings: Pretraining, data_root: Path | None, as_json: bool) -> None:
+    """The resolved settings; data that is not here is said, and is no error."""
+    try:
+        settings, scenes = resolved(settings, data_root)
+        status = f"found: {scenes:,} scenes to learn from"
+    except InputError as error:
+        status = f"cannot run here: {error}"
+    print_plan(settings, status, as_json, "pretraining")
+
+
 def run(
-    given: Mapping[str, Any],
-    assignments: Sequence[str],
+    settings: Pretraining,
     out: Path,
     overwrite: bool,
     data_root: Path | None,
     device: str,
-    plugins: Sequence[Path],
     quiet: bool,
     as_json: bool,
 ) -> None:
-    use_plugins(plugins)
-    settings = make_pretraining({key: value for key, value in given.items() if value is not None}, assignments)
     display = Display(quiet or as_json)
     try:
         made = pretrain(settings, out, data_root=data_root, device=device, overwrite=overwrite, watchers=[display])

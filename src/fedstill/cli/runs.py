@@ -6,28 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from fedstill.cli.experiments import show_result
+from fedstill.cli.experiments import show_result, told_of
 from fedstill.cli.screen import console, print_json, sparkline, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
-from fedstill.data.single import read_input
 from fedstill.federation.launch import use_plugins
-from fedstill.federation.plan import check_device
+from fedstill.federation.predicting import Prediction
+from fedstill.federation.predicting import predict as predictions
 from fedstill.federation.result import Run
-from fedstill.tasks.detection import Detection
 from fedstill.tasks.measures import detects, measure_of
 
 _ROWS = 20
 
 
-def show(path: Path, as_json: bool) -> None:
+def show(path: Path, plugins: Sequence[Path], as_json: bool) -> None:
+    use_plugins(plugins)
     run = Run(path)
     journal = run.journal
     if as_json:
-        print_json(run.to_dict() | {"journal": journal} if run.finished else {"run": str(path), "journal": journal})
+        print_json((run.to_dict() if run.finished else {"run": str(path)}) | told_of(run) | {"journal": journal})
         return
     together = detects(run.experiment.architectures[0])  # its terms are too many for one line
     rows = [
@@ -66,52 +63,36 @@ def predict(
     as_json: bool,
 ) -> None:
     use_plugins(plugins)
-    check_device(device)
-    run = Run(path)
-    task = run.task
-    if isinstance(task, Detection):
-        raise InputError(f"the model of {path} finds boxes in scenes: say fedstill detect {path} FILE")
-    inputs = [read_input(file, task.shape) for file in files]
-    model = run.model(which, client, architecture).to(device)
-    probabilities = torch.cat([task.predict(model, one.unsqueeze(0).to(device)) for one in inputs])
-    if probabilities.ndim == 3:
-        _tell_parts(path, files, task.classes, inputs, probabilities.argmax(dim=2), as_json)
+    said = predictions(path, files, which=which, client=client, architecture=architecture, device=device)
+    if said[0].labels_points:
+        _tell_parts(path, said, as_json)
         return
-    answers = [
-        {"file": str(file), "class": task.classes[int(row.argmax())], "probability": float(row.max())}
-        for file, row in zip(files, probabilities, strict=True)
-    ]
     if as_json:
+        answers = [{"file": str(one.file), "class": one.label, "probability": one.probability} for one in said]
         print_json({"run": str(path), "predictions": answers})
         return
-    rows = [(str(answer["file"]), str(answer["class"]), share(float(str(answer["probability"])))) for answer in answers]
+    rows = [(str(one.file), one.label, share(one.probability)) for one in said]
     table("", ("file", "class", "probability"), rows, right=(2,))
 
 
-def _tell_parts(
-    path: Path, files: Sequence[Path], classes: Sequence[str], clouds: Sequence[Tensor], labels: Tensor, as_json: bool
-) -> None:
-    """Of models that label every point: how much of each cloud is what, and with --json, which point is what.
-
-    Points are those the model saw: as many as it learned from, in random order, centred and scaled.
-    """
-    counts = [torch.bincount(each, minlength=len(classes)).tolist() for each in labels]
+def _tell_parts(path: Path, said: Sequence[Prediction], as_json: bool) -> None:
+    """Of models that label every point: how much of each cloud is what, and with --json, which point is what."""
     if as_json:
         answers = [
             {
-                "file": str(file),
-                "counts": dict(zip(classes, count, strict=True)),
-                "labels": each.tolist(),
-                "points": cloud.tolist(),
+                "file": str(one.file),
+                "counts": one.counts,
+                "labels": one.point_labels.tolist(),
+                "points": one.inputs.tolist(),
             }
-            for file, count, each, cloud in zip(files, counts, labels, clouds, strict=True)
+            for one in said
         ]
-        print_json({"run": str(path), "classes": list(classes), "predictions": answers})
+        print_json({"run": str(path), "classes": list(said[0].classes), "predictions": answers})
         return
     rows = [
-        (str(file), name, f"{number:,}", share(number / sum(count)))
-        for file, count in zip(files, counts, strict=True)
-        for name, number in zip(classes, count, strict=True)
+        (str(one.file), name, f"{number:,}", share(number / len(one.inputs)))
+        for one in said
+        for name, number in one.counts.items()
         if number
     ]
     table("", ("file", "part", "points", "share"), rows, right=(2, 3))

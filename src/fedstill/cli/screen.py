@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,14 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def print_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def print_page(page: Path, as_json: bool) -> None:
+    """Where a page is that was written."""
+    if as_json:
+        print_json({"page": str(page)})
+    else:
+        console.print(f"open {page.resolve()} in a browser", highlight=False, soft_wrap=True)
 
 
 def table(

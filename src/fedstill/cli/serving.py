@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import manifest_table, show_result
+from fedstill.cli.experiments import manifest_table, print_plan, show_result
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.config import Experiment
 from fedstill.core.errors import InputError
-from fedstill.core.numbers import size
+from fedstill.core.numbers import count, size
 from fedstill.core.protocols import Lost, Reply
 from fedstill.data.catalogue import load
 from fedstill.deploy.terms import Terms
@@ -53,6 +53,17 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet:
         print_json(run.to_dict())
     else:
         show_result(run)
+
+
+def show_plan(folder: Path, experiment: Experiment, terms: Terms, as_json: bool) -> None:
+    """The experiment as sites would be sent it; nobody is called."""
+    need_extra()
+    from fedstill.deploy.folder import open_server
+    from fedstill.deploy.roster import for_sites
+
+    place = open_server(folder)
+    sites = len(terms.sites) or place.sites
+    print_plan(for_sites(experiment, sites, place.name), f"for {count(sites, 'site')} of {place.name}", as_json)
 
 
 class _AtServer:

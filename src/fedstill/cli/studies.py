@@ -78,6 +78,7 @@ def run(
     wanted: Wanted,
     executor: str = "local",
     address: str | None = None,
+    say: bool = True,
 ) -> None:
     older = _check(wanted)
     if older is not None:
@@ -89,7 +90,7 @@ def run(
         )
     finally:
         display.close()
-    _leave(study, results, older, out, wanted)
+    _leave(study, results, older, out, wanted, say)
     failures = {**results.failures, **(results.students.failures if results.students else {})}
     if failures:
         _complain(results, failures, len(study.expand()), wanted.as_json)
@@ -145,7 +146,7 @@ def show_plan(
             console.print(f"cannot run here: {sentence}", highlight=False, markup=False)
     if wanted.results or wanted.table:
         silent = Wanted(wanted.metrics, wanted.table, wanted.results, True, True)
-        _leave(study, study.results(out), older, out, silent, say=False)
+        _leave(study, study.results(out), older, out, silent, say=False, keep=False)
 
 
 def _check(wanted: Wanted) -> Results | None:
@@ -163,8 +164,16 @@ def _folder_above(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 
-def _leave(study: Study, results: Results, older: Results | None, out: Path, wanted: Wanted, say: bool = True) -> None:
-    if say and (results.students is not None or has_queries(results)):
+def _leave(
+    study: Study,
+    results: Results,
+    older: Results | None,
+    out: Path,
+    wanted: Wanted,
+    say: bool = True,
+    keep: bool = True,
+) -> None:
+    if keep and (results.students is not None or has_queries(results)):
         results.save(out / f"{study.title}.json")  # what an audit and a report are made from
     if wanted.results is not None:
         if older is not None:

@@ -1,0 +1,37 @@
+"""Threads against cores. Bits are promised for one thread, and runs use one; what else there is may be in the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import torch
+
+from fedstill.checkup.finding import Finding
+
+TOPIC = "threads"
+VARIABLE = "OMP_NUM_THREADS"
+
+
+def look_at_threads() -> Iterator[Finding]:
+    cores, named, used = usable_cores(), os.environ.get(VARIABLE, "").strip(), torch.get_num_threads()
+    advice = f"set {VARIABLE}=1, and use more cores with --workers"
+    if named and not (named.isdecimal() and int(named) > 0):
+        yield Finding(TOPIC, "look", f"{VARIABLE} is {named!r}, which is no number of threads", advice)
+    elif named and int(named) > cores:
+        yield Finding(
+            TOPIC,
+            "look",
+            f"{VARIABLE} is {named} on {cores} usable core(s): threads that wait for each other are many times slower",
+            advice,
+        )
+    elif used > cores:
+        yield Finding(TOPIC, "look", f"torch uses {used} threads on {cores} usable core(s)", advice)
+    else:
+        said = f"{VARIABLE}={named}" if named else f"{VARIABLE} is not set"
+        yield Finding(TOPIC, "ok", f"{cores} usable core(s), torch with {used} thread(s), {said}; a run uses one")
+
+
+def usable_cores() -> int:
+    """The cores that this process may use, which in a container are often fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,35 @@
+"""The reference: every command, part and setting as one Markdown page, written from the code.
+
+It lives with the command line because it describes that too, and may therefore import everything.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedstill.cli.reference.names import completed_names
+from fedstill.cli.reference.page import reference_page
+from fedstill.core.files import writable_folder, write_atomically
+from fedstill.federation.launch import use_plugins
+
+__all__ = ["completed_names", "names_text", "reference_page", "write_reference"]
+
+
+def write_reference(out: Path | None, names: Path | None, plugins: Sequence[Path]) -> None:
+    """Write the page, or print it, and where asked for the names that shells complete."""
+    use_plugins(plugins)
+    if names is not None:
+        writable_folder(names.parent)
+        write_atomically(names, names_text().encode())
+    if out is None:
+        sys.stdout.write(reference_page())
+        return
+    writable_folder(out.parent)
+    write_atomically(out, reference_page().encode())
+
+
+def names_text() -> str:
+    return json.dumps(completed_names(), indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,258 @@
+"""The commands that train something; `app` registers them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedstill.cli.completion import named, one_of, runs
+from fedstill.cli.options import (
+    Clients,
+    Cut,
+    Data,
+    Device,
+    Dropout,
+    DryRun,
+    Experiment,
+    Json,
+    Model,
+    Out,
+    Participation,
+    Plugin,
+    Preset,
+    Query,
+    Quiet,
+    Root,
+    Rounds,
+    RunFolder,
+    Seed,
+    Set,
+    Variant,
+)
+
+
+def run(
+    experiment: Experiment,
+    data: Data = None,
+    model: Model = None,
+    partition: Cut = None,
+    participation: Participation = None,
+    dropout: Dropout = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    query: Query = None,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    engine: Annotated[
+        str, typer.Option(help="in-process, processes, flower-ray or wire.", autocompletion=named("engines"))
+    ] = "in-process",
+    workers: Annotated[int, typer.Option(help="Processes of the engines processes and flower-ray.")] = 2,
+    data_root: Root = None,
+    device: Device = "cpu",
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment, go on with it, or show a finished one."""
+    from fedstill.cli import experiments
+
+    flags = experiments.Flags(
+        data, model, partition, participation, clients, rounds, seed, set_ or [], query or [], dropout
+    )
+    chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
+    if dry_run:
+        experiments.show_plan(chosen, data_root, json)
+    else:
+        experiments.run(chosen, out, engine, workers, data_root, device, quiet, json)
+
+
+def study(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe, its file, or a results file (.json) to draw again.", autocompletion=named("studies")
+        ),
+    ],
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Seeds, in place of those that the recipe has; repeatable.")
+    ] = None,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    workers: Annotated[int | None, typer.Option(help="Worker processes, at most one for each core.")] = None,
+    executor: Annotated[
+        str, typer.Option(help="local, or ray for many machines.", autocompletion=one_of("local", "ray"))
+    ] = "local",
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: HOST:PORT or auto; else one is made.")] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the table shows, e.g. accuracy, best, personal; repeatable.", autocompletion=named("metrics")
+        ),
+    ] = None,
+    table: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Write, or extend, a small file of all figures (.json).")] = None,
+    data_root: Root = None,
+    device: Device = "cpu",
+    preset: Preset = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+    dry_run: DryRun = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run a grid of experiments, or go on with it; show its table."""
+    from fedstill.cli import studies
+
+    wanted = studies.Wanted(metric or [], table, results, json, quiet)
+    if recipe.endswith(".json"):
+        studies.show_results(Path(recipe), wanted)
+        return
+    settings = [*(set_ or []), *([f"seed={list(seed)}"] if seed else [])]
+    made = studies.assemble(recipe, preset, variant, settings, plugin or [], data_root, device)
+    act = studies.show_plan if dry_run else studies.run
+    act(made, out, workers, retry_failed, wanted, executor, address)
+
+
+def query(
+    run: RunFolder,
+    client: Annotated[int | None, typer.Option(help="Who asks.")] = None,
+    class_: Annotated[
+        list[str] | None, typer.Option("--class", help="For which class, by number or name; repeatable.")
+    ] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask nobody: only show what all models seem to know.")] = False,
+    method: Annotated[
+        str,
+        typer.Option(help="qkt, qkt-light or naive-kd.", autocompletion=one_of("qkt", "qkt-light", "naive-kd")),
+    ] = "qkt",
+    set_: Set = None,
+    out: Out = Path("runs"),
+    html: Annotated[Path | None, typer.Option(help="The page with its figures; else in the new run's folder.")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Let a client of a finished run ask the others for a class."""
+    from fedstill.cli import asking
+
+    if probe:
+        asking.probe(run, set_ or [], data_root, plugin or [], json)
+        return
+    if client is None or not class_:
+        from fedstill.core.errors import InputError
+
+        raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
+    question = asking.Question(run, client, class_, method, set_ or [], data_root, plugin or [])
+    if dry_run:
+        asking.show_plan(question, json)
+    else:
+        asking.query(question, out, html, quiet, json)
+
+
+def distill(
+    student: Annotated[str, typer.Option(help="The student's model, by name.", autocompletion=named("models"))],
+    teacher: Annotated[
+        list[Path] | None, typer.Option(help="A run's folder; repeat it for several.", autocompletion=runs)
+    ] = None,
+    teacher_file: Annotated[Path | None, typer.Option(help="Or weights of your own (.safetensors).")] = None,
+    teacher_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The model of --teacher-file, by name; or, where a run has several, which; repeatable.",
+            autocompletion=named("models"),
+        ),
+    ] = None,
+    teacher_call: Annotated[str | None, typer.Option(help="Or module:function that makes a torch module.")] = None,
+    teacher_checkpoint: Annotated[
+        str,
+        typer.Option(help="Of a run: last, best or selected.", autocompletion=one_of("last", "best", "selected")),
+    ] = "last",
+    objective: Annotated[
+        str, typer.Option(help="E.g. vanilla, or dkd:temperature=4.", autocompletion=named("objectives"))
+    ] = "vanilla",
+    labels: Annotated[
+        str, typer.Option(help="use, no-ce or withhold.", autocompletion=one_of("use", "no-ce", "withhold"))
+    ] = "use",
+    proxy: Annotated[
+        str | None,
+        typer.Option(help="Data to distil on; else the training split.", autocompletion=named("datasets")),
+    ] = None,
+    data: Data = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", "--rounds", help="How many epochs.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    data_root: Root = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Distil a teacher into a student, or go on with it, or show it."""
+    from fedstill.cli import distilling, experiments
+
+    sources = distilling.sources(teacher or [], teacher_file, teacher_model or [], teacher_call, teacher_checkpoint)
+    flags = experiments.Flags(data=data, rounds=epochs, seed=seed, set_=set_ or [])
+    chosen = distilling.assemble(sources, student, objective, labels, proxy, flags, plugin or [])
+    if dry_run:
+        experiments.show_plan(chosen, data_root, json)
+    else:
+        experiments.run(chosen, out, "in-process", 1, data_root, device, quiet, json)
+
+
+def pretrain(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Scenes to learn from, e.g. rooms-unlabelled.", metavar="DATA", autocompletion=named("datasets")
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Whose encoder: a detector, by name; else detr3d-lite.", autocompletion=named("models")),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Only the first so many scenes.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="The weights (.safetensors); a .json beside them says how.")] = Path(
+        "encoder.safetensors"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that was made otherwise.")] = False,
+    data_root: Root = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Pre-train a detector's encoder on scenes without labels."""
+    from fedstill.cli import pretraining
+
+    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed}
+    chosen = pretraining.assemble(given, set_ or [], plugin or [])
+    if dry_run:
+        pretraining.show_plan(chosen, data_root, json)
+    else:
+        pretraining.run(chosen, out, overwrite, data_root, device, quiet, json)
+
+
+def demo(
+    out: Out = Path("demo"),
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """The main job at a small scale: teachers, students, audit, report."""
+    from fedstill.cli import demonstration
+
+    demonstration.demo(out, workers, quiet, json)
