@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import socket
@@ -25,7 +24,6 @@ from typing import Any
 import pytest
 
 import fedstill
-from fedstill.cli import main
 from fedstill.core import plugins
 from fedstill.core.errors import InputError
 from fedstill.studies import Study, ray_crew
@@ -269,23 +267,6 @@ def test_machines_that_differ_are_refused(tmp_path: Path) -> None:
     assert told["token"] == f"does not see the folder {tmp_path}: choose an --out that all machines share"
     assert str(told["data"]).startswith(f"does not see the same in the data root {root}: ")
     assert str(told["plugins"]).startswith(f"does not have the same plugin {plugin}: ")
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_page(
-    own_ray: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """That for one machine is run, on the Ray that is here; that for a cluster, of which there is none, is planned."""
-    page = Path(__file__).parents[2] / "docs" / "ray.md"
-    typed = [shlex.split(line[2:]) for line in page.read_text().splitlines() if line.startswith("$ ")]
-    assert [words[:2] for words in typed] == [["fedstill", "study"]] * 2
-    monkeypatch.chdir(tmp_path)
-    for words in typed:
-        monkeypatch.setattr(sys, "argv", [*words, *(["--dry-run"] if "--address" in words else [])])
-        with pytest.raises(SystemExit) as left:
-            main()
-        assert not left.value.code, capsys.readouterr().err
-    assert (tmp_path / "runs" / "temperature-tiny.json").exists()
 
 
 def descendants(process: int) -> set[int]:

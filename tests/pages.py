@@ -1,0 +1,118 @@
+"""What a page of the documents tells a reader to do: files to write, code to run, commands to type, lines to see.
+
+A fenced block `LANGUAGE file=NAME` is a file, `python` without a name is run as it is, and in `console` lines with `$ `
+are typed (a backslash at the end goes on in the next line). Other lines there are what one should see; `…` in them
+stands for anything, such as a time or a hash.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+FEDSTILL = [sys.executable, "-c", "from fedstill.cli import main; main()"]
+_FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_NEAR = 0.05  # figures may differ from those shown by so much of them: another processor rounds otherwise
+_SECONDS = 600
+
+
+class Block(NamedTuple):
+    language: str
+    file: str
+    body: str
+
+
+def all_blocks(page: str) -> list[Block]:
+    found = _FENCE.findall((ROOT / page).read_text())
+    return [Block(language, extra.strip().removeprefix("file="), body) for language, extra, body in found]
+
+
+def blocks(page: str, language: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page in some language, each with the name of the file that it is."""
+    return [(block.file, block.body) for block in all_blocks(page) if block.language == language]
+
+
+def commands(page: str) -> list[str]:
+    return [command for _, body in blocks(page, "console") for command, _ in typed(body)]
+
+
+def typed(body: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a block, each with the lines shown below it."""
+    for part in re.split(r"^\$ ", body.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
+        command, *shown = part.splitlines()
+        yield command, [line for line in shown if line.strip() and line.strip() != "…"]
+
+
+def write_files(page: str, folder: Path) -> None:
+    for block in all_blocks(page):
+        if block.file:
+            (folder / block.file).write_text(block.body)
+
+
+def walk(page: str, folder: Path) -> None:
+    """Do all that a page says, in its order and as it is written, and look for the lines that it shows."""
+    for block in all_blocks(page):
+        if block.file:
+            (folder / block.file).write_text(block.body)
+        elif block.language == "python":
+            seen(_done([sys.executable, "-c", block.body], folder), [], block.body)
+        elif block.language == "console":
+            for command, shown in typed(block.body):
+                seen(_done(["sh", "-c", _shell(command)], folder), shown, command)
+
+
+def _shell(command: str) -> str:
+    """In a shell, for what it makes of `*`, `>` and `;`, with this interpreter and this package."""
+    ours = f'fedstill() {{ {shlex.join(FEDSTILL)} "$@"; }}\npython() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
+    return ours + command
+
+
+def _done(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Errors go where results go, as on a screen; wide enough that lines are broken nowhere else."""
+    environment = {**os.environ, "COLUMNS": "118", "PYTHONIOENCODING": "utf-8"}
+    environment.pop("FEDSTILL_DATA", None)
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+
+
+def seen(done: subprocess.CompletedProcess[str], shown: list[str], what: str) -> None:
+    """It went well, and printed the lines shown, in their order."""
+    assert done.returncode == 0, f"{what}\n{done.stdout}"
+    printed = iter(done.stdout.splitlines())
+    for line in shown:
+        assert any(alike(line, other) for other in printed), f"{what}\ndid not print {line!r} (next) but\n{done.stdout}"
+
+
+def alike(shown: str, printed: str) -> bool:
+    """The same words, and figures that are near enough; how many blanks stand between them is of no account.
+
+    >>> alike("last  3  96.38 %, …", "last     3   95.9 %, 4.0 s"), alike("last 3 96.38 %", "last 4 96.38 %")
+    (True, False)
+    """
+    found = re.fullmatch(_pattern(shown.strip()), printed.strip())
+    if found is None:
+        return False
+    pairs = zip(map(float, _NUMBER.findall(shown)), map(float, found.groups()), strict=True)
+    return all(abs(wanted - got) <= _NEAR * max(abs(wanted), 0.5) for wanted, got in pairs)
+
+
+def _pattern(line: str) -> str:
+    """Of a line: any figure where there is one, any blanks for blanks, anything for `…`."""
+    words = re.escape(_NUMBER.sub("\0", line))
+    return re.sub(r"(?:\\\s)+", r"\\s+", words).replace("\0", f"({_NUMBER.pattern})").replace("…", ".*")
