@@ -40,9 +40,14 @@ class Findings:
 
     rows: list[Row] = field(default_factory=list)
     tables: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)  # the first line is the head
+    differences: list[str] = field(default_factory=list)  # told after the tables, and a failure
 
     def as_json(self) -> dict[str, Any]:
-        return {"rows": [{**asdict(row), "met": row.met} for row in self.rows], "tables": self.tables}
+        return {
+            "rows": [{**asdict(row), "met": row.met} for row in self.rows],
+            "tables": self.tables,
+            "differences": self.differences,
+        }
 
 
 HEAD = ("what", "measured", "goal", "met", "notes")

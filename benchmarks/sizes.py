@@ -15,10 +15,12 @@ class Size:
     job_rounds: int
     memory_rounds: int
     populations: tuple[int, ...]  # the smallest takes part as a whole, as many of the others
+    kills: int  # of `reliability`
+    replies: int  # that lie
 
 
 SIZES = {
-    "full": Size(12, 6_000, (10, 100), 3, 60_000, 5, 3, (100, 1_000, 10_000)),
-    "quick": Size(5, 6_000, (10, 100), 1, 60_000, 5, 1, (100, 1_000, 10_000)),
-    "tiny": Size(2, 240, (4,), 1, 400, 2, 1, (4, 40)),
+    "full": Size(12, 6_000, (10, 100), 3, 60_000, 5, 3, (100, 1_000, 10_000), 200, 1_000),
+    "quick": Size(5, 6_000, (10, 100), 1, 60_000, 5, 1, (100, 1_000, 10_000), 28, 100),
+    "tiny": Size(2, 240, (4,), 1, 400, 2, 1, (4, 40), 2, 20),
 }

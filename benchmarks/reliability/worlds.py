@@ -1,0 +1,56 @@
+"""The experiments in which replies are spoilt: every kind of thing that a client is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BASE = {"model": "cnn", "clients": 4, "rounds": 2, "training": {"epochs": 1, "batch": 16}}
+
+WORLDS: Mapping[str, Mapping[str, Any]] = {
+    "fedavg": {"method": "fedavg", "model": "cnn-bn"},
+    "fedavg, recalibrated": {"method": {"name": "fedavg", "buffers": "recalibrate"}, "model": "cnn-bn"},
+    "scaffold": {"method": "scaffold"},
+    "fednova": {"method": "fednova"},
+    "feddyn": {"method": "feddyn"},
+    "fedadam": {"method": "fedadam"},
+    "krum": {"method": "krum"},
+    "trimmed-mean": {"method": "trimmed-mean"},
+    "fedbn": {"method": "fedbn", "model": "cnn-bn"},
+    "local-only": {"method": "local-only"},
+    "feddf": {"method": {"name": "feddf", "samples": 20, "steps": 4, "batch": 10}},
+    "fedmd": {"method": {"name": "fedmd", "samples": 20, "steps": 4, "batch": 10}},
+    "fedgkt": {"method": "fedgkt"},
+    "fed3d's class statistics": {"method": {"name": "fed3d", "share": "all"}},
+    "qkt": {"method": "qkt", "queries": {"by_hand": {0: [1]}}},
+    "pfnm": {"method": {"name": "pfnm", "hidden": 8, "limit": 40}},
+    "mimic": {"method": "fedavg", "cure": "mimic", "dropout": 0.2},
+    "friends": {"method": "fedavg", "cure": "friends", "dropout": 0.2},
+    "privacy": {"method": "fedavg", "privacy": {"name": "client-level", "noise": 0.1}},
+    "clusters": {"method": "fedavg", "clusters": {"number": 2, "every": 1}},
+    "power of choice": {
+        "method": "fedavg",
+        "participation": {"name": "power-of-choice", "number": 3, "candidates": 4, "losses": "ask"},
+    },
+    "label-balanced": {"method": "fedavg", "participation": {"name": "label-balanced", "number": 3, "candidates": 4}},
+    "on-site": {"method": "fedavg", "evaluation": "on-site"},
+    "on-site, personal": {"method": "local-only", "evaluation": "on-site"},
+}
+
+
+def write_data(folder: Path) -> str:
+    """Small images of four classes."""
+    generator = np.random.default_rng(3)
+    images, labels = generator.integers(0, 256, (160, 8, 8), dtype=np.uint8), np.arange(160) % 4
+    np.savez(folder / "images.npz", x=images, y=labels)
+    return f"npz:{folder / 'images.npz'}"
+
+
+def experiment(world: str, data: str) -> dict[str, Any]:
+    made = {**BASE, "data": data, **WORLDS[world]}
+    if isinstance(made["method"], Mapping) and "samples" in made["method"]:
+        made["method"] = {**made["method"], "proxy": data}
+    return made
