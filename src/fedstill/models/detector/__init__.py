@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fedstill.models.detector.model import Detector, Part, part_of
 from fedstill.models.detector.predictions import Layer, Predictions, TokenPredictions
-from fedstill.models.detector.sizes import LITE, PAPER, SMALL_LITE, Sizes
+from fedstill.models.detector.sizes import LITE, LITE_TURNED, PAPER, SMALL_LITE, TURNED, Sizes
 from fedstill.models.pointnet import cloud_shape, wants_points
 from fedstill.models.registry import models
 from fedstill.models.sized import sized
@@ -48,6 +48,15 @@ def detr3d(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
     return Detector(sizes, classes, "detr3d")
 
 
+@detects(50_000, _PAPER_TRAINING)
+@models.register("detr3d-turned")
+@sized(TURNED)
+def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
+    """The same for boxes that are turned: it tells headings, too."""
+    cloud_shape(shape)
+    return Detector(sizes, classes, "detr3d-turned")
+
+
 @detects(2048, _TRAINING)
 @models.register("detr3d-lite")
 @sized(LITE)
@@ -55,6 +64,15 @@ def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
     """The detector for scenes of about two thousand points, to train on a CPU."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d-lite")
+
+
+@detects(2048, _TRAINING)
+@models.register("detr3d-lite-turned")
+@sized(LITE_TURNED)
+def detr3d_lite_turned(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
+    """The detector for a CPU that tells headings, too."""
+    cloud_shape(shape)
+    return Detector(sizes, classes, "detr3d-lite-turned")
 
 
 @detects(2048, _TRAINING)

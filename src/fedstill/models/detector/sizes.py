@@ -46,7 +46,8 @@ class Sizes:
         return Ball(self.tokens, self.radius, self.neighbours)
 
 
-# As far as the paper says it, and as public detectors of this kind have the rest.
+# As far as the paper says it, and as public detectors of this kind have the rest: for axis-aligned boxes as in ScanNet,
+# and for turned ones as in SUN RGB-D.
 PAPER = Sizes(
     width=256,
     heads=4,
@@ -60,9 +61,10 @@ PAPER = Sizes(
     queries=256,
     candidates=1024,
     prompts=10,
-    angle_bins=12,
+    angle_bins=1,
     dropout=0.1,
 )
+TURNED = replace(PAPER, queries=128, angle_bins=12)
 LITE = Sizes(
     width=64,
     heads=4,
@@ -79,4 +81,5 @@ LITE = Sizes(
     angle_bins=1,
     dropout=0.0,
 )
+LITE_TURNED = replace(LITE, angle_bins=12)
 SMALL_LITE = replace(LITE, width=32, encoder_layers=2, decoder_layers=1, feedforward=64, neighbours=16)
