@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from fedstill.config import experiment, make_experiment, named_part, overlay, override, override_value
+from fedstill.config import (
+    assignments,
+    experiment,
+    make_experiment,
+    named_part,
+    overlay,
+    override,
+    override_value,
+)
 from fedstill.config.assemble import parse_value
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
@@ -69,6 +77,12 @@ def test_what_was_given_is_not_changed() -> None:
 def test_what_is_no_assignment_shows_how_to_write_one(assignment: str) -> None:
     text = complaint(override, FEDAVG, [assignment])
     assert text == f"cannot read the setting {assignment!r}: write key=value, e.g. training.rate=0.01"
+
+
+def test_whoever_reads_settings_gives_an_example_of_its_own() -> None:
+    assert dict(assignments(["a=1", " b.c = x=y "])) == {"a": 1, "b.c": "x=y"}
+    text = complaint(lambda: list(assignments(["a=1", "=2"], "query_weight=2")))
+    assert text == "cannot read the setting '=2': write key=value, e.g. query_weight=2"
 
 
 @pytest.mark.parametrize(

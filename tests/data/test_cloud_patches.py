@@ -114,7 +114,7 @@ def test_fingerprints_tell_cloud_settings_and_points_apart() -> None:
         CloudPatches(CLOUD, (50, 3), PatchSettings(count=400, seed=5)),
     ]
     assert len({pool.fingerprint() for pool in pools}) == 4
-    assert len({pool.image_digest for pool in pools}) == 2
+    assert len({pool.source_digest for pool in pools}) == 2
     unused = POOL.settings.model_copy(update={"shear": 1.0})
     assert CloudPatches(CLOUD, (50, 3), unused).fingerprint() == POOL.fingerprint()
 

@@ -101,6 +101,23 @@ def test_dirichlet_redraws_until_no_client_is_too_small() -> None:
         assert cut("dirichlet", labels, 10, 10, seed=seed, alpha=0.3, min_samples=20).sizes().min() >= 20
 
 
+@pytest.mark.parametrize("name", ["dirichlet", "pathological", "label-skew"])
+def test_further_rows_are_of_the_classes_that_a_client_has(name: str) -> None:
+    """Test rows are few, so that a draw that is good enough for the training rows would often not be for them."""
+    rows, further = torch.arange(10).repeat_interleave(140), torch.arange(10).repeat_interleave(35)
+    given = {"alpha": 0.1} if name == "dirichlet" else {}
+    for seed in range(30):
+        streams = Streams(seed)
+        held = partition(name, rows, 10, 10, streams, given).table(rows, 10)
+        tested = partition(name, further, 10, 10, streams, given, like=rows).table(further, 10)
+        assert tested.sum() == len(further)
+        strangers = int(
+            tested[held == 0].sum()
+        )  # one where a share of less than a row was rounded up here and not there
+        assert strangers <= 3, f"seed {seed}: tested on classes that nobody there trained on"
+        assert np.corrcoef(held.flatten(), tested.flatten())[0, 1] > 0.9
+
+
 def test_dirichlet_gives_up_with_advice() -> None:
     labels = torch.arange(2).repeat(20)
     with pytest.raises(

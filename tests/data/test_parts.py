@@ -89,7 +89,7 @@ def test_kinds_that_nobody_named(categories: list[int] | None, kinds: tuple[str,
     if categories is not None:
         columns["category"] = torch.tensor(categories)
     data = ArrayDataset(**columns)
-    assert kind_names(Bundle("mine", data, data, ("a", "b"), "cloud", (5, 3), kinds=kinds)) == names
+    assert kind_names(Bundle("mine", data, data, ("a", "b"), "cloud", (5, 3), categories=kinds)) == names
 
 
 KINDS = {"Airplane": ("02691156", (0, 1, 3)), "Mug": ("03797390", (36, 37))}
@@ -166,7 +166,7 @@ def test_it_loads_by_name_and_again_from_the_cache(tree: Path, cache: Path) -> N
     assert bundle.validation is not None
     assert isinstance(bundle.train, ArrayDataset)
     assert bundle.train.columns["category"].tolist() == [0, 0, 1, 1]
-    assert kind_names(bundle) == bundle.kinds == ("Airplane", "Mug")
+    assert kind_names(bundle) == bundle.categories == ("Airplane", "Mug")
     assert len(list(cache.glob("*.npz"))) == 1
     assert load("shapenet-part", tree.parent).fingerprint() == bundle.fingerprint()
     next(cache.glob("*.npz")).write_bytes(b"torn")

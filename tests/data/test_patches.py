@@ -278,7 +278,7 @@ def test_fingerprints_tell_image_settings_and_shape_apart() -> None:
         Patches(image, (3, 8, 8), PatchSettings(shear=10)),
     ]
     assert len({pool.fingerprint() for pool in pools}) == 5
-    assert len({pool.image_digest for pool in pools}) == 2
+    assert len({pool.source_digest for pool in pools}) == 2
     assert Patches(image.copy(), (3, 8, 8), PatchSettings(cloud_noise=0.5)).fingerprint() == pools[0].fingerprint()
 
 

@@ -255,9 +255,9 @@ def test_a_shard_of_scenes_comes_back_to_the_bit(tmp_path: Path) -> None:
     part = Subset(whole.train, rows).batch(torch.arange(2))
     nothing = whole.test.batch(torch.zeros(0, dtype=torch.int64))
     with (tmp_path / "site.npz").open("wb") as file:
-        Shard("scene", whole.classes, {"train": part, "test": nothing}, whole.kinds).write(file)
+        Shard("scene", whole.classes, {"train": part, "test": nothing}, whole.categories).write(file)
     site = load(f"npz:{tmp_path / 'site.npz'}", part=True)
-    assert (site.kind, site.classes, site.kinds, site.shape) == ("scene", whole.classes, whole.kinds, (64, 3))
+    assert (site.kind, site.classes, site.categories, site.shape) == ("scene", whole.classes, whole.categories, (64, 3))
     assert len(site.test) == 0
     for name, column in site.train.columns.items():
         assert torch.equal(column, whole.train.columns[name][rows]), name
@@ -265,7 +265,7 @@ def test_a_shard_of_scenes_comes_back_to_the_bit(tmp_path: Path) -> None:
     for key, spoilt in (("boxes", archives["boxes"][:, :, :6]), ("labels", archives["labels"][:, 0])):
         broken = {**part, key: torch.from_numpy(spoilt.copy())}
         content = BytesIO()
-        Shard("scene", whole.classes, {"train": broken, "test": nothing}, whole.kinds).write(content)
+        Shard("scene", whole.classes, {"train": broken, "test": nothing}, whole.categories).write(content)
         (tmp_path / "broken.npz").write_bytes(content.getvalue())
         with pytest.raises(InputError, match="no proper labels or ids: have the file written again"):
             load(f"npz:{tmp_path / 'broken.npz'}", part=True)

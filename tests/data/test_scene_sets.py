@@ -40,7 +40,7 @@ def tiny(kinds: tuple[int, ...] = (0, 1, 0, 1)) -> Bundle:
 def test_the_built_in_rooms() -> None:
     """Training rooms are the first of seed 0, test rooms the next."""
     bundle = load("rooms")
-    assert (bundle.kind, bundle.shape, bundle.classes, bundle.kinds) == ("scene", (2048, 3), CLASSES, KINDS)
+    assert (bundle.kind, bundle.shape, bundle.classes, bundle.categories) == ("scene", (2048, 3), CLASSES, KINDS)
     assert (len(bundle.train), len(bundle.test)) == (24, 8)
     made = make_rooms(8, first=24)
     columns = bundle.test.columns

@@ -30,7 +30,7 @@ def labelled() -> Bundle:
     kinds = torch.arange(8) % 2
     marks = kinds.unsqueeze(1) + 2 * (torch.arange(64) // 32)
     data = ArrayDataset(inputs=torch.from_numpy(normalise(values)), labels=marks, category=kinds)
-    return Bundle("parts", data, data, ("blade", "lid", "grip", "ear"), "cloud", (60, 3), kinds=("knife", "pot"))
+    return Bundle("parts", data, data, ("blade", "lid", "grip", "ear"), "cloud", (60, 3), categories=("knife", "pot"))
 
 
 def images(channels: int = 3) -> Bundle:
@@ -87,7 +87,7 @@ def test_points_with_labels_are_shown_by_kind_and_part() -> None:
         choose(labelled(), "lid", 1)
     data = labelled()
     pots = Subset(data.train, torch.tensor([1, 3, 5]))
-    partial = Bundle("parts", pots, data.test, data.classes, "cloud", (60, 3), kinds=data.kinds)
+    partial = Bundle("parts", pots, data.test, data.classes, "cloud", (60, 3), categories=data.categories)
     assert list(choose(partial, None, 2).samples) == ["pot"]
     with pytest.raises(InputError, match="parts has no training samples of knife"):
         choose(partial, "knife", 2)

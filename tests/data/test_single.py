@@ -1,4 +1,4 @@
-"""A scan of one's own for a detector."""
+"""A scan of one's own for a detector, and a picture for a model of pictures."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedstill.core.errors import InputError
-from fedstill.data.single import read_cloud
+from fedstill.data.single import read_cloud, read_input
 
 
 def points(count: int) -> np.ndarray:
@@ -69,3 +70,21 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", points=bad)
     with pytest.raises(InputError, match=r"bad.npz: 1 of 80 points are NaN or infinite"):
         read_cloud(tmp_path / "bad.npz", 100)
+
+
+def test_a_picture_is_brought_to_the_size_and_colours_of_the_model(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 10), (255, 0, 51)).save(tmp_path / "a.png")
+    found = read_input(tmp_path / "a.png", (3, 4, 4))
+    assert found.shape == (3, 4, 4)
+    assert found[:, 0, 0].tolist() == pytest.approx([1, -1, -0.6])  # from -1 to 1
+    assert read_input(tmp_path / "a.png", (1, 4, 4)).shape == (1, 4, 4)
+
+
+def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(InputError, match=r"text.png is no image"):
+        read_input(tmp_path / "text.png", (1, 8, 8))
+    Image.new("L", (20, 10)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 150)  # Pillow itself only warns, up to twice as many
+    with pytest.raises(InputError, match=r"large.png is an image of too many pixels"):
+        read_input(tmp_path / "large.png", (1, 8, 8))

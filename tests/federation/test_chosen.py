@@ -107,6 +107,12 @@ def test_runs_that_share_nothing(tmp_path: Path) -> None:
         chosen_by(run(tmp_path, "fedavg"))
 
 
+def test_a_run_with_replayed_losses_is_known_by_its_samples_too(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("round,client\n0,1\n")
+    made = run(tmp_path, IMAGE, dropout={"name": "trace", "file": str(tmp_path / "trace.csv")})
+    assert len(chosen_by(made).rows) == 20
+
+
 def test_another_image_under_the_same_name_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "shared.png"
     draw = np.random.default_rng(0)

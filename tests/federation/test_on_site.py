@@ -85,7 +85,7 @@ def test_a_site_that_lies_about_its_scores_is_not_heard(tmp_path: Path, monkeypa
     for record in run.journal:
         (lost,) = record["sites"]["lost"]
         assert (lost["client"], lost["reason"]) == (0, "refused")
-        assert lost["detail"].startswith("scores/shared/cnn/confusion has type torch.float64, not torch.int64")
+        assert lost["detail"].startswith("scores/shared/cnn-bn/confusion has type torch.float64, not torch.int64")
 
 
 def test_the_manifest_tells_what_leaves_for_it() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from fedstill.config import make_experiment
 from fedstill.federation.result import Run
 from fedstill.studies import Results, make_table
-from fedstill.studies.results import Row, figures_of
+from fedstill.studies.figures import figures_of
+from fedstill.studies.results import Row
 
 METRICS = {"accuracy": 0.5, "class_accuracy": 0.5, "map_25": 0.5, "map_50": 0.2, "ar_25": 0.75, "ar_50": 0.4}
 

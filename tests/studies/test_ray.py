@@ -84,7 +84,7 @@ def rounds(out: Path) -> int:
 
 
 class Shares:
-    """A watcher that writes down how far single jobs were heard to be."""
+    """An observer that writes down how far single jobs were heard to be."""
 
     def __init__(self) -> None:
         self.heard_of: list[float] = []
@@ -145,7 +145,7 @@ def test_a_killed_worker_is_replaced(
     killer = Thread(target=kill)
     killer.start()
     shares = Shares()
-    results = study.run(out, workers=1, executor="ray", watcher=shares)
+    results = study.run(out, workers=1, executor="ray", observers=[shares])
     killer.join()
     assert len(results.runs) == 1
     assert reached[0] < 60

@@ -149,7 +149,7 @@ def test_a_run_that_somebody_else_works_on_is_revisited_at_the_end(recipe: Make,
     lock = RunFolder(path).lock()
     order: list[str] = []
 
-    class Watcher:
+    class Observer:
         def start(self, tally: Tally) -> None: ...
 
         def settled(self, tally: Tally, job: Job, outcome: Any) -> None:
@@ -161,7 +161,7 @@ def test_a_run_that_somebody_else_works_on_is_revisited_at_the_end(recipe: Make,
             assert (number, len(order)) == (1, 5)
             lock.release()
 
-    assert len(study.run(tmp_path, watcher=Watcher()).runs) == 6
+    assert len(study.run(tmp_path, observers=[Observer()]).runs) == 6
     assert order[-1] == "fedavg, seed 7"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -63,24 +63,55 @@ def overlay(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def override(given: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+def assignments(texts: Iterable[str], example: str = "training.rate=0.01") -> Iterator[tuple[str, Any]]:
+    """Settings as people write them, one by one; the example is for who wrote one that cannot be read.
+
+    >>> list(assignments(["rounds=3", "training.optimiser = adam"]))
+    [('rounds', 3), ('training.optimiser', 'adam')]
+    """
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise InputError(f"cannot read the setting {text!r}: write key=value, e.g. {example}")
+        yield key.strip(), parse_value(value.strip())
+
+
+def override(given: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Any]:
     """Apply `key=value` settings: dotted paths, or a bare name where only one section has it.
 
     >>> override({"method": "fedavg", "partition": "dirichlet"}, ["rounds=3", "alpha=0.1"])
     {'method': 'fedavg', 'partition': {'name': 'dirichlet', 'alpha': 0.1}, 'rounds': 3}
     """
     result = dict(given)
-    for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator or not key.strip():
-            raise InputError(f"cannot read the setting {assignment!r}: write key=value, e.g. training.rate=0.01")
-        result = override_value(result, key.strip(), parse_value(text.strip()))
+    for key, value in assignments(texts):
+        result = override_value(result, key, value)
     return result
 
 
 def override_value(given: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """One setting, by dotted path or by a name that only one section has."""
-    return _assign(given, _full_path(given, key), value)
+    plain = "." in key or key in Experiment.model_fields
+    return assign(given, key.split(".") if plain else place_of(key, sections_in(given), Experiment), value)
+
+
+def place_of(key: str, sections: Mapping[str, type[Settings]], whole: type[Settings]) -> list[str]:
+    """The path of a bare name: it stands in one section, or is refused with the names that would do."""
+    places = [section for section, kind in sections.items() if key in kind.model_fields]
+    if len(places) == 1:
+        return [places[0], key]
+    if places:
+        raise InputError(f"the setting {key!r} is ambiguous: write {' or '.join(f'{p}.{key}' for p in places)}")
+    nested = {field for kind in sections.values() for field in kind.model_fields}
+    raise InputError(f"unknown setting {key!r}: {did_you_mean(key, {*whole.model_fields, *nested})}")
+
+
+def assign(given: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """What was given, with this value at the end of the path; a part's bare name on the way is spelt out."""
+    key, *rest = path
+    if not rest:
+        return {**given, key: value}
+    inner = section_of(given, key)
+    return {**given, key: assign(inner if isinstance(inner, Mapping) else {}, rest, value)}
 
 
 def named_part(text: str) -> str | dict[str, Any]:
@@ -111,32 +142,11 @@ def section_of(given: Mapping[str, Any], key: str) -> Any:
     return spelt_out(key, given.get(key, DEFAULT_PARTS.get(key)))
 
 
-def _sections(given: Mapping[str, Any]) -> dict[str, type[Settings]]:
+def sections_in(given: Mapping[str, Any], parts: Iterable[str] = PARTS) -> dict[str, type[Settings]]:
     """The settings classes in play, by section."""
     found: dict[str, type[Settings]] = {"training": Training}
-    for key, registry in PARTS.items():
+    for key in parts:
         chosen = section_of(given, key)
         if isinstance(chosen, Mapping) and isinstance(chosen.get("name"), str):
-            found[key] = settings_of(registry[chosen["name"]])
+            found[key] = settings_of(PARTS[key][chosen["name"]])
     return found
-
-
-def _full_path(given: Mapping[str, Any], key: str) -> list[str]:
-    if "." in key or key in Experiment.model_fields:
-        return key.split(".")
-    sections = _sections(given)
-    places = [section for section, kind in sections.items() if key in kind.model_fields]
-    if len(places) == 1:
-        return [places[0], key]
-    if places:
-        raise InputError(f"the setting {key!r} is ambiguous: write {' or '.join(f'{p}.{key}' for p in places)}")
-    nested = {field for kind in sections.values() for field in kind.model_fields}
-    raise InputError(f"unknown setting {key!r}: {did_you_mean(key, {*Experiment.model_fields, *nested})}")
-
-
-def _assign(given: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
-    key, *rest = path
-    if not rest:
-        return {**given, key: value}
-    inner = section_of(given, key)
-    return {**given, key: _assign(inner if isinstance(inner, Mapping) else {}, rest, value)}

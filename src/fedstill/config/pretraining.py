@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_serializer, field_validator
 
-from fedstill.config.assemble import overlay, parse_value
+from fedstill.config.assemble import assign, assignments, overlay, place_of, sections_in
 from fedstill.config.experiment import BEHAVIOUR, Choice, choose, sentence
-from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.errors import InputError
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
 from fedstill.models import models
@@ -72,7 +72,7 @@ class Pretraining(Settings):
         return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def make_pretraining(given: Mapping[str, Any], assignments: Sequence[str] = ()) -> Pretraining:
+def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pretraining:
     """Validate what was given, with `key=value` settings over it; what is wrong with it comes as one sentence.
 
     The rate that nobody set is the model's own.
@@ -80,12 +80,9 @@ def make_pretraining(given: Mapping[str, Any], assignments: Sequence[str] = ()) 
     >>> make_pretraining({"data": "rooms"}, ["hidden=0.75", "training.batch=8"]).training.batch
     8
     """
-    given = dict(given)
-    for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator or not key.strip():
-            raise InputError(f"cannot read the setting {assignment!r}: write key=value, e.g. training.rate=0.001")
-        given = overlay(given, _assigned(key.strip(), parse_value(text.strip())))
+    given = {"augmentation": "scenes", **given}
+    for key, value in assignments(texts, "training.rate=0.001"):
+        given = assign(given, _path(given, key), value)
     model = given.get("model", Pretraining.model_fields["model"].default)
     builder: Any = models[str(model)]
     if not getattr(builder, "detects", False):
@@ -98,16 +95,8 @@ def make_pretraining(given: Mapping[str, Any], assignments: Sequence[str] = ()) 
         raise InputError(sentence(error, Pretraining.model_fields)) from None
 
 
-def _assigned(key: str, value: Any) -> dict[str, Any]:
-    """A setting by dotted path, or by a bare name."""
-    section, dot, rest = key.partition(".")
-    if dot and section in ("training", "augmentation"):
-        name = {"name": "scenes"} if section == "augmentation" else {}
-        return {section: {**name, rest: value}}
-    if key in Pretraining.model_fields:
-        return {key: value}
-    if key in Training.model_fields:
-        return {"training": {key: value}}
-    raise InputError(
-        f"unknown setting {key!r}: {did_you_mean(key, {*Pretraining.model_fields, *Training.model_fields})}"
-    )
+def _path(given: Mapping[str, Any], key: str) -> list[str]:
+    """Of a setting by dotted path, or by a name that only one section has."""
+    if "." in key or key in Pretraining.model_fields:
+        return key.split(".")
+    return place_of(key, sections_in(given, ["augmentation"]), Pretraining)

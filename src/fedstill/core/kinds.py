@@ -61,11 +61,6 @@ def running(model: nn.Module, statistic: str) -> dict[str, str]:
     return {name: BUFFERS + (f"{name}.{statistic}" if name else statistic) for name in tracked}
 
 
-def kind_of(name: str) -> str:
-    """The kind prefix of a state name."""
-    return name[: name.index("/") + 1]
-
-
 def only(kind: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of one kind, under their full names."""
     return {name: tensor for name, tensor in state.items() if name.startswith(kind)}

@@ -123,6 +123,7 @@ class Reply:
 
 
 Reason = Literal["dropped", "battery", "refused", "failed", "abstained"]
+BLAMELESS: frozenset[Reason] = frozenset({"dropped", "battery"})  # lost with no fault of its own
 
 
 @dataclass(frozen=True)

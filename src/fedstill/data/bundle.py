@@ -39,7 +39,7 @@ class Bundle:
     kind: Kind
     shape: tuple[int, ...]  # image: (channels, height, width); cloud and scene: (points, 3)
     validation: Dataset | None = None
-    kinds: tuple[str, ...] = ()  # what `category` counts: kinds of things, or of rooms, whose parts have the classes
+    categories: tuple[str, ...] = ()  # names of what `category` counts: things, or rooms, whose parts have the classes
     notes: tuple[str, ...] = ()  # what was done to the files' contents on the way, for whoever asks
 
     def with_points(self, count: int) -> Bundle:

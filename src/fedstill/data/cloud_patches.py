@@ -65,8 +65,8 @@ class CloudPatches:
         return self
 
     @cached_property
-    def image_digest(self) -> str:
-        """A sha256 of the cloud, under the name that pools of images have for it."""
+    def source_digest(self) -> str:
+        """A sha256 of the cloud."""
         digest = sha256(f"cloud {tuple(self.cloud.shape)}".encode())
         digest.update(self.cloud.numpy().astype("<f4").data)
         return digest.hexdigest()
@@ -74,7 +74,7 @@ class CloudPatches:
     def fingerprint(self) -> str:
         """A sha256 over cloud, settings and shape: equal on both sides means that indices mean the same patches."""
         settings = self.settings.model_dump_json(include=_FIELDS)
-        return sha256(f"{_VERSION} {self.image_digest} {self.shape} {settings}".encode()).hexdigest()
+        return sha256(f"{_VERSION} {self.source_digest} {self.shape} {settings}".encode()).hexdigest()
 
     def _make(self, rows: Tensor) -> Tensor:
         """Patches one by one, because each has its own number of neighbours."""

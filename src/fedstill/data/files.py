@@ -83,6 +83,6 @@ def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...], not
         classes=classes,
         kind=splits["train"].kind,
         shape=tuple(splits["train"].inputs.shape[1:]),
-        kinds=splits["train"].kinds,
+        categories=splits["train"].categories,
         notes=notes,
     )

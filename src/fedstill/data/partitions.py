@@ -77,6 +77,10 @@ class Partition(Settings):
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         """Shards for the clients; the only randomness is `streams`."""
 
+    def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        """Shards of further rows, of the classes that each client has of the rows `like`, cut with the same streams."""
+        return self.cut(labels, clients, classes, streams)
+
 
 partitions: Registry[type[Partition]] = Registry("partition")
 
@@ -88,8 +92,11 @@ def partition(
     classes: int,
     streams: Streams,
     settings: Partition | Mapping[str, Any] | None = None,
+    like: Tensor | None = None,
 ) -> Shards:
     """Deal the rows out by a partition's name and settings, having checked that it can be done.
+
+    With `like`, labels of rows that are dealt out by the same name, settings and streams, as those are.
 
     >>> labels = torch.arange(4).repeat_interleave(80)
     >>> partition("label-skew", labels, 5, 4, Streams(0)).table(labels, 4).T.tolist()
@@ -107,6 +114,8 @@ def partition(
         raise InputError(f"{clients:,} clients cannot share {len(labels):,} samples: ask for at most {len(labels):,}")
     if int(labels.min()) < (-1 if labels.ndim == 2 else 0) or int(labels.max()) >= classes:
         raise InputError(f"labels range over {int(labels.min())}..{int(labels.max())}, not 0..{classes - 1}")
+    if like is not None:
+        return chosen.cut_alike(labels, like, clients, classes, streams)
     return chosen.cut(labels, clients, classes, streams)
 
 
@@ -153,18 +162,21 @@ class Dirichlet(Partition):
     tries: int = Field(100, ge=1, description="how often to draw before giving up")
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        if clients * self.min_samples > len(labels):
+        return self.cut_alike(labels, labels, clients, classes, streams)
+
+    def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        # Which draw counts is decided by `like` alone: of further rows, such as test data, some may get none.
+        if clients * self.min_samples > len(like):
             raise InputError(
-                f"{len(labels):,} samples are too few for {clients:,} clients of at least {self.min_samples:,} each"
+                f"{len(like):,} samples are too few for {clients:,} clients of at least {self.min_samples:,} each"
             )
         generator = streams.draw("partition")
-        counts = np.bincount(labels.numpy(), minlength=classes)
+        held, counts = (np.bincount(rows.numpy(), minlength=classes) for rows in (like, labels))
         for _ in range(self.tries):
             shares = generator.dirichlet(np.full(clients, self.alpha), size=classes)
             phases = generator.random(classes)
-            amounts = np.stack([_amounts(*each) for each in zip(shares, counts, phases, strict=True)])
-            if amounts.sum(axis=0).min() >= self.min_samples:
-                return _dealt(labels.numpy(), amounts, generator)
+            if _in_shares(shares, held, phases).sum(axis=0).min() >= self.min_samples:
+                return _dealt(labels.numpy(), _in_shares(shares, counts, phases), generator)
         raise InputError(
             f"Dirichlet({self.alpha:g}) gave some of {clients:,} clients fewer than {self.min_samples:,} samples "
             f"in each of {self.tries} draws: raise alpha, lower min_samples, or ask for fewer clients"
@@ -221,6 +233,11 @@ def _amounts(shares: NDArray[np.float64], count: int, phase: float) -> Ints:
     """
     cuts = np.floor(np.cumsum(shares[:-1]) * count + phase).astype(np.int64)
     return np.diff(np.concatenate([[0], np.minimum(cuts, count), [count]]))
+
+
+def _in_shares(shares: NDArray[np.float64], counts: Ints, phases: NDArray[np.float64]) -> Ints:
+    """Whole amounts of each class for each client (classes x clients)."""
+    return np.stack([_amounts(*each) for each in zip(shares, counts, phases, strict=True)])
 
 
 def _dealt(labels: Ints, amounts: Ints, generator: np.random.Generator) -> Shards:

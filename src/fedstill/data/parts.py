@@ -67,9 +67,9 @@ def kind_names(bundle: Bundle) -> tuple[str, ...]:
     if labels is None or labels.ndim == 1:
         return bundle.classes
     count = int(shape_kinds(bundle.train).max()) + 1
-    if count == 1 and not bundle.kinds:
+    if count == 1 and not bundle.categories:
         return ("scenes" if bundle.kind == "scene" else "shapes",)
-    return (bundle.kinds + tuple(f"kind {number}" for number in range(len(bundle.kinds), count)))[:count]
+    return (bundle.categories + tuple(f"kind {number}" for number in range(len(bundle.categories), count)))[:count]
 
 
 def partition_labels(name: str, data: Dataset, classes: int) -> tuple[Tensor, int]:
@@ -151,7 +151,7 @@ def head_parts(source: Source) -> Bundle:
         ArrayDataset(inputs=clouds[rows], labels=labels[rows], category=categories[rows])
         for rows in hold_out(categories)
     )
-    return Bundle(source.name, train, test, PARTS, "cloud", (heads.POINTS, 3), kinds=heads.CLASSES)
+    return Bundle(source.name, train, test, PARTS, "cloud", (heads.POINTS, 3), categories=heads.CLASSES)
 
 
 class PartsFromFiles(FromFiles):
@@ -169,8 +169,8 @@ class PartsFromFiles(FromFiles):
 
 
 def _samples(part: shapenet_part.Parts, where: str, kinds: tuple[str, ...]) -> Samples:
-    clouds, labels, categories = (torch.from_numpy(array) for array in part[:3])
-    return Samples(clouds, labels, "cloud", where, part.names, categories, kinds)
+    clouds, labels, category = (torch.from_numpy(array) for array in part[:3])
+    return Samples(clouds, labels, "cloud", where, part.names, category, kinds)
 
 
 datasets.register("shapenet-part")(

@@ -83,7 +83,7 @@ class Patches:
         return place(self.settings, self.image.shape[0], self.image.shape[1], rows.numpy())
 
     @cached_property
-    def image_digest(self) -> str:
+    def source_digest(self) -> str:
         """A sha256 of the decoded pixels: two decoders may read one file in two ways, and pixels are what counts."""
         digest = sha256(f"image {tuple(self.image.shape)}".encode())
         digest.update(self.image.numpy().data)
@@ -92,7 +92,7 @@ class Patches:
     def fingerprint(self) -> str:
         """A sha256 over image, settings and shape: equal on both sides means that indices mean the same patches."""
         settings = self.settings.model_dump_json(include=_FIELDS)
-        return sha256(f"{_VERSION} {self.image_digest} {self.shape} {settings}".encode()).hexdigest()
+        return sha256(f"{_VERSION} {self.source_digest} {self.shape} {settings}".encode()).hexdigest()
 
     @cached_property
     def _levels(self) -> Pyramid:

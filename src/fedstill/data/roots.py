@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from platformdirs import user_data_dir
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import writable_folder, write_atomically
 
 VARIABLE = "FEDSTILL_DATA"
 RECORDS = "datasets.json"
@@ -55,17 +55,4 @@ def recorded(root: Path) -> dict[str, Path]:
 def record(root: Path, entries: Mapping[str, Path]) -> None:
     """Write all entries, whole or not at all: the file is replaced in one step."""
     text = json.dumps({name: str(path) for name, path in sorted(entries.items())}, indent=2) + "\n"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=root, prefix=f".{RECORDS}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, root / RECORDS)
-        except OSError:
-            Path(draft).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InputError(f"{root / RECORDS} cannot be written: {error.strerror or error}") from None
+    write_atomically(writable_folder(root) / RECORDS, text.encode())

@@ -42,8 +42,8 @@ def _samples(scenes: Scenes, room: int) -> SceneSamples:
         F.pad(scenes.classes, (0, room), value=NOBODY),
         "scene",
         names=scenes.names,
-        categories=scenes.kinds.clamp(min=0),
-        kinds=scenes.kind_names,
+        category=scenes.kinds.clamp(min=0),
+        categories=scenes.kind_names,
         boxes=F.pad(scenes.boxes, (0, 0, 0, room)),
     )
 
@@ -62,9 +62,9 @@ def scenes_of(bundle: Bundle, data: Dataset, rows: Tensor) -> Scenes:
         batch["inputs"],
         batch.get("boxes", torch.zeros(len(rows), 1, 7)),
         batch.get("labels", nothing) if "boxes" in batch else nothing,
-        batch["category"] if "category" in batch and bundle.kinds else torch.full((len(rows),), NOBODY),
+        batch["category"] if "category" in batch and bundle.categories else torch.full((len(rows),), NOBODY),
         bundle.classes,
-        bundle.kinds,
+        bundle.categories,
         tuple(f"scene {number}" for number in batch["sample_id"].tolist()),
     )
 

@@ -48,7 +48,7 @@ def choose_scenes(bundle: Bundle, wanted: str | None, count: int) -> tuple[Tenso
     kinds = torch.zeros(len(bundle.train), dtype=torch.int64) if labels is None else shape_kinds(bundle.train)
     fits, what = torch.ones(len(kinds), dtype=torch.bool), "training scenes"
     if wanted is not None and labels is not None:
-        every = {name.lower(): name for name in (*bundle.classes, *bundle.kinds)}
+        every = {name.lower(): name for name in (*bundle.classes, *bundle.categories)}
         if wanted.lower() not in every:
             raise InputError(f"there is no class {wanted!r}: {did_you_mean(wanted, every.values())}")
         name = every[wanted.lower()]
@@ -56,7 +56,7 @@ def choose_scenes(bundle: Bundle, wanted: str | None, count: int) -> tuple[Tenso
             holds = class_presence(labels, len(bundle.classes))
             fits, what = holds[:, bundle.classes.index(name)], f"training scenes with {name}"
         else:
-            fits, what = kinds == bundle.kinds.index(name), f"training scenes of type {name}"
+            fits, what = kinds == bundle.categories.index(name), f"training scenes of type {name}"
     if not fits.any():
         raise InputError(f"{bundle.name} has no {what}")
     groups = [(fits & (kinds == kind)).nonzero().flatten() for kind in kinds[fits].unique().tolist()]

@@ -44,7 +44,7 @@ class Shard:
     kind: Kind
     classes: tuple[str, ...]
     columns: Mapping[str, Mapping[str, Tensor]]
-    kinds: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
 
     def write(self, file: BinaryIO) -> None:
         if taken := sorted(_LONG.keys() & {name for columns in self.columns.values() for name in columns}):
@@ -54,7 +54,7 @@ class Shard:
             for part in PARTS
             for name, column in self.columns[part].items()
         }
-        words = {npz.SHARD: self.kind, "classes": self.classes, "kinds": self.kinds}
+        words = {npz.SHARD: self.kind, "classes": self.classes, "kinds": self.categories}
         arrays |= {key: np.array(said, dtype=np.str_) for key, said in words.items()}
         np.savez(file, **arrays)
 
@@ -100,14 +100,14 @@ def _read(path: Path) -> tuple[dict[str, Samples], tuple[str, ...]]:
         kind = str(npz.array(archive, npz.SHARD, path))
         if kind not in _SIDES:
             raise InputError(f"{path} holds {kind!r} samples: another release of fedstill must have written it")
-        classes, kinds = (_words(npz.array(archive, key, path)) for key in ("classes", "kinds"))
+        classes, categories = (_words(npz.array(archive, key, path)) for key in ("classes", "kinds"))
         splits: dict[str, Samples] = {}
         for part in PARTS:
             columns = _columns(archive, part, path)
             _check(columns, kind, f"the {part} arrays of {path}")
             inputs, labels = columns.pop("inputs"), columns.pop("labels")
             where = f"x_{part}, y_{part} in {path}"
-            splits[part] = ShardSamples(inputs, labels, cast(Kind, kind), where, kinds=kinds, others=columns)
+            splits[part] = ShardSamples(inputs, labels, cast(Kind, kind), where, categories=categories, others=columns)
     return splits, classes
 
 

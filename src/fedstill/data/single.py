@@ -12,6 +12,7 @@ from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.clouds import normalise
+from fedstill.data.readers.pictures import decode
 from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
 from fedstill.data.scenes import sampled
 
@@ -74,13 +75,6 @@ def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _picture(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
-
     channels, height, width = shape
-    try:
-        with Image.open(path) as image:
-            scaled = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} cannot be read as a picture: {error}") from None
-    pixels = np.asarray(scaled, dtype=np.uint8)
+    pixels = decode(path, "L" if channels == 1 else "RGB", (width, height))
     return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()

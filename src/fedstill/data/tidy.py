@@ -28,12 +28,12 @@ class Samples:
     kind: Kind
     where: str = ""  # the files it came from, for whoever finds something wrong with it
     names: tuple[str, ...] = ()  # the file of every row, where each has its own
-    categories: Tensor | None = None  # what kind of thing every cloud shows, where labels are of points
-    kinds: tuple[str, ...] = ()  # and what these kinds are called
+    category: Tensor | None = None  # what every cloud shows, where labels are of points, or the type of a room
+    categories: tuple[str, ...] = ()  # and what these are called
 
     def columns(self) -> dict[str, Tensor]:
         """As a data set holds them."""
-        more = {} if self.categories is None else {"category": self.categories}
+        more = {} if self.category is None else {"category": self.category}
         return {"inputs": self.inputs, "labels": self.labels, **more}
 
     def name(self, row: int) -> str:

@@ -23,7 +23,6 @@ from fedstill.data.scenes import FEWEST_POINTS, Scene, Scenes, check, sampled, s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Array = NDArray[Any]
 
 POINTS = 20_000
 SCANS, PICTURES = "_vert.npy", "_pc.npz"  # how files of clouds end: whole scans of ScanNet, depth pictures of SUN RGB-D

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -15,15 +15,18 @@ from fedstill.core.message import under
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import Turn
 from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Kind
 from fedstill.distillation.selection import pool_outputs
+from fedstill.federation.fingerprint import fingerprint_of
+from fedstill.federation.plan import check_device
 from fedstill.federation.proxy import shared_proxy
 from fedstill.federation.result import Run
-from fedstill.federation.run import one_thread
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.feddf import FedDF
 from fedstill.methods.shared_samples import SELECTED, LogitMethod
+from fedstill.tasks.classification import Classification
 from fedstill.tasks.detection import Detection
 from fedstill.tasks.segmentation import Segmentation
 
@@ -44,20 +47,23 @@ class Chosen:
     classes: Tensor  # that the model predicts
 
 
-def chosen_by(run: Run, which: str = "last", client: int | None = None, data_root: Path | None = None) -> Chosen:
+def chosen_by(
+    run: Run, which: str = "last", client: int | None = None, data_root: Path | None = None, device: str = "cpu"
+) -> Chosen:
     """What a run's model would be asked about if another round followed; so after 3 of 9 rounds the samples of the 4th.
 
     Where architectures are mixed, the model of the first one chooses, and it is the one that is looked at. Methods
     whose clients have models of their own, as `fedmd`, have no shared one: there a client's is, on the same samples in
     every round.
     """
-    method = _method(run)
-    task, experiment = run.task, run.experiment
+    check_device(device)
+    task, experiment = replace(run.task, device=device), run.experiment
+    method = _method(run, task)
     if isinstance(task, Segmentation):
         raise InputError(f"the model of {run.path} labels every point: it says no one thing of a sample")
     if isinstance(task, Detection):
         raise InputError(f"the model of {run.path} finds things in scenes: it says no one thing of a sample")
-    model, architecture = run.model(which, client), run.architecture(client=client)
+    model, architecture = run.model(which, client).to(device), run.architecture(client=client)
     kind: Kind = "cloud" if len(task.shape) == 2 else "image"
     proxy = shared_proxy(method, kind, task.shape, data_root)
     assert proxy is not None
@@ -88,10 +94,10 @@ def chosen_by(run: Run, which: str = "last", client: int | None = None, data_roo
     )
 
 
-def _method(run: Run) -> LogitMethod:
+def _method(run: Run, task: Classification) -> LogitMethod:
     """The run's method, without what was wrapped around it: whoever attacks or clips does not choose samples."""
     experiment = run.experiment
-    method = methods[experiment.method.name](experiment.method.settings, run.task, experiment.training)
+    method = methods[experiment.method.name](experiment.method.settings, task, experiment.training)
     if not isinstance(method, LogitMethod):
         able = [name for name in methods if issubclass(methods[name], LogitMethod)]
         raise InputError(
@@ -110,7 +116,8 @@ def _check_same(run: Run, digest: str) -> None:
     as_then = run.config["behaviour"] == BEHAVIOUR and run.config["experiment"] == experiment.model_dump(mode="json")
     if known.endswith(digest) or not as_then:
         return
-    if run.config["identity"] != experiment.identity(known + digest, loaded_plugins().values()):
+    fingerprint = fingerprint_of(experiment, known, shared=digest)
+    if run.config["identity"] != experiment.identity(fingerprint, loaded_plugins().values()):
         raise InputError(
             f"the shared samples here are not those of {run.path}: the image or data set has changed since, or the run"
             " had another --plugin"

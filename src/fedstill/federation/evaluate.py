@@ -14,8 +14,8 @@ from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.kinds import running
 from fedstill.core.protocols import Method, Profile
 from fedstill.core.task import Task, Tensors
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.settle import all_finite
+from fedstill.federation.stores import ClientStore
 
 Metrics = Mapping[str, float]
 
@@ -58,9 +58,7 @@ class CentralEvaluator:
             also |= {name: self._shared({name: state}, self.test) for name, state in models.items()}
         if not models and every:
             test = means_of(self.task, every)
-        finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0
-        if not models and personal.get("non_finite", 0):
-            finite = False  # what is scored are the personal models, and some of them say nothing
+        finite = all_say_something(models, test, personal)
         return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite)
 
     def truth(self) -> list[int] | None:
@@ -140,5 +138,8 @@ def negative_variances(task: Task, models: Mapping[str, Tensors]) -> float:
     return float(torch.cat(variances).lt(0).double().mean()) if variances else 0.0
 
 
-def models_finite(models: Mapping[str, Tensors]) -> bool:
-    return all(all_finite(tensor) for state in models.values() for tensor in state.values())
+def all_say_something(models: Mapping[str, Tensors], test: Metrics, personal: Metrics) -> bool:
+    """Whether what is scored is finite: the shared models or, where there are none, all of the clients' own."""
+    if any(not all_finite(tensor) for state in models.values() for tensor in state.values()):
+        return False
+    return test.get("non_finite", 0.0) == 0.0 and (bool(models) or not personal.get("non_finite", 0))

@@ -21,11 +21,11 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Lost, Method, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
-from fedstill.federation.clients import Store
-from fedstill.federation.evaluate import Evaluation, Metrics, means_of, models_finite, negative_variances, spread_of
+from fedstill.federation.evaluate import Evaluation, Metrics, all_say_something, means_of, negative_variances, spread_of
 from fedstill.federation.loop import Errand, Results
 from fedstill.federation.outcome import lost_ones
 from fedstill.federation.settle import fault
+from fedstill.federation.stores import Store
 
 SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
 _SERVER = "server/"  # the part of the request that makes a client's own model complete
@@ -92,7 +92,10 @@ class _NoData:
 
 @dataclass(frozen=True)
 class OnSiteEvaluator:
-    """Asks every client each time, whoever was in the round; whom it does not hear from is not in the sums."""
+    """Asks every client each time, whoever was in the round; whom it does not hear from is not in the sums.
+
+    Further models that some methods have beside the shared one (`Method.also`) are not sent out for it.
+    """
 
     task: Task
     streams: Streams
@@ -140,7 +143,7 @@ class OnSiteEvaluator:
         personal = spread_of(every, [one["accuracy"] for one in every])
         if not models and every:
             test = means_of(self.task, every)
-        finite = models_finite(models) and test.get("non_finite", 0.0) == 0.0 and not personal.get("non_finite", 0)
+        finite = all_say_something(models, test, personal)
         sites: dict[str, Any] = {"asked": len(requests), "heard": len(heard), **traffic}
         if lost:
             sites["lost"] = lost_ones(lost)

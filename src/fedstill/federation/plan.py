@@ -28,6 +28,7 @@ from fedstill.distillation.teaching import Teacher
 from fedstill.federation.clients import SimulatedClients, parted
 from fedstill.federation.defaults import resolve
 from fedstill.federation.evaluate import CentralEvaluator
+from fedstill.federation.fingerprint import fingerprint_of
 from fedstill.federation.initial import with_initial
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.participants import make_participants
@@ -95,14 +96,12 @@ def make_plan(
     method = make_method(experiment, task, streams, teachers)
     check_needs(method, experiment, labelled=bundle.train.labels() is not None)
     train, validation = _held_out(experiment, bundle, streams)
-    fingerprint = bundle.fingerprint()
+    proxy = ""
     if isinstance(method, Distillation):
         train, proxy = proxy_data(method, bundle, train, data_root, streams)
-        fingerprint += proxy
     shared = shared_proxy(method, bundle.kind, task.shape, data_root)
-    fingerprint += "" if shared is None else shared.digest
     participants = make_participants(experiment, method, labelled=bundle.train.labels() is not None)
-    fingerprint += participants.dropout.digest
+    fingerprint = fingerprint_of(experiment, bundle.fingerprint(), proxy, "" if shared is None else shared.digest)
     kinds, count = partition_labels(experiment.partition.name, train, len(bundle.classes))
     cut = experiment.partition.settings.model_dump()
     shards = partition(experiment.partition.name, kinds, experiment.clients, count, streams, cut)
@@ -130,7 +129,13 @@ def make_plan(
         participants,
         [Profile(client, sizes[client], model) for client, model in enumerate(experiment.architectures)],
         SimulatedClients(
-            task, train, shards, _test_shards(experiment, bundle, streams) if on_site else None, share, shared, shown
+            task,
+            train,
+            shards,
+            _test_shards(experiment, bundle, kinds, streams) if on_site else None,
+            share,
+            shared,
+            shown,
         ),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
         if on_site
@@ -231,11 +236,12 @@ def check_on_site(experiment: Experiment, method: Method) -> None:
         raise InputError("distillation is evaluated where the proxy data is: leave evaluation=on-site out")
 
 
-def _test_shards(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Shards]:
+def _test_shards(experiment: Experiment, bundle: Bundle, like: Tensor, streams: Streams) -> tuple[Dataset, Shards]:
     """Test data cut as the training data is, so that a site's two parts are of the same classes."""
-    kinds, count = partition_labels(experiment.partition.name, bundle.test, len(bundle.classes))
-    classes, settings = max(len(bundle.classes), count), experiment.partition.settings.model_dump()
-    return bundle.test, partition(experiment.partition.name, kinds, experiment.clients, classes, streams, settings)
+    name, settings = experiment.partition.name, experiment.partition.settings.model_dump()
+    kinds, count = partition_labels(name, bundle.test, len(bundle.classes))
+    classes = max(len(bundle.classes), count)
+    return bundle.test, partition(name, kinds, experiment.clients, classes, streams, settings, like=like)
 
 
 def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Dataset | None]:

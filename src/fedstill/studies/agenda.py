@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.config import Experiment, TeacherSource, make_experiment
+from fedstill.core.dataset import Proxy
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import Method
@@ -20,12 +21,15 @@ from fedstill.data.unlabelled import load_proxy
 from fedstill.distillation import objectives
 from fedstill.distillation.teaching import Teacher
 from fedstill.federation.defaults import resolve
+from fedstill.federation.fingerprint import fingerprint_of
 from fedstill.federation.initial import missing_weights, with_initial
+from fedstill.federation.participants import make_participants
 from fedstill.federation.plan import check_device, check_needs, make_method, make_task
 from fedstill.federation.proxy import shared_proxy
 from fedstill.federation.teachers import Staff
 from fedstill.methods import PeerMethod, methods
 from fedstill.methods.distill import DistillationSettings
+from fedstill.participation.trace import Trace
 from fedstill.studies.grid import Cell
 from fedstill.tasks.classification import Classification
 
@@ -177,11 +181,17 @@ def _alike(job: Job) -> str:
 
 
 class MissingError(InputError):
-    """Something that a run needs beside its data is not on this machine: shared samples, or weights to start from."""
+    """Something that a run needs beside its data is not here: shared samples, weights to start from, a trace."""
 
     def __init__(self, what: str, sentence: str) -> None:
         super().__init__(sentence)
         self.what = what
+
+
+def _check_trace(experiment: Experiment) -> None:
+    trace = experiment.dropout.settings
+    if isinstance(trace, Trace) and not Path(trace.file).exists():
+        raise MissingError(trace.file, f"there is no file {trace.file} that says who is lost")
 
 
 class _Shelf:
@@ -192,6 +202,7 @@ class _Shelf:
         self.cut: dict[tuple[str | None, int | None], Bundle] = {}
         self.tasks: dict[str, Classification] = {}
         self.proxies: dict[str, str] = {}
+        self.shared: dict[str, Proxy] = {}
         self.staff = Staff()
 
     def resolved(self, experiment: Experiment, teacher: Job | None) -> tuple[Experiment, str]:
@@ -210,8 +221,12 @@ class _Shelf:
             architecture = str(teacher.experiment.model)
             teachers = [Teacher(str(teacher.cell), architecture, task.build(architecture))]
         method = make_method(resolved, task, Streams(resolved.seed), teachers)
-        check_needs(method, resolved, labelled=cut.train.labels() is not None)
-        return resolved, cut.fingerprint() + self._proxy(resolved) + self._shared(method, cut, task.shape)
+        labelled = cut.train.labels() is not None
+        check_needs(method, resolved, labelled)
+        _check_trace(resolved)
+        shared = self._shared(method, cut, task.shape)
+        make_participants(resolved, method, labelled)  # after the shared samples, with which some methods start
+        return resolved, fingerprint_of(resolved, cut.fingerprint(), self._proxy(resolved), shared)
 
     def _started(self, experiment: Experiment, bundle: Bundle) -> Experiment:
         """The experiment with the digest of the weights it starts from, which is part of a run's identity."""
@@ -229,15 +244,18 @@ class _Shelf:
         return self.proxies[name]
 
     def _shared(self, method: Method, bundle: Bundle, shape: tuple[int, ...]) -> str:
-        """The digest of samples that clients and server share, which is part of a run's identity."""
+        """The digest of samples that clients and server share, handed to the method; part of a run's identity."""
         name = method.shared_samples()
         if name is None:
             return ""
         wanted = f"{name} {shape} {getattr(method.settings, 'patches', None)!r}"
-        if wanted not in self.proxies:
+        if wanted in self.shared:
+            method.provide(self.shared[wanted])
+        else:
             try:
                 made = shared_proxy(method, bundle.kind, shape, self.data_root)
             except InputError as error:
                 raise MissingError(name, str(error)) from None
-            self.proxies[wanted] = "" if made is None else made.digest
-        return self.proxies[wanted]
+            assert made is not None  # the method named them
+            self.shared[wanted] = made
+        return self.shared[wanted].digest

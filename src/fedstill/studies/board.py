@@ -7,15 +7,15 @@ from typing import Any
 
 from fedstill.studies.agenda import Job, lessons
 from fedstill.studies.crew import Lesson
-from fedstill.studies.tally import Tally, Watcher
+from fedstill.studies.tally import StudyObserver, Tally
 from fedstill.studies.worker import Outcome
 
 
 class Board:
     """The lessons that are left. A lesson is taken down with `next`, and ends with `returned`."""
 
-    def __init__(self, tally: Tally, watcher: Watcher | None, parts: int = 1) -> None:
-        self.tally, self.watcher = tally, watcher
+    def __init__(self, tally: Tally, observers: Sequence[StudyObserver], parts: int = 1) -> None:
+        self.tally, self.observers = tally, observers
         self.ledger = tally.ledger
         # Students first: once a teacher is there, its students tell how long the rest will take.
         self.left: list[Lesson] = [*lessons(tally.waiting, parts)]
@@ -69,5 +69,5 @@ class Board:
 
     def _settle(self, job: Job, outcome: Outcome) -> None:
         self.tally.settle(job, outcome)
-        if self.watcher is not None:
-            self.watcher.settled(self.tally, job, outcome)
+        for observer in self.observers:
+            observer.settled(self.tally, job, outcome)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.threads import usable_cores
 from fedstill.federation.lesson import Told
 from fedstill.studies.agenda import Job
 from fedstill.studies.worker import Outcome, Place, perform
@@ -55,11 +56,11 @@ class Crew(Protocol):
 
 
 def crew_size(workers: int | None, executor: str = "local", cores: int | None = None) -> int:
-    """At most one worker for each core, of this machine if no others are given: more would only take turns.
+    """At most one worker for each core, that may be used here if no others are given: more would only take turns.
 
     Where nobody says how many, one on this machine, and on Ray as many as there are cores.
     """
-    cores = cores or os.cpu_count() or 1
+    cores = cores or usable_cores()
     wanted = workers if workers is not None else cores if executor == "ray" else 1
     if wanted < 1:
         raise InputError(f"workers is {wanted}: at least one is needed")

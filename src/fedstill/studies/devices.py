@@ -15,7 +15,7 @@ import numpy as np
 from fedstill.config import Experiment
 from fedstill.config.experiment import choose
 from fedstill.federation.result import Run
-from fedstill.studies.results import Figures
+from fedstill.studies.figures import Figures
 
 PREFIX, REACHED = "fleet.", "rounds_to."
 LAST = 5  # evaluations whose accuracy is averaged

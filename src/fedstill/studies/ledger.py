@@ -13,7 +13,7 @@ from typing import Any
 from fedstill.core.errors import BusyError, InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
-from fedstill.federation.folder import RunFolder, read_json, write_json
+from fedstill.federation.folder import RunFolder, folder_of, read_json, write_json
 from fedstill.federation.result import Run
 from fedstill.studies.agenda import Job
 from fedstill.studies.worker import Outcome
@@ -37,14 +37,14 @@ class Ledger:
 
     def run(self, job: Job) -> Run | None:
         """The finished run of that job."""
-        path = self._folder(self.identity(job))
+        path = folder_of(self.identity(job), self.out)
         if path is None or RunFolder(path).result() is None:
             return None
         return Run(path)
 
     def busy(self, job: Job) -> bool:
         """Whether some process is working on it; asking takes its lock for an instant."""
-        path = self._folder(self.identity(job))
+        path = folder_of(self.identity(job), self.out)
         if path is None:
             return False
         try:
@@ -82,9 +82,6 @@ class Ledger:
 
     def forget_failure(self, job: Job) -> None:
         (self.out / FAILURES / f"{self.identity(job)}.json").unlink(missing_ok=True)
-
-    def _folder(self, identity: str | None) -> Path | None:
-        return next((path.parent for path in self.out.glob(f"*-{identity}/config.json")), None)
 
     def _digest(self, teacher: Run, which: str) -> str:
         """Of the teacher's weights; where it has no such model, a word that is no digest."""

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from fedstill.core.message import part
 from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
 from fedstill.distillation.query import probe
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.result import Run
-from fedstill.federation.run import one_thread
+from fedstill.federation.stores import ClientStore
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.local_only import LocalOnly

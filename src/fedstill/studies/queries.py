@@ -19,10 +19,11 @@ from fedstill.config import Experiment
 from fedstill.core.queries import Answered, Queries, averaged
 from fedstill.core.streams import Streams
 from fedstill.federation.answers import Answers, answered
+from fedstill.federation.folder import folder_of
 from fedstill.federation.result import Run
 from fedstill.methods import PeerMethod, methods
+from fedstill.studies.figures import Figures
 from fedstill.studies.probes import probed
-from fedstill.studies.results import Figures
 
 ALONE = "local-only"
 PREFIX = "query."  # what these figures begin with among others of a run
@@ -139,7 +140,7 @@ def beside(run: Run) -> Run | None:
 
 def run_called(identity: str, folder: Path) -> Run | None:
     """The run of that identity in a folder of runs."""
-    found = next((path.parent for path in folder.glob(f"*-{identity}/config.json")), None)
+    found = folder_of(identity, folder)
     return None if found is None else Run(found)
 
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 
 from fedstill.core.files import writable_folder
+from fedstill.federation.folder import folder_of
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.lesson import Told
 from fedstill.studies.agenda import Job
@@ -137,10 +138,10 @@ class _Journals:
 
     def _rounds(self, job: Job) -> int:
         if job not in self.found:
-            path = next(self.out.glob(f"*-{self.ledger.identity(job)}/journal.jsonl"), None)
-            if path is None:
+            folder = folder_of(self.ledger.identity(job), self.out)
+            if folder is None:
                 return 0
-            self.found[job] = path
+            self.found[job] = folder / "journal.jsonl"
         try:
             return self.found[job].read_bytes().count(b"\n")
         except OSError:

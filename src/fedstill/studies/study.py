@@ -21,13 +21,14 @@ from fedstill.studies.agenda import Agenda, Job, make_agenda
 from fedstill.studies.board import Board
 from fedstill.studies.crew import Crew, Lesson, crew_maker
 from fedstill.studies.devices import calm, figures_of_devices, matters, undisturbed
+from fedstill.studies.figures import class_counts, correct_by, figures_of
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
 from fedstill.studies.queries import Companions, figures_of_queries
-from fedstill.studies.results import Labels, Pupil, Results, Row, class_counts, correct_by, figures_of
+from fedstill.studies.results import Labels, Pupil, Results, Row
 from fedstill.studies.students import expand_students
 from fedstill.studies.table import Table, make_table
-from fedstill.studies.tally import Tally, Watcher
+from fedstill.studies.tally import StudyObserver, Tally
 from fedstill.studies.worker import Place, forget_data
 
 STUDENTS = "students."  # what a setting of the second stage begins with
@@ -109,7 +110,7 @@ class Study:
         *,
         workers: int | None = None,
         retry_failed: bool = False,
-        watcher: Watcher | None = None,
+        observers: Sequence[StudyObserver] = (),
         executor: str = "local",
         address: str | None = None,
     ) -> Results:
@@ -124,21 +125,21 @@ class Study:
         folder = writable_folder(Path(out))
         root = None if self.data_root is None else str(self.data_root)
         with hired(Place(str(folder), root, self.device, tuple(loaded_plugins()))) as crew:
-            self._work(crew, Tally(Ledger(folder), self.agenda.jobs, crew.size, retry_failed), watcher)
+            self._work(crew, Tally(Ledger(folder), self.agenda.jobs, crew.size, retry_failed), observers)
         return self.results(folder)
 
-    def _work(self, crew: Crew, tally: Tally, watcher: Watcher | None) -> None:
+    def _work(self, crew: Crew, tally: Tally, observers: Sequence[StudyObserver]) -> None:
         """Have the crew do what is waiting."""
-        if watcher is not None:
-            watcher.start(tally)
+        for observer in observers:
+            observer.start(tally)
         # Fewer teachers than workers: their students are shared out, and a teacher speaks in several places.
         taught = len({job.lesson for job in tally.waiting if job.teacher is not None or job.experiment.teachers})
-        board = Board(tally, watcher, parts=max(1, crew.size // taught) if taught else 1)
+        board = Board(tally, observers, parts=max(1, crew.size // taught) if taught else 1)
 
         def told(lesson: Lesson, share: float) -> None:
             tally.halfway.update(dict.fromkeys(lesson, share))
-            if watcher is not None:
-                watcher.heard(tally)
+            for observer in observers:
+                observer.heard(tally)
 
         while True:
             while crew.idle and (lesson := board.next()) is not None:
@@ -146,8 +147,8 @@ class Study:
             if crew.working:
                 board.returned(*crew.hear())
             elif board.elsewhere:
-                if watcher is not None:
-                    watcher.waiting(tally, len(board.elsewhere))
+                for observer in observers:
+                    observer.waiting(tally, len(board.elsewhere))
                 sleep(_PATIENCE)
                 board.revisit()
             else:
@@ -288,7 +289,7 @@ def study(
     data_root: str | Path | None = None,
     device: str = "cpu",
     retry_failed: bool = False,
-    watcher: Watcher | None = None,
+    observers: Sequence[StudyObserver] = (),
     **settings: Any,
 ) -> Results:
     """Run a grid of experiments, or go on with it; what was run before, in whatever study, is not run again.
@@ -302,5 +303,5 @@ def study(
     """
     made = Study(recipe, settings, preset=preset, variant=variant, plugins=plugins, data_root=data_root, device=device)
     return made.run(
-        out, workers=workers, retry_failed=retry_failed, watcher=watcher, executor=executor, address=address
+        out, workers=workers, retry_failed=retry_failed, observers=observers, executor=executor, address=address
     )

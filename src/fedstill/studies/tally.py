@@ -93,7 +93,7 @@ class Tally:
         return True
 
 
-class Watcher(Protocol):
+class StudyObserver(Protocol):
     """Is told how a study goes; changes nothing."""
 
     def start(self, tally: Tally) -> None:

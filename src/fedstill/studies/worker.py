@@ -110,6 +110,9 @@ class _Teller(Observer):
     def note(self, text: str) -> None:
         """Nobody is there to read it."""
 
+    def warn(self, text: str) -> None:
+        """Nor these: what was damaged has been mended."""
+
     def finish(self) -> None:
         """The outcome says so."""
 

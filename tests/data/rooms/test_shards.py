@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedstill.core.errors import InputError
-from fedstill.data.rooms.shards import by_room_type, class_subset, known_classes, only_known
+from fedstill.core.streams import Streams
+from fedstill.data.partitions import Shards
+from fedstill.data.rooms.shards import dealt, kind_rows, subset_rows
 from fedstill.data.scenes import Scenes
 
 
@@ -22,9 +25,18 @@ def tiny() -> Scenes:
     return Scenes(torch.zeros(30, 64, 3), torch.zeros(30, 2, 7), classes, kinds, ("a", "b", "c", "d"), ("x", "y"))
 
 
+def subset(scenes: Scenes, clients: int, seed: int = 0, **settings: Any) -> Shards:
+    return subset_rows(scenes.classes, len(scenes.class_names), clients, Streams(seed), **settings)
+
+
+def known_classes(scenes: Scenes, clients: int, seed: int = 0) -> Tensor:
+    held = scenes.holds().any(dim=0)
+    return torch.stack([dealt(held, client, Streams(seed), 0.7) for client in range(clients)])
+
+
 def test_each_client_has_its_share_of_classes_and_of_their_scenes(rooms: Scenes) -> None:
     """7 of 10 classes; 70 % of the scenes that have any of them, and no other scene."""
-    shards = class_subset(rooms, 8, seed=1)
+    shards = subset(rooms, 8, seed=1)
     known = known_classes(rooms, 8, seed=1)
     assert known.sum(dim=1).tolist() == [7] * 8
     assert len({tuple(row.tolist()) for row in known}) > 4
@@ -39,8 +51,8 @@ def test_each_client_has_its_share_of_classes_and_of_their_scenes(rooms: Scenes)
 
 def test_rare_classes_by_hand(tiny: Scenes) -> None:
     """2 of the 3 classes that occur; 7 + 7 + 6 scenes, so two classes have 13 or 14, and half of them is 6 or 7."""
-    shards = class_subset(tiny, 6, share=0.7, scenes_share=0.5)
-    known = known_classes(tiny, 6, share=0.7)
+    shards = subset(tiny, 6, share=0.7, scenes_share=0.5)
+    known = known_classes(tiny, 6)
     assert known.sum(dim=1).tolist() == [2] * 6
     assert not known[:, 3].any()
     assert set(shards.sizes().tolist()) <= {6, 7}
@@ -49,29 +61,24 @@ def test_rare_classes_by_hand(tiny: Scenes) -> None:
 
 
 def test_a_client_does_not_depend_on_how_many_there_are(rooms: Scenes) -> None:
-    few, many = class_subset(rooms, 3, seed=2), class_subset(rooms, 9, seed=2)
+    few, many = subset(rooms, 3, seed=2), subset(rooms, 9, seed=2)
     assert all(torch.equal(few.rows(client), many.rows(client)) for client in range(3))
-    other = class_subset(rooms, 3, seed=3)
+    other = subset(rooms, 3, seed=3)
     assert not torch.equal(few.order, other.order)
 
 
 def test_clients_can_be_kept_small(rooms: Scenes) -> None:
-    assert class_subset(rooms, 5, most=6).sizes().tolist() == [6] * 5
+    assert subset(rooms, 5, most=6).sizes().tolist() == [6] * 5
 
 
 def test_everything_to_everyone(tiny: Scenes) -> None:
-    shards = class_subset(tiny, 2, share=1.0, scenes_share=1.0)
+    shards = subset(tiny, 2, share=1.0, scenes_share=1.0)
     assert shards.rows(0).tolist() == shards.rows(1).tolist() == list(range(20))
-
-
-def test_only_known_labels_are_left() -> None:
-    known = torch.tensor([True, False, True])
-    assert only_known(torch.tensor([[0, 1, 2], [1, -1, -1]]), known).tolist() == [[0, -1, 2], [-1, -1, -1]]
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 5, 8])
 def test_room_types_are_dealt_whole(rooms: Scenes, clients: int) -> None:
-    shards = by_room_type(rooms, clients)
+    shards = kind_rows(rooms.kinds, clients, Streams(0))
     assert torch.equal(shards.order.sort().values, torch.arange(len(rooms)))
     kinds = [set(rooms.kinds[shards.rows(client)].tolist()) for client in range(clients)]
     if clients >= 5:
@@ -81,21 +88,19 @@ def test_room_types_are_dealt_whole(rooms: Scenes, clients: int) -> None:
 
 def test_clients_of_one_type_share_equally(tiny: Scenes) -> None:
     """15 scenes of each of two types for five clients: three have the first type, two the second."""
-    assert by_room_type(tiny, 5).sizes().tolist() == [5, 8, 5, 7, 5]
+    assert kind_rows(tiny.kinds, 5, Streams(0)).sizes().tolist() == [5, 8, 5, 7, 5]
 
 
 def test_bad_input_is_refused(tiny: Scenes) -> None:
     with pytest.raises(InputError, match="at least one client, not 0"):
-        class_subset(tiny, 0)
+        subset(tiny, 0)
     with pytest.raises(InputError, match="at least one client, not 0"):
-        by_room_type(tiny, 0)
+        kind_rows(tiny.kinds, 0, Streams(0))
     with pytest.raises(InputError, match=r"scenes_share must be above 0 and at most 1, not 1.5"):
-        class_subset(tiny, 2, scenes_share=1.5)
+        subset(tiny, 2, scenes_share=1.5)
     with pytest.raises(InputError, match="at least one scene, not 0"):
-        class_subset(tiny, 2, most=0)
+        subset(tiny, 2, most=0)
     with pytest.raises(InputError, match="no scene has a box"):
-        class_subset(replace(tiny, classes=torch.full((30, 2), -1)), 2)
-    with pytest.raises(InputError, match="15 scenes of type 'x' are too few for 20 clients"):
-        by_room_type(tiny, 40)
-    with pytest.raises(InputError, match="of 30 scenes nobody says what type"):
-        by_room_type(replace(tiny, kinds=torch.full((30,), -1)), 2)
+        subset_rows(torch.full((30, 2), -1), 4, 2, Streams(0))
+    with pytest.raises(InputError, match="15 scenes of type 0 are too few for 20 clients"):
+        kind_rows(tiny.kinds, 40, Streams(0))

@@ -10,18 +10,13 @@ Numbers of parts are unique over all kinds. Parts have no names, so they are cal
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
-from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstill.core.errors import FedstillError, InputError
-from fedstill.core.files import write_atomically
+from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.clouds import normalise
 from fedstill.data.readers.cache import Slot
@@ -123,7 +118,7 @@ def _shapes(home: Path, files: list[Path], points: int, found: Findings) -> tupl
         clouds[row], labels[row] = cloud, marks
     normalise(clouds)
     if slot is not None and shapes and len(found.faults) == before:
-        _keep(slot, clouds, labels)
+        slot.keep_arrays(clouds=clouds, labels=labels.astype(np.int32))
     return clouds, labels, list(shapes)
 
 
@@ -162,22 +157,9 @@ def _named(labels: Numbers, kind: Numbers, kinds: tuple[str, ...]) -> tuple[Numb
 
 
 def _fetch(slot: Slot, shape: tuple[int, int]) -> tuple[Clouds, Numbers] | None:
-    try:
-        with np.load(slot.path, allow_pickle=False) as archive:
-            clouds, labels = archive["clouds"], archive["labels"]
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
+    arrays = slot.fetch_arrays("clouds", "labels")
+    if arrays is None:
         return None
+    clouds, labels = arrays
     whole = clouds.dtype == np.float32 and clouds.shape == (*shape, 3) and labels.shape == shape
     return (clouds, labels.astype(np.int64)) if whole else None
-
-
-def _keep(slot: Slot, clouds: Clouds, labels: Numbers) -> None:
-    """As `Slot.keep`, with labels; an entry that cannot be written costs time and nothing else."""
-    data = BytesIO()
-    np.savez(data, clouds=clouds, labels=labels.astype(np.int32))
-    with suppress(OSError, FedstillError):
-        slot.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(slot.path, data.getvalue())
-        for older in slot.path.parent.glob(f"{slot.source}-*.npz"):
-            if older != slot.path:
-                older.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.partitions import Partition, Shards, partitions
-from fedstill.data.scenes import NOBODY, Scenes, class_presence
+from fedstill.data.scenes import class_presence
 
 
 @partitions.register("class-subset")
@@ -43,38 +42,6 @@ class RoomTypes(Partition):
         return kind_rows(labels, clients, streams)
 
 
-def class_subset(
-    scenes: Scenes,
-    clients: int,
-    share: float = 0.7,
-    scenes_share: float = 0.7,
-    seed: int = 0,
-    most: int | None = None,
-) -> Shards:
-    """Every client knows a random `share` of classes and has a random `scenes_share` of the scenes with any of them.
-
-    At most `most` scenes each, if given. Clients draw by themselves, so **shards overlap**: one scene may lie with many
-    clients, and with none. Scenes keep all their boxes: `known_classes` says which classes a client was dealt, and
-    `only_known` takes the labels of the others away, for studies where nobody marked them.
-    """
-    return subset_rows(scenes.classes, len(scenes.class_names), clients, Streams(seed), share, scenes_share, most)
-
-
-def known_classes(scenes: Scenes, clients: int, share: float = 0.7, seed: int = 0) -> Tensor:
-    """Which classes each client of `class_subset` was dealt (clients, classes)."""
-    held = class_presence(scenes.classes, len(scenes.class_names)).any(dim=0)
-    return torch.stack([_dealt(held, client, Streams(seed), share) for client in range(clients)])
-
-
-def only_known(classes: Tensor, known: Tensor) -> Tensor:
-    """Classes of boxes (scenes, boxes) with those that are not among the known (classes,) turned to -1.
-
-    >>> only_known(torch.tensor([[0, 1, -1]]), torch.tensor([False, True])).tolist()
-    [[-1, 1, -1]]
-    """
-    return torch.where((classes >= 0) & known[classes.clamp(min=0)], classes, NOBODY)
-
-
 def subset_rows(
     classes: Tensor,
     count: int,
@@ -84,7 +51,11 @@ def subset_rows(
     scenes_share: float = 0.7,
     most: int | None = None,
 ) -> Shards:
-    """`class_subset` of the classes of boxes alone (scenes, boxes), where there are `count` classes."""
+    """Every client knows a random `share` of classes and has a random `scenes_share` of the scenes with any of them.
+
+    `classes` are those of boxes (scenes, boxes), where there are `count` of them. Clients draw by themselves, so
+    **shards overlap**: one scene may lie with many clients, and with none. Scenes keep all their boxes.
+    """
     if clients < 1:
         raise InputError(f"a partition needs at least one client, not {clients}")
     for name, value in (("share", share), ("scenes_share", scenes_share)):
@@ -98,7 +69,7 @@ def subset_rows(
         raise InputError("no scene has a box: there are no classes to deal out")
     order: list[Tensor] = []
     for client in range(clients):
-        rows = holds[:, _dealt(held, client, streams, share)].any(dim=1).nonzero().flatten()
+        rows = holds[:, dealt(held, client, streams, share)].any(dim=1).nonzero().flatten()
         size = max(1, round(scenes_share * len(rows)))
         size = size if most is None else min(size, most)
         chosen = streams.draw("partition", client, "scenes").permutation(len(rows))[:size]
@@ -106,7 +77,7 @@ def subset_rows(
     return _shards(order)
 
 
-def _dealt(held: Tensor, client: int, streams: Streams, share: float) -> Tensor:
+def dealt(held: Tensor, client: int, streams: Streams, share: float) -> Tensor:
     """A random share of the classes that occur at all, at least one."""
     present = held.nonzero().flatten()
     order = streams.draw("partition", client, "classes").permutation(len(present))
@@ -115,16 +86,8 @@ def _dealt(held: Tensor, client: int, streams: Streams, share: float) -> Tensor:
     return known
 
 
-def by_room_type(scenes: Scenes, clients: int, seed: int = 0) -> Shards:
-    """Every client's scenes are of one type of room, or of few where there are fewer clients than types."""
-    unknown = int((scenes.kinds == NOBODY).sum())
-    if unknown:
-        raise InputError(f"of {unknown:,} scenes nobody says what type of room they are: choose another partition")
-    return kind_rows(scenes.kinds, clients, Streams(seed), scenes.kind_names)
-
-
-def kind_rows(kinds: Tensor, clients: int, streams: Streams, names: Sequence[str] = ()) -> Shards:
-    """`by_room_type` of the types alone (scenes,).
+def kind_rows(kinds: Tensor, clients: int, streams: Streams) -> Shards:
+    """Every client's scenes are of one type (scenes,), or of few where there are fewer clients than types.
 
     Types go round among clients; clients of one type share its scenes equally. Every scene is in exactly one shard.
     """
@@ -137,8 +100,7 @@ def kind_rows(kinds: Tensor, clients: int, streams: Streams, names: Sequence[str
         homes = list(range(number, clients, len(every))) or [number % clients]
         rows = (kinds == kind).nonzero().flatten()
         if len(rows) < len(homes):
-            name = repr(names[kind]) if names else kind
-            raise InputError(f"{len(rows)} scenes of type {name} are too few for {len(homes)} clients")
+            raise InputError(f"{len(rows)} scenes of type {kind} are too few for {len(homes)} clients")
         mixed = rows[torch.from_numpy(generator.permutation(len(rows)))]
         for home, piece in zip(homes, mixed.tensor_split(len(homes)), strict=True):
             parts[home].append(piece)

@@ -1,0 +1,30 @@
+"""Threads and cores: one thread where bits count, and as many workers as cores may be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """The number of threads changes the order of sums, and so the bits."""
+    return threads_of(1)
+
+
+@contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    """PyTorch with so many threads, and afterwards with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use, which in a container are often fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

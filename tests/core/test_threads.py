@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from fedstill.core.threads import one_thread, threads_of, usable_cores
+from fedstill.studies.crew import crew_size
+
+
+def test_threads_are_put_back_whatever_happens() -> None:
+    with threads_of(2):
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        with pytest.raises(ZeroDivisionError), one_thread():
+            _ = 1 / 0
+        assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not say which cores may be used")
+def test_workers_are_held_to_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5})
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert usable_cores() == 2
+    assert crew_size(64) == crew_size(None, "ray") == 2
+    assert crew_size(64, "ray", cores=8) == 8
+
+
+def test_where_nobody_says_which_may_be_used_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert usable_cores() == 64
