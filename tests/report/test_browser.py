@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedstill.federation.result import Run
-from fedstill.report import Table, write_report
+from fedstill.report import Holdings, write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser found: install chromium to test the drawn page")
@@ -48,7 +48,7 @@ def report(make_run: Callable[..., Run], tmp_path: Path) -> Path:
         "top, 100 % & more": make_run(accuracies=(0.5, 0.9), lines={1: {"accepted": [0, 2, 3], "lost": lost}}),
         "low": make_run("centralised", accuracies=(0.4, 0.6)),
     }
-    table = Table([[3, 0, 0], [0, 3, 0], [1, 1, 1], [2, 0, 5]], ("a", "b", "c"))
+    table = Holdings([[3, 0, 0], [0, 3, 0], [1, 1, 1], [2, 0, 5]], ("a", "b", "c"))
     return write_report(runs, tmp_path / "report.html", tables={"middle": table})
 
 

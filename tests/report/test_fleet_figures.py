@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
+from fedstill.core.protocols import Reason
 from fedstill.core.streams import Streams
 from fedstill.federation.result import Run
 from fedstill.participation.clusters import Clusters
@@ -18,7 +19,7 @@ from fedstill.report import write_report
 from fedstill.report.attendance_figures import cluster_plane, fairness, losses
 from fedstill.report.dropout_curves import dropout_curves
 from fedstill.report.facts import Facts
-from fedstill.report.figure import ALARM, Figure, colour
+from fedstill.report.figure import ALARM, CAUSES, Figure, cause_colour, colour
 from fedstill.report.fleet_facts import CELLULAR, WIFI, Job, costs, fleet_of, tiers
 from fedstill.report.fleet_figures import (
     battery_round,
@@ -223,6 +224,11 @@ def test_costs_by_hand() -> None:
     assert (first.devices, first.charge, first.wifi) == (2, (0.1, 0.4), 0.5)
 
 
+def test_every_reason_to_be_lost_has_a_colour() -> None:
+    assert list(CAUSES) == list(get_args(Reason))
+    assert cause_colour("struck by lightning") == CAUSES["failed"]
+
+
 def dropping(seed: int, rate: float | None, replace: bool = False, **more: Any) -> dict[str, Any]:
     dropout = {"name": "none"} if rate is None else {"name": "independent", "rate": rate, "replace": replace, **more}
     return {"method": "fedavg", "seed": seed, "dropout": dropout}
@@ -258,6 +264,7 @@ def test_a_pair_of_panels_for_every_rate(make_run: MakeRun, tmp_path: Path) -> N
     assert [key.label for key in eighty.keys] == ["no dropout", "dropped"]
     assert eighty.layout["yaxis"]["range"] == forty.layout["yaxis"]["range"]
     assert "dropped 50.0\u00a0±\u00a0" in forty.caption, "of both seeds and all rounds: 0.35 and 0.65"
+    assert "of the last 5 evaluations" in forty.caption, "not every round is one"
     for figure in figures:
         drawn(figure, tmp_path)
 

@@ -14,8 +14,9 @@ import fedstill
 from fedstill.core.errors import InputError
 from fedstill.data.catalogue import load
 from fedstill.federation.result import Run
-from fedstill.report import Table, partition_tables, write_report
+from fedstill.report import Holdings, partition_tables, write_report
 
+PLACES = ("central", "on-site")
 MakeRun = Callable[..., Run]
 LOST = [{"client": 1, "reason": "dropped", "detail": "its reply was lost"}]
 
@@ -60,7 +61,7 @@ def page(make_run: MakeRun, tmp_path: Path) -> Page:
         "whole": make_run(),
         "holes": make_run(lines={1: {"accepted": [0, 2, 3], "lost": LOST}, 2: {"finite": False}}, selected=1),
     }
-    tables = {"whole": Table([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
+    tables = {"whole": Holdings([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
     return Page(write_report(runs, tmp_path / "new" / "report.html", tables=tables))
 
 
@@ -205,3 +206,18 @@ def test_clouds_whose_points_have_labels_are_counted_by_kind(make_run: MakeRun, 
 def test_changed_or_missing_data_gives_no_picture(make_run: MakeRun) -> None:
     changed, missing = make_run(), make_run({"method": "fedavg", "data": "npz:/nowhere.npz"})
     assert partition_tables({"changed": changed, "missing": missing}) == {}
+
+
+def test_runs_that_differ_in_their_evaluation_have_shards_of_their_own(make_run: MakeRun) -> None:
+    """Centrally 288 of the 1,438 digits are held back before clients get theirs; on site each holds back its own."""
+    runs = {where: make_run({"method": "fedavg", "validation": 0.2, "evaluation": where}) for where in PLACES}
+    for run in runs.values():
+        run.config["fingerprint"] = load("digits").fingerprint()
+    tables = partition_tables(runs)
+    assert {where: sum(table.sizes) for where, table in tables.items()} == {"central": 1150, "on-site": 1438}
+
+
+def test_a_run_whose_data_changed_does_not_borrow_the_picture_of_another(make_run: MakeRun) -> None:
+    same, changed = make_run(), make_run()
+    same.config["fingerprint"] = load("digits").fingerprint()
+    assert list(partition_tables({"same": same, "changed": changed})) == ["same"]

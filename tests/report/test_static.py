@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from fedstill.federation.result import Run
-from fedstill.report import Table, write_report
+from fedstill.report import Holdings, write_report
 from fedstill.report.figure import HATCHES, SYMBOLS, Figure, Key, axis, level, names_axis
 from fedstill.report.static import draw, draw_files, paint
 from fedstill.report.traces import HATCHES as DRAWN_HATCHES
@@ -91,7 +91,7 @@ def test_figures_of_runs_are_files_too(make_run: Callable[..., Run], tmp_path: P
         "holes": make_run(lines={1: {"accepted": [0, 2, 3], "lost": lost}, 2: {"finite": False}}),
         "many": make_run({"method": "fedavg", "clients": 1000}, lines={0: few, 1: few, 2: few}),
     }
-    tables = {"whole": Table([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
+    tables = {"whole": Holdings([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
     write_report(runs, tmp_path / "r.html", tables=tables, figures=tmp_path / "figures")
     names = {"accuracy", "loss", "traffic", "attendance-1", "attendance-2", "partition-0"}
     assert {path.stem for path in (tmp_path / "figures").glob("*.svg")} == names

@@ -25,6 +25,16 @@ def test_runs_are_named_by_what_they_differ_in() -> None:
     ]
 
 
+def test_what_only_goes_with_another_method_is_not_said() -> None:
+    pooled = {"method": "centralised", "clients": 1, "rounds": 100}
+    assert named(pooled, {"method": "fedavg"}, {"method": "fedbn"}) == ["centralised", "fedavg", "fedbn"]
+    assert named(pooled, {"method": "fedavg", "seed": 1}, {"method": "fedavg", "seed": 2}) == [
+        "centralised, seed 0",
+        "fedavg, seed 1",
+        "fedavg, seed 2",
+    ]
+
+
 def test_weights_to_begin_with_and_what_is_left_out_are_said(tmp_path: Path) -> None:
     (tmp_path / "encoder.safetensors").write_bytes(b"")
     begun = {"initial": {"file": str(tmp_path / "encoder.safetensors"), "sha256": "0" * 64}}

@@ -47,6 +47,7 @@ class Teacher:
     traffic: float | None = None  # MiB from the clients, all rounds
     egress: frozenset[str] = frozenset()  # kinds of what left the clients
     buffers: str | None = None  # how BatchNorm's statistics were merged
+    model: str | None = None  # its architecture; None: not known, or several
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Student:
     curve: tuple[float, ...] = ()  # test accuracy by epoch
     accuracies: Mapping[str, float] = field(default_factory=dict)
     alone: Score | None = None  # the labels-only student that goes with this one, where there are several
+    model: str | None = None  # its architecture
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.distillation import objectives
 from fedstill.federation.result import Run
 from fedstill.methods import methods
+from fedstill.studies.figures import figures_of, unpacked
 from fedstill.studies.grid import SEED
-from fedstill.studies.results import Labels, Pupil, Results, Row, figures_of, unpacked
+from fedstill.studies.queries import run_called
+from fedstill.studies.results import Labels, Pupil, Results, Row
 
 OBJECTIVE = "objective"
 _FIGURE = {"last": "accuracy", "best": "best", "selected": "selected"}
@@ -106,6 +108,7 @@ class _Reader:
             traffic=None if up is None or _pooled(run) else up / 2**20,
             egress=_egress(run),
             buffers=None if run is None else getattr(run.experiment.method.settings, "buffers", None),
+            model=_model(run),
         )
 
     def _student(self, cell: Labels, pupil: Pupil) -> Student:
@@ -123,6 +126,7 @@ class _Reader:
             curve=() if row is None else curve_of(self._run(row)),
             accuracies={} if row is None else _accuracies(row),
             alone=self.alone.get((pupil.model, self._seed(cell))),
+            model=pupil.model,
         )
 
     def _score(self, cell: Labels) -> Score | None:
@@ -192,8 +196,7 @@ class _Reader:
     def _run(self, row: Row) -> Run | None:
         if self.runs is None:
             return None
-        path = next((found.parent for found in self.runs.glob(f"*-{row.identity}/config.json")), None)
-        return None if path is None else Run(path)
+        return run_called(row.identity, self.runs)
 
 
 def _has_teacher(pupil: Pupil) -> bool:
@@ -252,6 +255,12 @@ def terms_of(run: Run) -> dict[str, float]:
 def _pooled(run: Run | None) -> bool:
     """Whether nothing really travelled: one client held all the data."""
     return run is not None and methods[run.experiment.method.name].pooled
+
+
+def _model(run: Run | None) -> str | None:
+    """Its architecture; nothing where its clients have several."""
+    known = () if run is None else run.task.architectures
+    return known[0] if len(known) == 1 else None
 
 
 def _egress(run: Run | None) -> frozenset[str]:

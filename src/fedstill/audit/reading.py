@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,15 @@ from fedstill.distillation import objectives
 from fedstill.federation.launch import launch
 from fedstill.federation.observers import Observer
 from fedstill.federation.result import Run
-from fedstill.studies.results import class_counts, load_results
-
-Observed = Callable[[], Sequence[Observer]]
+from fedstill.studies.figures import class_counts
+from fedstill.studies.results import load_results
 
 
 def evidence_of(
     source: Path,
     data_root: Path | None = None,
     device: str = "cpu",
-    observers: Observed | None = None,
+    observers: Sequence[Observer] = (),
     data: str | None = None,
 ) -> Evidence:
     """Read a study's results (.json), the folder they lie in, or a student's run.
@@ -35,7 +34,7 @@ def evidence_of(
     if source.suffix == ".json":
         return evidence_from(load_results(source), source.parent, data)
     if (source / "config.json").is_file():
-        return _of_run(Run(source), data_root, device, observers or (lambda: ()))
+        return _of_run(Run(source), data_root, device, observers)
     found = results_in(source)
     if found is None:
         raise InputError(f"{source} is neither a study's results (.json) nor a run, nor a folder with results in it")
@@ -50,7 +49,7 @@ def results_in(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _of_run(run: Run, data_root: Path | None, device: str, observers: Observed) -> Evidence:
+def _of_run(run: Run, data_root: Path | None, device: str, observers: Sequence[Observer]) -> Evidence:
     """The student as it is, its label-free control, and a student without a teacher."""
     experiment = _at_home(run)
     if experiment.objective is None or not experiment.teachers:
@@ -58,7 +57,7 @@ def _of_run(run: Run, data_root: Path | None, device: str, observers: Observed) 
     name, seed = experiment.objective.name, str(experiment.seed)
 
     def launched(other: Experiment) -> Run:
-        return launch(other, out=run.path.parent, data_root=data_root, device=device, observers=observers())
+        return launch(other, out=run.path.parent, data_root=data_root, device=device, observers=observers)
 
     labelled = launched(_with_labels(experiment, "use"))
     students = [_student(labelled, name, seed, free=False)]

@@ -15,14 +15,13 @@ from typing import Literal, cast, get_args
 from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.distillation import objectives
 
 Unit = Literal["auto", "percent", "share"]
 NEEDED = ("teacher", "objective", "seed", "accuracy")
 OPTIONAL = ("teacher_accuracy", "free_accuracy", "labels_only_accuracy", "hard_label_weight")
 TEACHERS_ALONE = ("teacher", "seed", "teacher_accuracy")
 ACCURACIES = ("accuracy", *OPTIONAL[:3])
-# Objectives without a label-free control, by the name that they have here.
-UNASSESSABLE = frozenset({"crd", "labels-only"})
 NON_FINITE = "non-finite"
 _PERCENT = re.compile(r"[\s_]*(%|\(\s*%\s*\)|\[\s*%\s*\])$")  # after the name of a column
 
@@ -224,11 +223,17 @@ def _students(path: Path, rows: Sequence[Row], scale: float) -> tuple[Student, .
         missing = "" if reached is not None else "no accuracy in the table"
         score = None if reached is None else Score(reached / scale)
         students.append(Student(*pair, free=False, score=score, missing=missing, hard_label_weight=weight))
-        if row.objective.lower() in UNASSESSABLE and controlled:
+        if controlled and not _assessable(row.objective):
             students.append(Student(*pair, free=True, score=None, missing=NOT_ASSESSABLE, hard_label_weight=0.0))
         elif free is not None:
             students.append(Student(*pair, free=True, score=Score(free / scale), hard_label_weight=0.0))
     return tuple(students)
+
+
+def _assessable(name: str) -> bool:
+    """Whether a label-free control means something; of objectives that have no such name here, it does."""
+    known = name.lower()
+    return known not in objectives or objectives[known].assessable
 
 
 def _alone(path: Path, rows: Sequence[Row], scale: float) -> dict[Seed, Score]:

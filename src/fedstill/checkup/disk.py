@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedstill.checkup.finding import Finding
 from fedstill.checkup.places import free_bytes, obstacle
-from fedstill.core.numbers import size
+from fedstill.core.numbers import count, size
 from fedstill.data.readers.cache import VARIABLE, cache_folder
 
 TOPIC = "disk"
@@ -16,7 +16,7 @@ SCARCE, NONE_LEFT = 2**30, 64 * 2**20  # bytes: a study of small models, and one
 
 def look_at_disk(out: Path) -> Iterator[Finding]:
     number = len(list(out.glob("*/config.json"))) if out.is_dir() else 0
-    held = f"{number} run(s), " if number else ""
+    held = f"{count(number, 'run')}, " if number else ""
     free = "free some space (`fedstill clean` shows what runs take), or choose another folder with --out"
     yield _place("runs", out, held, "choose another folder with --out", free)
     cache = cache_folder()

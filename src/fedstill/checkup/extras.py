@@ -11,7 +11,7 @@ TOPIC = "extras"
 # By extra: its packages, and what it is for. A test holds this against the project's own list.
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "export": (("onnx", "onnxscript", "onnxruntime"), "files for devices (`fedstill export` to .onnx) and their speed"),
-    "flower": (("flwr", "cryptography"), "a federation across machines (`fedstill deploy`)"),
+    "flower": (("flwr", "cryptography", "httpx", "uvicorn"), "a federation across machines (`fedstill deploy`)"),
     "ray": (("ray",), "studies on many machines (`--executor ray`), and with flower the engine flower-ray"),
     "privacy": (("dp-accounting",), "how much privacy a run has spent"),
 }

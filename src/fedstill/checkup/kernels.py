@@ -17,6 +17,7 @@ import torch
 from fedstill.checkup.finding import Finding
 from fedstill.checkup.places import obstacle
 from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
 from fedstill.models.kernels import plain
 
 TOPIC = "kernels"
@@ -68,16 +69,12 @@ def _speed(kernel: Any) -> Finding:
     fresh: Any = numba.njit(nogil=True, error_model="numpy")(kernel.py_func)
     cloud = torch.from_numpy(Streams(0).draw("check-up").random((CLOUDS, POINTS, 3), dtype="float32"))
     array = cloud.numpy()
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         same = torch.equal(torch.from_numpy(fresh(array, SAMPLES)), plain.farthest_points(cloud, SAMPLES))
         times = [
             (_seconds(lambda: fresh(array, SAMPLES)), _seconds(lambda: plain.farthest_points(cloud, SAMPLES)))
             for _ in range(TIMES)  # in turns, so that a busy neighbour disturbs both
         ]
-    finally:
-        torch.set_num_threads(before)
     if not same:
         return Finding(
             TOPIC,

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from fedstill.checkup.finding import Finding
+from fedstill.core.numbers import count
+from fedstill.core.threads import usable_cores
 
 TOPIC = "threads"
 VARIABLE = "OMP_NUM_THREADS"
@@ -22,16 +24,13 @@ def look_at_threads() -> Iterator[Finding]:
         yield Finding(
             TOPIC,
             "look",
-            f"{VARIABLE} is {named} on {cores} usable core(s): threads that wait for each other are many times slower",
+            f"{VARIABLE} is {named} on {count(cores, 'usable core')}:"
+            " threads that wait for each other are many times slower",
             advice,
         )
     elif used > cores:
-        yield Finding(TOPIC, "look", f"torch uses {used} threads on {cores} usable core(s)", advice)
+        yield Finding(TOPIC, "look", f"torch uses {used} threads on {count(cores, 'usable core')}", advice)
     else:
         said = f"{VARIABLE}={named}" if named else f"{VARIABLE} is not set"
-        yield Finding(TOPIC, "ok", f"{cores} usable core(s), torch with {used} thread(s), {said}; a run uses one")
-
-
-def usable_cores() -> int:
-    """The cores that this process may use, which in a container are often fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        has = f"{count(cores, 'usable core')}, torch with {count(used, 'thread')}"
+        yield Finding(TOPIC, "ok", f"{has}, {said}; a run uses one")

@@ -6,9 +6,12 @@ and that went nowhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import prod
 from typing import Any
+
+import torch
 
 from fedstill.core.client import answer
 from fedstill.core.errors import RunError
@@ -19,9 +22,41 @@ from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.plan import Plan
 
 
+@dataclass(frozen=True)
+class Step:
+    """An exchange of the first round as far as the request to one client."""
+
+    exchange: Exchange
+    server: Tensors
+    who: Profile
+    request: Message
+    turn: Turn
+
+    def expected(self) -> Message:
+        """A reply of the size that the server would accept; a free side counts as one."""
+        shapes = self.exchange.expect(self.server, self.who, self.request)
+        return Message(
+            {
+                name: torch.empty([max(side, 1) for side in shape], dtype=dtype)
+                for name, (shape, dtype) in shapes.items()
+            }
+        )
+
+
+def first_round(plan: Plan, exchanges: Iterable[Exchange], server: Tensors, who: Profile) -> Iterator[Step]:
+    """What a client that is contacted for the first time would be asked, where it would be; nobody replies."""
+    for exchange in exchanges:
+        streams = plan.streams.at("round", 0, exchange.name)
+        turn = Turn(0, plan.rounds, len(plan.profiles), exchange.name, streams)
+        server = exchange.prepare(server, turn)
+        request = exchange.request(server, who, turn)
+        if request is not None:
+            yield Step(exchange, server, who, request, turn)
+
+
 def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     """Every line of every exchange of a round, for the first client, which is contacted for the first time."""
-    method, who = plan.method, plan.profiles[0]
+    method = plan.method
     server = method.start(plan.streams)
     leaves: list[dict[str, Any]] = []
     arrives = 0
@@ -29,19 +64,14 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     exchanges = [*surveys, *method.exchanges(server, 0)]
     if on_site := isinstance(evaluator, OnSiteEvaluator):
         exchanges.append(evaluator.exchange(method))
-    for exchange in exchanges:
-        turn = Turn(0, plan.rounds, plan.experiment.clients, exchange.name, plan.streams.at("round", 0, exchange.name))
-        server = exchange.prepare(server, turn)
-        request = exchange.request(server, who, turn)
-        if request is None:
-            continue
-        arrives += request.nbytes
-        sent = _rehearsed(plan, exchange, who, request, turn) if rehearse else _expected(exchange, server, who, request)
-        for line in exchange.egress:
-            sizes = [size for name, size in sent.items() if fnmatchcase(name, line.name)]
+    for step in first_round(plan, exchanges, server, plan.profiles[0]):
+        arrives += step.request.nbytes
+        reply = _rehearsed(plan, step) if rehearse else step.expected()
+        for line in step.exchange.egress:
+            sizes = [tensor.nbytes for name, tensor in reply.items() if fnmatchcase(name, line.name)]
             leaves.append(
                 {
-                    "exchange": exchange.name,
+                    "exchange": step.exchange.name,
                     "name": line.name,
                     "kind": line.kind,
                     "to": line.to,
@@ -65,19 +95,11 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     }
 
 
-def _expected(exchange: Exchange, server: Tensors, who: Profile, request: Message) -> dict[str, int]:
-    """Bytes by tensor; a free side counts as one."""
-    return {
-        name: prod(max(side, 1) for side in shape) * dtype.itemsize
-        for name, (shape, dtype) in exchange.expect(server, who, request).items()
-    }
-
-
-def _rehearsed(plan: Plan, exchange: Exchange, who: Profile, request: Message, turn: Turn) -> dict[str, int]:
-    """Bytes by tensor of a reply that is made here and now, and kept by nobody."""
-    outcome = answer(plan.clients, exchange, who, request, {}, turn)
+def _rehearsed(plan: Plan, step: Step) -> Message:
+    """A reply that is made here and now, and kept by nobody."""
+    outcome = answer(plan.clients, step.exchange, step.who, step.request, {}, step.turn)
     if isinstance(outcome, Lost):
         if outcome.reason == "abstained":
-            return {}
-        raise RunError(f"a rehearsal of {exchange.name} on the data here failed: {outcome.detail}")
-    return {name: tensor.nbytes for name, tensor in outcome.message.items()}
+            return Message({})
+        raise RunError(f"a rehearsal of {step.exchange.name} on the data here failed: {outcome.detail}")
+    return outcome.message

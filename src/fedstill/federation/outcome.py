@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import Fate, Lost
+from fedstill.core.protocols import BLAMELESS, Fate, Lost
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Outcome:
 
     @property
     def missing(self) -> list[int]:
-        """Those that others could stand in for: lost with no fault of their own."""
-        return sorted(lost.profile.id for lost in self.lost if lost.reason in ("dropped", "battery"))
+        """Those that others could stand in for."""
+        return sorted(lost.profile.id for lost in self.lost if lost.reason in BLAMELESS)
 
     def record(self) -> dict[str, Any]:
         """The journal's view: nothing in it depends on time, engine or the order of arrival."""

@@ -12,6 +12,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.fit import Correct, Learner, Loss, Schedule, Trained, fit, task_loss, together
 from fedstill.core.kinds import PARAMETERS
 from fedstill.core.message import part, under
+from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Method, Shape, Turn
 from fedstill.core.registry import Registry
 from fedstill.core.streams import Streams
@@ -79,7 +80,7 @@ def train(
             break
     trained = together(done)
     if trained.steps == 0:
-        raise Abstain(f"no step: {len(data)} sample(s) make no batch of at least two")
+        raise Abstain(f"no step: no batch of at least two in {count(len(data), 'sample')}")
     if training.keep_optimiser:
         client.state = {**client.state, **under(moments, optimiser.moments())}
     return trained

@@ -24,6 +24,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.fit import Learner, Schedule, Terms, Trained, fit
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, part, under
+from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Meter, Method, Profile, Reply, Shape, Turn
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
@@ -210,7 +211,7 @@ class Student:
 
     def conclude(self, trained: Trained) -> Message:
         if trained.steps == 0:
-            raise Abstain(f"no step: {len(self.client.data)} sample(s) make no batch of at least two")
+            raise Abstain(f"no step: no batch of at least two in {count(len(self.client.data), 'sample')}")
         if self.method.training.keep_optimiser:
             self.client.state = under(moments(self.generation), self.optimiser.moments())
         beside = {} if self.adapters is None else under(ADAPTERS, state_of(self.adapters))

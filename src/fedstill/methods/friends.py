@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import Lost, Reply, Turn
+from fedstill.core.protocols import BLAMELESS, Lost, Reply, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL
@@ -43,7 +43,6 @@ from fedstill.methods.fedavg import FedAvg
 
 SIMILARITY, TOGETHER = "friends/similarity", "friends/together"  # of pairs: R_ij, and over how many rounds
 SUBSTITUTED = "friends/substituted"  # how many, in all rounds so far
-CURED = frozenset({"dropped", "battery"})  # reasons for which a client is represented
 OF_THE_MODEL = (MODEL, "steps", "loss/")  # what a friend can say for another
 
 
@@ -84,7 +83,7 @@ class Befriended(Cured):
 def substitutes(state: Tensors, replies: Sequence[Reply], lost: Sequence[Lost]) -> list[Reply]:
     """What their friends say for those that dropped out."""
     heard = {reply.profile.id for reply in replies}
-    missed = {one.profile.id: one.profile for one in lost if one.reason in CURED and one.profile.id not in heard}
+    missed = {one.profile.id: one.profile for one in lost if one.reason in BLAMELESS and one.profile.id not in heard}
     friends = {client: friend_of(client, state, replies) for client in missed}
     return [
         Reply(missed[client], said_for_another(friend.message), None)

@@ -36,6 +36,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.fit import Learner, Schedule, Trained, fit, task_loss
 from fedstill.core.kinds import average, state_of
 from fedstill.core.message import Message, part, under
+from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
@@ -201,7 +202,7 @@ class Heads(Exchange):
         schedule = Schedule(range(epochs), training.batch, training.clip)
         (trained,) = fit([learner], client.task, data, schedule, client.streams, client.meter)
         if trained.steps == 0:
-            raise Abstain(f"no step: {len(data)} sample(s) make no batch of at least two")
+            raise Abstain(f"no step: no batch of at least two in {count(len(data), 'sample')}")
         return trained
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:

@@ -25,6 +25,7 @@ from fedstill.core.dataset import Dataset
 from fedstill.core.egress import Egress
 from fedstill.core.kinds import load_state, norm_layers, running, state_of
 from fedstill.core.message import Message, part, under
+from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -88,7 +89,7 @@ class Recalibration(Exchange):
         least = 2 if self.by_batch else 1
         batches = [rows for rows in order.split(self.batch) if len(rows) >= least]
         if not batches:
-            raise Abstain(f"nothing measured: {len(client.data)} sample(s) make no batch of at least {least}")
+            raise Abstain(f"nothing measured: no batch of at least {least} in {count(len(client.data), 'sample')}")
         with _Measured(model, self.layers, self.by_batch) as measured, torch.no_grad():
             for rows in batches:
                 client.task.forward(model, client.data.batch(rows))

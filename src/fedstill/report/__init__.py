@@ -4,23 +4,21 @@ from fedstill.core.rooms import make_callable
 from fedstill.report.command import command
 from fedstill.report.query_page import write_query_report
 from fedstill.report.runs import write_report
-from fedstill.report.shards import Table, partition_tables
+from fedstill.report.shards import Holdings, partition_tables
 from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
-from fedstill.report.study.page import figures_of, report_on, write_audit_report
+from fedstill.report.study.page import write_audit_report
 from fedstill.report.writing import checked_page, report, write_study
 
 __all__ = [
     "Cloud",
     "Cost",
     "Extras",
-    "Table",
+    "Holdings",
     "checked_page",
     "command",
-    "figures_of",
     "make_cloud",
     "partition_tables",
     "report",
-    "report_on",
     "write_audit_report",
     "write_query_report",
     "write_report",

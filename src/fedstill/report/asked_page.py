@@ -25,7 +25,7 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
     """One HTML file that opens from disk without a network."""
     writable_folder(path.parent)
     page = render(
-        "queries.html.jinja",
+        "page.html.jinja",
         [
             Section("probe", "Who knows what", [_probe(asked)]),
             Section("change", "What was learnt and forgotten", [_changes(asked), _course(asked)]),

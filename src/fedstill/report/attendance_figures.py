@@ -11,17 +11,21 @@ import numpy as np
 from fedstill.core.numbers import MISSING, capital, count, listed
 from fedstill.core.task import Tensors
 from fedstill.participation.clusters import WORDS, Clusters
-from fedstill.report.figure import Figure, Key, axis, colour, label, names_axis, symbol, whole_axis
+from fedstill.report.figure import (
+    CAUSES,
+    Figure,
+    Key,
+    axis,
+    cause_colour,
+    colour,
+    label,
+    names_axis,
+    symbol,
+    whole_axis,
+)
 from fedstill.report.fleet_figures import MANY, Record, width_for
 from fedstill.studies.devices import attendance, jain
 
-CAUSES = {
-    "dropped": "var(--dropped)",
-    "battery": "var(--ink)",
-    "refused": "var(--refused)",
-    "failed": "var(--failed)",
-    "abstained": "var(--abstained)",
-}
 Groups = Mapping[str, Sequence[int]]
 
 
@@ -36,15 +40,12 @@ def losses(id: str, title: str, journal: Sequence[Record]) -> Figure:
             "type": "bar",
             "x": rounds,
             "y": [found[cause] for found in each],
-            "marker": {"color": CAUSES.get(cause, "var(--failed)")},
+            "marker": {"color": cause_colour(cause)},
             "hovertemplate": f"round %{{x}}: %{{y}} lost ({label(cause)})<extra></extra>",
         }
         for cause in causes
     ]
-    keys = [
-        Key(f"lost ({cause})", CAUSES.get(cause, "var(--failed)"), (number,), shape="box")
-        for number, cause in enumerate(causes)
-    ]
+    keys = [Key(f"lost ({cause})", cause_colour(cause), (number,), shape="box") for number, cause in enumerate(causes)]
     replaced = [len(record.get("fleet", {}).get("stand_ins", ())) for record in journal]
     told = [f"{total[cause]:,} {cause}" for cause in causes]
     words = f"Over all rounds {listed(told)}" + (f"; others stood in for {sum(replaced):,}." if sum(replaced) else ".")

@@ -54,9 +54,9 @@ def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Pat
         caption="The points that the detector saw, and what it found in them; boxes less sure than the score are"
         " hidden." + (f" The first {_MOST} scans are drawn." if len(scans) > _MOST else ""),
     )
-    lines = [_Line(scan.file.name, box) for scan in scans for box in scan.boxes(classes, least)]
+    lines = [_Line(scan.file.name, box) for scan in scans for box in scan.sure(least)]
     page = render(
-        "queries.html.jinja",
+        "page.html.jinja",
         [Section("scene", "What was found", [figure], [_table(lines, len(scans) > 1)] if lines else [])],
         heading=f"What is in {scans[0].file.name}" if len(scans) == 1 else f"What is in {len(scans)} scans",
         summary=told,
@@ -73,7 +73,7 @@ def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Pat
 
 
 def _summary(run: Run, scans: Sequence[Scan], least: float) -> list[str]:
-    every = Counter(box["class"] for scan in scans for box in scan.boxes(run.task.classes, least))
+    every = Counter(box["class"] for scan in scans for box in scan.sure(least))
     where = scans[0].file.name if len(scans) == 1 else count(len(scans), "scan")
     first = f"With a score of at least {least:g}, nothing was found in {where}."
     if every:

@@ -127,7 +127,7 @@ def _figure(
         data.append(_trace(list(means.items()), "lines", line=line, hovertemplate=hover))
         keys.append(Key(way, tint, tuple(own), DASHES[dash(index)]))
     seeds = [len(runs) for runs in panel.ways.values()]
-    told = f"Mean accuracy of the last {LAST} rounds: {listed(_ends(panel))}."
+    told = f"Mean accuracy of the last {LAST} evaluations: {listed(_ends(panel))}."
     most = ("" if min(seeds) == max(seeds) else "up to ") + count(max(seeds), "seed")
     lines = f"Lines are means over {most}, dots single seeds." if max(seeds) > 1 else "One seed."
     return Figure(

@@ -16,6 +16,14 @@ SERIES = 7  # colours the page has; after them they come again with another dash
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 ALARM = "var(--alarm)"
 QUIET = "var(--quiet)"
+# Why a client was lost, each with its colour on every page.
+CAUSES: dict[str, str] = {
+    "dropped": "var(--dropped)",
+    "battery": "var(--ink)",
+    "refused": "var(--refused)",
+    "failed": "var(--failed)",
+    "abstained": "var(--abstained)",
+}
 # Plotly's names of markers, each with its outline for a key, in a square of 12.
 SYMBOLS = {
     "circle": "M11 6A5 5 0 1 1 1 6A5 5 0 1 1 11 6Z",
@@ -81,6 +89,11 @@ class Figure:
 
 def colour(number: int) -> str:
     return f"var(--series-{number % SERIES + 1})"
+
+
+def cause_colour(cause: str) -> str:
+    """That of a failure for causes of which only a newer journal knows."""
+    return CAUSES.get(cause, CAUSES["failed"])
 
 
 def dash(number: int) -> str:

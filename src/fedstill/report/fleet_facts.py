@@ -8,14 +8,12 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedstill.config import Experiment
 from fedstill.core.errors import InputError
-from fedstill.core.message import Message
-from fedstill.core.protocols import Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
+from fedstill.federation.manifest import first_round
 from fedstill.federation.plan import Plan
 from fedstill.federation.result import Run
 from fedstill.methods import methods
@@ -123,21 +121,12 @@ def members(fleet: Fleet, state: Tensors) -> dict[str, np.ndarray]:
 
 
 def job_of(plan: Plan) -> Job:
-    """Bytes as they would be sent; sides of a reply that are free count as one, as for `fedstill egress`."""
+    """Bytes of whole messages, as they would be sent; `fedstill egress` tells those of the tensors in them."""
     samples = round(fmean(who.samples for who in plan.profiles))
     who = replace(plan.profiles[0], samples=samples)
-    server, down, up = plan.method.start(plan.streams), 0, 0
-    for exchange in plan.method.exchanges(server, 0):
-        turn = Turn(0, plan.rounds, len(plan.profiles), exchange.name, plan.streams.at("round", 0, exchange.name))
-        server = exchange.prepare(server, turn)
-        if (request := exchange.request(server, who, turn)) is None:
-            continue
-        expected = exchange.expect(server, who, request)
-        reply = {
-            name: torch.empty([max(side, 1) for side in shape], dtype=dtype)
-            for name, (shape, dtype) in expected.items()
-        }
-        down, up = down + request.nbytes, up + Message(reply).nbytes
+    server = plan.method.start(plan.streams)
+    steps = list(first_round(plan, plan.method.exchanges(server, 0), server, who))
+    down, up = sum(step.request.nbytes for step in steps), sum(step.expected().nbytes for step in steps)
     epochs, passes = plan.participants.epochs, plan.participants.costs[who.architecture]
     return Job(who.architecture, samples, epochs, TRAINED * samples * epochs * passes, down, up)
 

@@ -74,7 +74,7 @@ def write_fleet_page(described: Described, path: Path) -> Path:
     rounds = 0 if described.run is None else len(described.run.journal)
     after = [] if described.run is None or not rounds else run_figures(described.run)
     page = render(
-        "queries.html.jinja",
+        "page.html.jinja",
         [
             Section("fleet", "The fleet", _drawn(described, rounds), [_tiers(described)]),
             Section(

@@ -8,8 +8,8 @@ from typing import Any
 from fedstill.core.numbers import capital, listed
 from fedstill.report import describe
 from fedstill.report.facts import Facts, Record
-from fedstill.report.figure import Figure, Key, axis, whole_axis
-from fedstill.report.shards import Table
+from fedstill.report.figure import CAUSES, Figure, Key, axis, cause_colour, whole_axis
+from fedstill.report.shards import Holdings
 
 _ROWS = 60  # more clients than this are counted, not drawn one by one
 _COLUMNS = 300
@@ -23,15 +23,7 @@ _BY = {
 }
 
 _ACCEPTED, _UNUSED = "accepted", "unused (round skipped)"
-_COLOURS = {
-    _ACCEPTED: "var(--taken)",
-    _UNUSED: "var(--unused)",
-    "dropped": "var(--dropped)",
-    "battery": "var(--ink)",
-    "refused": "var(--refused)",
-    "failed": "var(--failed)",
-    "abstained": "var(--abstained)",
-}
+_COLOURS = {_ACCEPTED: "var(--taken)", _UNUSED: "var(--unused)"}
 
 
 def attendance(runs: Sequence[Facts]) -> list[Figure]:
@@ -110,7 +102,7 @@ def _bars(run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]
     }
 
 
-def partitions(runs: Sequence[Facts], tables: Mapping[str, Table]) -> list[Figure]:
+def partitions(runs: Sequence[Facts], tables: Mapping[str, Holdings]) -> list[Figure]:
     """Who has what, once for runs that share a partition."""
     shared: dict[str, list[Facts]] = {}
     for run in runs:
@@ -123,7 +115,7 @@ def partitions(runs: Sequence[Facts], tables: Mapping[str, Table]) -> list[Figur
     return [_partition(number, group, table, most) for number, (group, table) in enumerate(groups)]
 
 
-def _partition(number: int, group: Sequence[Facts], table: Table, most: int) -> Figure:
+def _partition(number: int, group: Sequence[Facts], table: Holdings, most: int) -> Figure:
     run, shown = group[0], table.counts[:_COLUMNS]
     counted, by, several = _BY[table.by]
     sizes = table.sizes
@@ -176,11 +168,11 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _all_reasons(fates: Sequence[Mapping[int, str]]) -> list[str]:
-    return list(dict.fromkeys([*_COLOURS, *(name for fate in fates for name in fate.values())]))
+    return list(dict.fromkeys([*_COLOURS, *CAUSES, *(name for fate in fates for name in fate.values())]))
 
 
 def _colour(name: str) -> str:
-    return _COLOURS.get(name, "var(--failed)")
+    return _COLOURS.get(name) or cause_colour(name)
 
 
 def _label(name: str) -> str:

@@ -22,7 +22,7 @@ _PROBES = 6  # figures of that kind on a page
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedRun:
     """A run in which clients asked, under its title and by its place among all runs of the page."""
 
     title: str
@@ -56,7 +56,7 @@ def query_section(runs: Mapping[str, Run]) -> Section:
     )
 
 
-def _balance(asked: Sequence[Asked]) -> list[Figure]:
+def _balance(asked: Sequence[AskedRun]) -> list[Figure]:
     """All runs of which it is known what they gave and took."""
     found = []
     for one in asked:
@@ -66,7 +66,7 @@ def _balance(asked: Sequence[Asked]) -> list[Figure]:
     return [gain_against_forgetting("balance", "What was learnt and what was forgotten", found)] if found else []
 
 
-def asked_in(runs: Mapping[str, Run]) -> list[Asked]:
+def asked_in(runs: Mapping[str, Run]) -> list[AskedRun]:
     """Each beside the run of local-only among these that has the same clients."""
     alone = Companions[Run]()
     for run in runs.values():
@@ -76,7 +76,7 @@ def asked_in(runs: Mapping[str, Run]) -> list[Asked]:
     for index, (title, run) in enumerate(runs.items()):
         fates = fates_of(run, alone.of(run.experiment)) if run.answers() else None
         if fates is not None:
-            found.append(Asked(title, index, run, fates))
+            found.append(AskedRun(title, index, run, fates))
     return found
 
 
@@ -93,17 +93,17 @@ def probe_figures(runs: Iterable[Run]) -> list[Figure]:
     return list(figures.values())
 
 
-def _table(asked: Sequence[Asked]) -> Table:
-    def mean(name: str) -> Column[Asked]:
+def _table(asked: Sequence[AskedRun]) -> Table:
+    def mean(name: str) -> Column[AskedRun]:
         return Column(name.capitalize(), f"query_{name}", lambda one: percent(one.figure(name)))
 
     columns = (
-        Column[Asked]("Way", "way", lambda one: text(one.title), right=False),
-        Column[Asked]("Method", "method", lambda one: text(one.run.experiment.method.name), right=False),
-        Column[Asked]("Clients that asked", "clients", lambda one: whole(len(one.fates.by_client))),
+        Column[AskedRun]("Way", "way", lambda one: text(one.title), right=False),
+        Column[AskedRun]("Method", "method", lambda one: text(one.run.experiment.method.name), right=False),
+        Column[AskedRun]("Clients that asked", "clients", lambda one: whole(len(one.fates.by_client))),
         *(mean(name) for name in ("accuracy", "before", "gain", "forgetting", "uniform")),
-        Column[Asked]("Rounds", "rounds", lambda one: whole(one.run.result["rounds"])),
-        Column[Asked]("MiB of a client", "mib", lambda one: _mib(bytes_per_client(one.run))),
+        Column[AskedRun]("Rounds", "rounds", lambda one: whole(one.run.result["rounds"])),
+        Column[AskedRun]("MiB of a client", "mib", lambda one: _mib(bytes_per_client(one.run))),
     )
     note = (
         "Accuracy is the recall of a client's own classes, weighted by its samples, and of those asked for, weighted by"
@@ -117,7 +117,7 @@ def _table(asked: Sequence[Asked]) -> Table:
 
 @dataclass(frozen=True)
 class _Client:
-    of: Asked
+    of: AskedRun
     number: int
 
     @property
@@ -125,7 +125,7 @@ class _Client:
         return self.of.fates.each(self.number)
 
 
-def _clients(asked: Sequence[Asked]) -> Table:
+def _clients(asked: Sequence[AskedRun]) -> Table:
     """Every client that asked, one line each."""
 
     def metric(name: str, needs: bool = False) -> Column[_Client]:
@@ -154,7 +154,7 @@ def _clients(asked: Sequence[Asked]) -> Table:
     return make_table("query-clients", "Every client that asked", columns, lines)
 
 
-def _about(asked: Sequence[Asked]) -> str:
+def _about(asked: Sequence[AskedRun]) -> str:
     """What came of it, in a sentence for those of which it is known."""
     known = {one.title: one.fates.means() for one in asked if one.fates.known}
     if len(known) > _TOLD:  # only the ends

@@ -43,7 +43,7 @@ def write_query_report(results: Results, path: Path, runs: Path | None = None, f
         ),
     ]
     page = render(
-        "queries.html.jinja",
+        "page.html.jinja",
         sections,
         heading=f"Asking for classes: {results.study}",
         summary=[f"{results.about.rstrip('.')}.", *_summary(results)],

@@ -21,12 +21,12 @@ from fedstill.report.grids import attendance, partitions
 from fedstill.report.page import Section, render
 from fedstill.report.queries import query_section
 from fedstill.report.results import results_table
-from fedstill.report.shards import Table, partition_tables
+from fedstill.report.shards import Holdings, partition_tables
 from fedstill.report.static import draw_files
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Repetition:
     """How to have a run again."""
 
     title: str
@@ -40,7 +40,7 @@ def write_report(
     path: Path,
     *,
     heading: str | None = None,
-    tables: Mapping[str, Table] | None = None,
+    tables: Mapping[str, Holdings] | None = None,
     data_root: Path | None = None,
     figures: Path | None = None,
 ) -> Path:
@@ -79,11 +79,11 @@ def _page(runs: Sequence[Facts], sections: Sequence[Section], heading: str) -> s
         heading=heading,
         summary=words.summary(runs),
         caution=words.caution(runs),
-        recipes=[_recipe(run) for run in runs],
+        repetitions=[_repetition(run) for run in runs],
     )
 
 
-def _recipe(run: Facts) -> Recipe:
+def _repetition(run: Facts) -> Repetition:
     settings = yaml.safe_dump({"experiment": run.config["experiment"]}, sort_keys=False, allow_unicode=True)
     facts = {
         "sha256": run.result["sha256"],
@@ -92,4 +92,4 @@ def _recipe(run: Facts) -> Recipe:
         "made with": f"fedstill {run.config['fedstill']} (behaviour {run.config['behaviour']}),"
         f" torch {run.config['torch']}",
     }
-    return Recipe(run.title, command(run.experiment), settings, facts)
+    return Repetition(run.title, command(run.experiment), settings, facts)

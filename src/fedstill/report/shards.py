@@ -13,9 +13,12 @@ from fedstill.data.scenes import has_boxes
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 
+# What shards follow from, beside the data itself. A validation share is cut before them, or with `on-site` after.
+_CUT = {"data", "partition", "clients", "seed", "validation", "evaluation"}
+
 
 @dataclass(frozen=True)
-class Table:
+class Holdings:
     """Samples by client (rows) and class; where every point has a label, whole clouds by the kind of thing they show,
     which is what partitions go by; of scenes, boxes by class."""
 
@@ -30,19 +33,19 @@ class Table:
             object.__setattr__(self, "sizes", [sum(row) for row in self.counts])
 
 
-def partition_tables(runs: Mapping[str, Run], data_root: Path | None = None) -> dict[str, Table]:
+def partition_tables(runs: Mapping[str, Run], data_root: Path | None = None) -> dict[str, Holdings]:
     """Who has what, for the runs whose data is here and has not changed.
 
     A partition follows from data, seed and settings, so it need not be kept with the run. Data that is elsewhere is
     no error: the report then goes without that picture.
     """
-    known: dict[str, Table | None] = {}
-    found: dict[str, Table] = {}
+    known: dict[tuple[str, str], Holdings | None] = {}
+    found: dict[str, Holdings] = {}
     for title, run in runs.items():
         experiment = run.experiment
         if experiment.clients < 2:
             continue
-        cut = experiment.model_dump_json(include={"data", "partition", "clients", "seed", "validation"})
+        cut = experiment.model_dump_json(include=_CUT), run.config["fingerprint"]
         if cut not in known:
             known[cut] = _table(run, data_root)
         table = known[cut]
@@ -51,7 +54,7 @@ def partition_tables(runs: Mapping[str, Run], data_root: Path | None = None) -> 
     return found
 
 
-def _table(run: Run, data_root: Path | None) -> Table | None:
+def _table(run: Run, data_root: Path | None) -> Holdings | None:
     try:
         plan = make_plan(run.experiment, data_root)
     except InputError:
@@ -63,7 +66,7 @@ def _table(run: Run, data_root: Path | None) -> Table | None:
     labels = data.labels()
     if labels is not None and has_boxes(data):
         counts = shards.table(labels, len(plan.bundle.classes))
-        return Table(counts.tolist(), plan.bundle.classes, "box", sizes, overlap)
+        return Holdings(counts.tolist(), plan.bundle.classes, "box", sizes, overlap)
     names = kind_names(plan.bundle)
     counts = shards.table(shape_kinds(data), len(names))
-    return Table(counts.tolist(), names, "kind" if has_point_labels(plan.bundle.train) else "class", sizes, overlap)
+    return Holdings(counts.tolist(), names, "kind" if has_point_labels(plan.bundle.train) else "class", sizes, overlap)

@@ -15,18 +15,28 @@ _SILENT = {"sha256", "file", "run"}  # of weights from elsewhere: no words for a
 
 
 def titles(experiments: Sequence[Experiment], folders: Sequence[str]) -> list[str]:
-    """One for each; of equal ones, or where there is nothing to say, the end of the folder's name tells them apart."""
+    """One for each: its method, and what differs between runs of any one method.
+
+    What only goes with another method, as centralised training has one client, is not said. Of equal ones the end of
+    the folder's name tells them apart.
+    """
     told = [dict(_flat(_said(one))) for one in experiments]
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for one in told:
+        by_method.setdefault(one["method.name"], []).append(one)
     paths = dict.fromkeys(path for one in told for path in one)
-    differing = [path for path in paths if len({str(one.get(path)) for one in told}) > 1]
-    if "method.name" not in differing:
-        differing.insert(0, "method.name")
+    differing = ["method.name"]
+    differing += [path for path in paths if any(_differs(path, group) for group in by_method.values())]
     named = [", ".join(piece for path in differing if (piece := _piece(path, one.get(path)))) for one in told]
     often = Counter(named)
     return [
         name if often[name] == 1 else f"{name} ({folder.rpartition('-')[2][:8]})"
         for name, folder in zip(named, folders, strict=True)
     ]
+
+
+def _differs(path: str, told: Sequence[Mapping[str, Any]]) -> bool:
+    return len({str(one.get(path)) for one in told}) > 1
 
 
 def _said(experiment: Experiment) -> dict[str, Any]:
@@ -50,6 +60,8 @@ def _piece(path: str, value: Any) -> str:
 
     >>> [_piece("seed", 7), _piece("dropout.name", "none"), _piece("dropout.replace", True), _piece("model", "cnn")]
     ['seed 7', '', 'replace', 'cnn']
+    >>> _piece("seed", 0)
+    'seed 0'
     >>> _piece("method.local_weights", False)
     'no local weights'
     """
@@ -57,7 +69,8 @@ def _piece(path: str, value: Any) -> str:
     word = leaf.replace("_", " ")
     if value is False and section in PARTS:
         return f"no {word}"
-    if value in (None, False, [], {}) or (leaf == "name" and section != "method" and value == "none"):
+    absent = value is None or value is False or value in ([], {})  # 0 is something to say
+    if absent or (leaf == "name" and section != "method" and value == "none"):
         return ""
     if value is True:
         return word

@@ -14,7 +14,6 @@ from fedstill.federation.result import Run
 from fedstill.report.query_page import write_query_report
 from fedstill.report.runs import write_report
 from fedstill.report.static import figures_beside
-from fedstill.report.study.extras import Extras
 from fedstill.report.study.gather import gathered
 from fedstill.report.study.page import write_audit_report
 from fedstill.report.titles import titles
@@ -60,8 +59,8 @@ def write_study(results: Path, page: Path, data_root: Path | None = None, data: 
     loaded = load_results(results)
     if loaded.students is None and has_queries(loaded):
         return write_query_report(loaded, page, results.parent)
-    extras = gathered(loaded, results.parent, data_root) if loaded.students is not None else Extras()
-    return write_audit_report(judge(evidence_of(results, data_root, data=data)), page, extras=extras)
+    judged = judge(evidence_of(results, data_root, data=data))
+    return write_audit_report(judged, page, extras=gathered(loaded, results.parent, data_root, data))
 
 
 def checked_page(page: Path) -> Path:

@@ -114,8 +114,10 @@ def extras() -> Extras:
     draw = np.random.Generator(np.random.Philox(3))
     points = draw.standard_normal((300, 3))
     return Extras(
-        Cost("pointnet2", 5.6 * 2**20, 126.0, "one thread"),
-        Cost("small-pointnet2", 1.4 * 2**20, 63.0, "one thread"),
+        [
+            Cost("pointnet2", 5.6 * 2**20, 126.0, "one thread"),
+            Cost("small-pointnet2", 1.4 * 2**20, 63.0, "one thread"),
+        ],
         [make_cloud("A head in parts", points, points[:, 2] > 0, ("lower", "upper"))],
         {"data": "heads 1"},
     )
@@ -185,25 +187,35 @@ def _teacher(draw: np.random.Generator, name: str, mean: float | None, seed: str
         traffic=55.0 if name != "scaffold" else 110.0,
         egress=frozenset({"parameters", "statistics"}),
         buffers="as-parameters" if mean in (None, 0.25, 0.26) else "average",
+        model="pointnet2",
     )
 
 
 def _student(
     draw: np.random.Generator, teacher: str, mean: float | None, objective: str, weight: float, seed: str, free: bool
 ) -> Student | None:
+    lost = Student(teacher, objective, seed, free, None, model="small-pointnet2")
     if free and objective == "crd":
-        return Student(teacher, objective, seed, free, None, missing="not assessable", hard_label_weight=0.0)
+        return replace(lost, missing="not assessable", hard_label_weight=0.0)
     if teacher == "feddyn" and objective == "rkd":
-        return Student(teacher, objective, seed, free, None, missing="the loss was not finite", hard_label_weight=0.0)
+        return replace(lost, missing="the loss was not finite", hard_label_weight=0.0)
     if teacher == "moon" and objective == "dkd":
         return None
     if mean is None:
-        return Student(teacher, objective, seed, free, None, missing="the teacher is not finite")
+        return replace(lost, missing="the teacher is not finite")
     follows = mean + 0.02
     score = _score(draw, 0.95 if weight and not free else follows)
     curve = tuple(score.accuracy * (1 - 0.75**epoch) for epoch in range(1, EPOCHS + 1))
     held = {"cross-entropy": 0.35} if weight and not free else {}
     terms = {**held, "soft-targets": 0.7, **({} if weight else {objective: 3e-4})}
     return Student(
-        teacher, objective, seed, free, score, hard_label_weight=0.0 if free else weight, terms=terms, curve=curve
+        teacher,
+        objective,
+        seed,
+        free,
+        score,
+        hard_label_weight=0.0 if free else weight,
+        terms=terms,
+        curve=curve,
+        model="small-pointnet2",
     )

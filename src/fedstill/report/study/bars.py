@@ -1,4 +1,4 @@
-"""Bars: teachers by rank, the leaderboard, recovery from the worst teacher, and what a student saves."""
+"""Bars: teachers by rank, the leaderboard, and recovery from the worst teacher."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 from fedstill.audit.verdicts import PairVerdict
 from fedstill.audit.words import be
-from fedstill.core.numbers import capital, count, points, share, unit_of
+from fedstill.core.numbers import capital, count, points, share
 from fedstill.report.figure import QUIET, Figure, Key, axis, label, level, names_axis
-from fedstill.report.study.extras import Cost, Extras
 from fedstill.report.study.marks import STUDENTS, TEACHERS, Mark, fills, student_keys, teacher_keys
 from fedstill.report.study.view import View, spread
 
@@ -200,63 +199,6 @@ def recovery(view: View) -> list[Figure]:
             width=420,
         )
     ]
-
-
-def compression(extras: Extras) -> list[Figure]:
-    """What the student saves."""
-    teacher, student = extras.teacher, extras.student
-    if teacher is None or student is None:
-        return []
-    unit, scale = unit_of(teacher.bytes)
-    data = [_pair(teacher, student, (teacher.bytes / scale, student.bytes / scale), unit, "x", "y")]
-    told = [_times(teacher.bytes / student.bytes, "smaller", "larger")]
-    layout: dict[str, Any] = {
-        "height": 300,
-        "xaxis": names_axis(),
-        "yaxis": axis(f"size ({unit})", range=[0, 1.15 * teacher.bytes / scale]),
-    }
-    if teacher.milliseconds is not None and student.milliseconds:
-        times = (teacher.milliseconds, student.milliseconds)
-        data.append(_pair(teacher, student, times, "ms", "x2", "y2"))
-        told.append(_times(times[0] / times[1], "faster", "slower"))
-        layout["xaxis"]["domain"] = [0, 0.42]
-        layout["xaxis2"] = names_axis(domain=[0.58, 1], anchor="y2")
-        layout["yaxis2"] = axis("a batch (ms)", range=[0, 1.15 * max(times)], anchor="x2")
-    where = f" Latency was measured on: {student.device}." if student.device else ""
-    return [
-        Figure(
-            "compression",
-            "What the student saves",
-            f"The student {student.model} is {' and '.join(told)} than the teacher {teacher.model}.",
-            f"{student.model} is {' and '.join(told)} than {teacher.model}.{where}",
-            data,
-            layout,
-        )
-    ]
-
-
-def _pair(teacher: Cost, student: Cost, values: tuple[float, float], unit: str, x: str, y: str) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "x": [f"teacher<br>{label(teacher.model)}", f"student<br>{label(student.model)}"],
-        "y": list(values),
-        "xaxis": x,
-        "yaxis": y,
-        "text": [f"{value:.3g} {unit}" for value in values],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "marker": fills([Mark("", "var(--series-7)", "/"), Mark("", "var(--series-1)")]),
-        "hovertemplate": f"%{{x}}: %{{y:.3g}} {unit}<extra></extra>",
-    }
-
-
-def _times(ratio: float, more: str, less: str) -> str:
-    """How much a student differs, said the way round that has a factor above one.
-
-    >>> _times(4.0, "smaller", "larger"), _times(0.5, "faster", "slower")
-    ('4.0 times smaller', '2.0 times slower')
-    """
-    return f"{ratio:.1f} times {more}" if ratio >= 1 else f"{1 / ratio:.1f} times {less}"
 
 
 def _whiskers(view: View) -> str:

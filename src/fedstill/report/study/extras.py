@@ -13,10 +13,10 @@ from fedstill.core.errors import InputError
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model takes on a device."""
+    """What a model of one architecture takes on a device."""
 
     model: str
-    bytes: float  # of its file
+    bytes: float  # its parameters and buffers in memory
     milliseconds: float | None = None  # for one batch; None: not measured
     device: str = ""  # where that was measured
 
@@ -35,8 +35,7 @@ class Cloud:
 class Extras:
     """What is left out here is left out of the page."""
 
-    teacher: Cost | None = None
-    student: Cost | None = None
+    costs: Sequence[Cost] = ()  # one a model; models without one are left out of figures about costs
     clouds: Sequence[Cloud] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  # beside those of the packages that are installed
 

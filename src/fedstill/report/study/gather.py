@@ -2,45 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from fedstill.core.errors import InputError
+from fedstill.core.threads import one_thread
 from fedstill.data.catalogue import load
 from fedstill.export.latency import Protocol, measure
 from fedstill.export.subject import Subject
+from fedstill.federation.folder import folder_of
 from fedstill.federation.result import Run
-from fedstill.federation.run import one_thread
 from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
-from fedstill.studies.results import Results
+from fedstill.studies.results import Results, Row
 
 _QUICK = Protocol(passes=30, warm_ups=3, seconds=3.0, batches=(1,), threads=(1,), onnx=False)
+_MODEL = "model-last.safetensors"
 _DEVICE = "one CPU thread, one sample, PyTorch"
 
 
-def gathered(results: Results, runs: Path, data_root: Path | None = None) -> Extras:
-    """Of the first teacher and the first student whose runs are here; whatever is not here is left out."""
+def gathered(results: Results, runs: Path, data_root: Path | None = None, data: str | None = None) -> Extras:
+    """Of the runs that are here; where students learnt on several data sets, of those on `data` and their teachers."""
     students = results.students
     if students is None:
         return Extras()
-    teacher = _first([row.identity for row in results.runs.values()], runs)
-    student = _first([row.identity for row in students.runs.values()], runs)
-    if teacher is None or student is None:
+    learnt = [cell for cell, pupil in students.pupils.items() if data in (None, pupil.data)]
+    taught = {cell[: len(results.axes)] for cell in learnt}
+    teachers = _here((row for cell, row in results.runs.items() if cell in taught), runs)
+    pupils = _here((students.runs[cell] for cell in learnt if cell in students.runs), runs)
+    if not teachers or not pupils:
         return Extras()
+    return Extras(_costs([*teachers, *pupils], data_root), _clouds(teachers[0], data_root))
+
+
+def _here(rows: Iterable[Row], runs: Path) -> list[Run]:
+    """The finished runs of these rows whose folders lie in this one, and whose models have not been deleted."""
+    folders = (folder_of(row.identity, runs) for row in rows)
+    found = [Run(folder) for folder in folders if folder is not None and (folder / _MODEL).is_file()]
+    return [run for run in found if run.finished]
+
+
+def _costs(runs: Sequence[Run], data_root: Path | None) -> list[Cost]:
+    """One run of each model is measured; nothing is said of a model that some runs give other inputs or classes."""
+    kinds: dict[str, dict[tuple[int, ...], Run]] = {}
+    for run in runs:
+        models = run.task.architectures
+        if len(models) == 1:
+            kinds.setdefault(models[0], {}).setdefault((*run.config["shape"], len(run.config["classes"])), run)
+    subjects = []
+    for alike in kinds.values():
+        if len(alike) == 1:
+            subjects += _subject(next(iter(alike.values())), data_root)
+    if not subjects:
+        return []
     with one_thread():
-        first, second = (
-            Cost(one.model, one.bytes, one.latency[0].median, _DEVICE)
-            for one in measure([Subject(teacher, data_root=data_root), Subject(student, data_root=data_root)], _QUICK)
-        )
-    return Extras(first, second, clouds=_clouds(teacher, data_root))
+        return [Cost(one.model, one.bytes, one.latency[0].median, _DEVICE) for one in measure(subjects, _QUICK)]
 
 
-def _first(identities: list[str], runs: Path) -> Run | None:
-    for identity in identities:
-        for path in runs.glob(f"*-{identity}/model-last.safetensors"):
-            return Run(path.parent)
-    return None
+def _subject(run: Run, data_root: Path | None) -> list[Subject]:
+    """Nothing where a model cannot be timed, as those that label every point."""
+    try:
+        return [Subject(run, data_root=data_root)]
+    except InputError:
+        return []
 
 
 def _clouds(run: Run, data_root: Path | None) -> list[Cloud]:

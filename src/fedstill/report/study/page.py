@@ -5,11 +5,8 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import platform, python_version
-from typing import Any
 
 from fedstill._version import __version__
-from fedstill.audit import DELTA
-from fedstill.audit import audit as judged_from
 from fedstill.audit.verdicts import SEVERITIES, Audit
 from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.numbers import points, share
@@ -17,12 +14,13 @@ from fedstill.report.figure import Figure
 from fedstill.report.page import Note, Section, render
 from fedstill.report.static import draw_files, figures_beside
 from fedstill.report.study import marks
-from fedstill.report.study.bars import compression, leaderboard, recovery, teachers
+from fedstill.report.study.bars import leaderboard, recovery, teachers
 from fedstill.report.study.clouds import clouds
+from fedstill.report.study.costs import against_cost, savings
 from fedstill.report.study.course import convergence, epochs
 from fedstill.report.study.extras import Extras
 from fedstill.report.study.heatmaps import heatmaps
-from fedstill.report.study.scatters import against_cost, against_teacher, against_traffic
+from fedstill.report.study.scatters import against_teacher, against_traffic
 from fedstill.report.study.tables import objectives_table, pairs_table, seeds_table, teachers_table, terms_table
 from fedstill.report.study.terms import ceilings, terms
 from fedstill.report.study.view import View
@@ -62,26 +60,6 @@ def write_audit_report(
     return path
 
 
-def figures_of(audit: Audit, folder: Path, extras: Extras | None = None) -> list[Path]:
-    """Every figure of the page as an SVG and a PNG file; gives their paths."""
-    return draw_files(_figures(_sections(View(audit), extras or Extras())), folder)
-
-
-def report_on(
-    source: Path,
-    path: Path,
-    *,
-    delta: float = DELTA,
-    figures: Path | None = None,
-    title: str | None = None,
-    extras: Extras | None = None,
-    **reading: Any,
-) -> Path:
-    """Audit a study's results, a run or a table made elsewhere, and write the report; see `fedstill.audit.audit`."""
-    audit = judged_from(source, delta, **reading)
-    return write_audit_report(audit, path, figures=figures, title=title, extras=extras)
-
-
 def _figures(sections: list[Section]) -> list[Figure]:
     return [figure for section in sections for figure in section.figures]
 
@@ -101,7 +79,7 @@ def _sections(view: View, extras: Extras) -> list[Section]:
         Section("foreseen", "Masking ceiling", ceilings(view)),
         Section("training", "How training went on", [*convergence(view), *epochs(view)]),
         Section("ranks", "Teachers", [*teachers(view), *against_traffic(view)]),
-        Section("cost", "What models cost", [*compression(extras), *against_cost(view, extras)]),
+        Section("cost", "What models cost", [*savings(view, extras), *against_cost(view, extras)]),
         Section("losses", "What objectives are made of", terms(view), terms_table(view)),
         Section("clouds", "What the data looks like", clouds(extras.clouds)),
         Section("seeds", "Every seed", tables=[seeds_table(view)]),

@@ -1,4 +1,4 @@
-"""Accuracy against something: the teacher's own, what was sent, how large and how slow a model is."""
+"""Accuracy against something: the teacher's own, and what was sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from fedstill.core.numbers import share, unit_of
 from fedstill.report.figure import QUIET, Figure, Key, axis, colour, label, level, symbol
-from fedstill.report.study.extras import Extras
 from fedstill.report.study.view import View, mean
 
 _ACCURACY = {"tickformat": ".0%"}
@@ -141,65 +140,6 @@ def against_traffic(view: View) -> list[Figure]:
             keys,
         )
     ]
-
-
-def against_cost(view: View, extras: Extras) -> list[Figure]:
-    """Teachers and students by size and by latency, where both are known."""
-    if extras.teacher is None or extras.student is None:
-        return []
-    unit, scale = unit_of(extras.teacher.bytes)
-    sizes = (extras.teacher.bytes / scale, extras.student.bytes / scale)
-    figures = [_cost(view, "size", "Accuracy against size", f"size of the model ({unit})", sizes)]
-    if extras.teacher.milliseconds is not None and extras.student.milliseconds is not None:
-        times = (extras.teacher.milliseconds, extras.student.milliseconds)
-        where = f", {extras.student.device}" if extras.student.device else ""
-        figures.append(_cost(view, "latency", "Accuracy against latency", f"milliseconds for a batch{where}", times))
-    return figures
-
-
-def _cost(view: View, id: str, title: str, across: str, costs: tuple[float, float]) -> Figure:
-    groups = {
-        "teachers": ([verdict.accuracy for verdict in view.teacher.values()], costs[0], "circle"),
-        "students with labels": ([pair.labelled for pair in view.audit.pairs], costs[1], "diamond"),
-        "students without labels": ([pair.free for pair in view.audit.pairs], costs[1], "diamond-open"),
-    }
-    data: list[dict[str, Any]] = []
-    keys: list[Key] = []
-    told = []
-    # A little to the side, or students with and without labels would hide each other.
-    aside = 0.02 * max(costs)
-    for number, (name, (accuracies, cost, mark)) in enumerate(groups.items()):
-        known = [accuracy for accuracy in accuracies if accuracy is not None]
-        if not known:
-            continue
-        shape = "open" if mark.endswith("-open") else "symbol"
-        keys.append(
-            Key(name, colour(number), (len(data),), shape=shape, symbol=mark.removesuffix("-open"))  # type: ignore[arg-type]
-        )
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": [cost + (aside if shape == "open" else 0.0)] * len(known),
-                "y": known,
-                "marker": {"color": colour(number), "symbol": mark, "size": 9, "opacity": 0.75},
-                "hovertemplate": f"{name}: {cost:.3g}, %{{y:.1%}}<extra></extra>",
-            }
-        )
-        told.append(f"{name} at {cost:.3g}, from {share(min(known), 1)} to {share(max(known), 1)}")
-    return Figure(
-        id,
-        title,
-        f"{title}: {'; '.join(told)}.",
-        "Every teacher and every student, mean over seeds. All teachers have one model, and all students another.",
-        data,
-        {
-            "xaxis": axis(across, range=[0, 1.12 * max(costs)]),
-            "yaxis": axis("test accuracy", range=[-0.02, 1.04], **_ACCURACY),
-        },
-        keys,
-    )
 
 
 def _r(value: float | None) -> str:

@@ -65,6 +65,14 @@ class View:
         found = {one.seed: one.alone or shared.get(one.seed) for one in self.taught[teacher, objective, False]}
         return {seed: score.accuracy for seed, score in found.items() if score is not None}
 
+    def teacher_model(self, teacher: str) -> str | None:
+        """The architecture of a teacher, where all its seeds have one."""
+        return _only(one.model for one in self.trained[teacher])
+
+    def student_model(self, pair: PairVerdict) -> str | None:
+        """The architecture of a pair's students, where all of them have one."""
+        return _only(one.model for free in (False, True) for one in self.taught[pair.teacher, pair.objective, free])
+
     def _labels_only(self) -> Scores:
         everyone = [{seed: score.accuracy for seed, score in self.audit.evidence.alone.items()}]
         everyone += [self.held_against(*pair) for pair in self.pairs]
@@ -104,6 +112,11 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
     [0.5, 0.5]
     """
     return [fmean(values) for values in zip(*(curve for curve in curves if curve), strict=False)]
+
+
+def _only(names: Iterable[str | None]) -> str | None:
+    found = set(names)
+    return found.pop() if len(found) == 1 else None
 
 
 def _scores(ones: Sequence[Teacher] | Sequence[Student]) -> Scores:
