@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import fedstill
 
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(fedstill.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 NAMES = [path.relative_to(SOURCE).as_posix() for path in FILES]
@@ -37,6 +40,13 @@ CORE_ONLY = {"participation", "engines"}
 FREE = {"_version"}
 # The public API: above everything but the command line.
 FACE = "__init__"
+
+# What packages are called where they are installed, if not as they are imported.
+INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+# Parts of another package that cannot be had without it.
+PART_OF = {"pydantic_core": "pydantic", "markupsafe": "jinja2"}
+# Imported by name only, where they are needed, or by others: torch's exporter needs onnxscript.
+UNSEEN = {"dp-accounting", "onnx", "onnxruntime", "onnxscript"}
 
 
 @cache
@@ -142,6 +152,46 @@ def test_the_import_rule_itself() -> None:
     assert "core" in set(imported_by(SOURCE / "engines" / "worker.py"))
 
 
+def test_the_plan_has_these_rooms_and_this_direction() -> None:
+    plan = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = plan.partition("## Rooms\n")[2].partition("\n## ")[0]
+    rooms = re.findall(r"^(\w+)/  ", section.split("```")[1], re.MULTILINE)
+    assert sorted(rooms) == sorted(set().union(*FLOORS))
+    assert sorted(rooms) == sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file())
+    line = re.search(r"`(core ←[^`]*)`", section)
+    assert line is not None
+    assert [set(re.findall(r"\w+", floor)) for floor in line[1].split("←")] == FLOORS
+
+
+def declared() -> tuple[set[str], set[str]]:
+    """The packages that the project says it needs, and those of its extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [one for name, own in project["optional-dependencies"].items() if name != "dev" for one in own]
+    needed, optional = (
+        {re.split(r"[^\w.-]", one)[0].lower() for one in lines} for lines in (project["dependencies"], extras)
+    )
+    return needed, optional
+
+
+def foreign(path: Path) -> set[str]:
+    """The packages from elsewhere that a file imports, by the names under which they are installed."""
+    modules = {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names - {"fedstill"}
+    return {INSTALLED_AS.get(name, PART_OF.get(name, name)) for name in modules}
+
+
+def test_whatever_is_imported_is_declared() -> None:
+    needed, optional = declared()
+    found = {one for path in FILES for one in foreign(path)}
+    assert sorted(found - needed - optional) == []
+    assert sorted((needed | optional) - found - UNSEEN) == [], "declared, and imported by nobody"
+
+
+def test_what_an_extra_brings_is_imported_by_those_who_need_it_alone() -> None:
+    needed, optional = declared()
+    users = {name for path, name in zip(FILES, NAMES, strict=True) if foreign(path) & (optional - needed)}
+    assert {name for name in users if not name.startswith(("deploy/", "engines/flower/"))} == set()
+
+
 def test_there_is_one_training_loop() -> None:
     steps = [
         f"{name}:{call.lineno}"
@@ -182,8 +232,9 @@ def test_numpys_randomness_comes_from_streams_alone() -> None:
 
 def test_pythons_own_randomness_is_not_used() -> None:
     pattern = r"random(\..*)?|secrets(\..*)?|uuid\.uuid4|os\.urandom"
-    # Privacy's noise on a real site must not be repeatable by anybody, nor the salt of what is sent there.
-    assert offences(pattern, but={"core/noise.py", "engines/flower/records.py"}) == []
+    # Privacy's noise on a real site must not be repeatable by anybody, nor the salt of what is sent there; and two
+    # processes must not meet in one temporary folder.
+    assert offences(pattern, but={"core/noise.py", "engines/flower/records.py", "engines/scratch.py"}) == []
 
 
 def test_torchs_global_generator_is_handled_in_the_core_only() -> None:

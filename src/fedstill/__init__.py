@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedstill.config import Experiment
     from fedstill.core.errors import FedstillError, InputError, RunError
     from fedstill.export import export
-    from fedstill.federation.asking import Asked, ask
+    from fedstill.federation.asking import Asked, query
     from fedstill.federation.launch import distill, egress, pretrain, run
     from fedstill.federation.predicting import Prediction, predict
     from fedstill.federation.pretrain import Pretrained
@@ -38,7 +38,7 @@ _HOMES = {
     "fedstill.config": ("Experiment",),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
     "fedstill.export": ("export",),
-    "fedstill.federation.asking": ("Asked", "ask"),
+    "fedstill.federation.asking": ("Asked", "query"),
     "fedstill.federation.launch": ("distill", "egress", "pretrain", "run"),
     "fedstill.federation.predicting": ("Prediction", "predict"),
     "fedstill.federation.pretrain": ("Pretrained",),
@@ -63,7 +63,6 @@ __all__ = [
     "Scan",
     "Study",
     "__version__",
-    "ask",
     "audit",
     "detect",
     "distill",
@@ -71,6 +70,7 @@ __all__ = [
     "export",
     "predict",
     "pretrain",
+    "query",
     "report",
     "run",
     "study",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fedstill
-from fedstill.cli.runs import paired
+from fedstill.cli.pairing import paired
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
@@ -134,7 +134,7 @@ def _model(name: str) -> tuple[str, str]:
         ("latency {mixed} {mixed} {mixed} --architecture cnn --architecture mlp", "give it once, or once for each"),
         ("distill --teacher {mixed} --teacher-model resnet8 --student cnn-bn", "has no resnet8: known: cnn, mlp"),
         (
-            "distill --teacher {mixed} --teacher-model resnet8 --teacher-checkpoint best --student cnn-bn",
+            "distill --teacher {mixed} --teacher-model resnet8 --which best --student cnn-bn",
             "has no resnet8: known: cnn, mlp",
         ),
         ("distill --teacher {mixed} --teacher-model cnn --student cnn", "the student is the teacher: both are cnn"),

@@ -36,7 +36,7 @@ def call(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 def test_a_table_in_words_and_figures(call: Call) -> None:
-    code, out, err = call("audit", "--csv", "masked.csv", "--classes", "4")
+    code, out, err = call("audit", "masked.csv", "--classes", "4")
     assert (code, err) == (0, "")
     assert "Labels hide the teacher" in out
     assert "vanilla" in out
@@ -46,7 +46,7 @@ def test_a_table_in_words_and_figures(call: Call) -> None:
 
 
 def test_the_same_as_one_json_object(call: Call) -> None:
-    code, out, err = call("audit", "--csv", "masked.csv", "--json")
+    code, out, err = call("audit", "masked.csv", "--json")
     assert (code, err) == (0, "")
     content = json.loads(out)
     assert content["pairs"][0]["word"] == "masked"
@@ -70,7 +70,7 @@ def test_the_same_as_one_json_object(call: Call) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_an_exit_code_for_somebodys_own_checks(call: Call, words: list[str], found: str) -> None:
-    code, out, err = call("audit", "--csv", *words)
+    code, out, err = call("audit", *words)
     assert (code, err) == ((3, f"found: {found}\n") if found else (0, ""))
     assert out
 
@@ -82,7 +82,7 @@ def test_an_exit_code_for_somebodys_own_checks(call: Call, words: list[str], fou
 )
 @pytest.mark.parametrize("more", [(), ("--all",)], ids=["short", "all"])
 def test_published_tables_fit_a_terminal(call: Call, table: str, counts: str, more: tuple[str, ...]) -> None:
-    code, out, _ = call("audit", "--csv", str(DATA / f"{table}.csv"), "--class-counts", counts, *more)
+    code, out, _ = call("audit", str(DATA / f"{table}.csv"), "--class-counts", counts, *more)
     assert code == 0
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "fedyogi" in out
@@ -116,8 +116,7 @@ def test_a_study_or_a_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "* over test samples, not seeds" in lines
 
 
-def test_a_table_needs_no_option(call: Call) -> None:
-    assert call("audit", "masked.csv", "--classes", "4") == call("audit", "--csv", "masked.csv", "--classes", "4")
+def test_a_table_is_known_by_its_name(call: Call) -> None:
     Path("masked.csv").rename("MASKED.CSV")
     assert call("audit", "MASKED.CSV", "--fail-on", "masked")[0] == 3
 
@@ -136,15 +135,15 @@ def test_a_page_that_is_a_folder_is_refused_before_any_work(call: Call, monkeypa
 
 
 MISTAKES = [
-    (["audit"], "name a study's results"),
-    (["audit", "runs", "--csv", "masked.csv"], "only one of them"),
+    (["audit"], "SOURCE"),
+    (["audit", "--csv", "masked.csv"], "has no option '--csv'"),
     (["audit", "runs", "--classes", "4"], "are for tables"),
-    (["audit", "--csv", "nowhere.csv"], "cannot read the table nowhere.csv"),
-    (["audit", "--csv", "masked.csv", "--unit", "per-cent"], "did you mean 'percent'"),
-    (["audit", "--csv", "masked.csv", "--fail-on", "maskd"], "did you mean 'masked'"),
-    (["audit", "--csv", "masked.csv", "--delta", "0"], "between 0 and 100 points"),
-    (["audit", "--csv", "masked.csv", "--class-counts", "3,x"], "not a whole number"),
-    (["audit", "--csv", "masked.csv", "--unit", "share"], "cannot be above 1"),
+    (["audit", "nowhere.csv"], "cannot read the table nowhere.csv"),
+    (["audit", "masked.csv", "--unit", "per-cent"], "did you mean 'percent'"),
+    (["audit", "masked.csv", "--fail-on", "maskd"], "did you mean 'masked'"),
+    (["audit", "masked.csv", "--delta", "0"], "between 0 and 100 points"),
+    (["audit", "masked.csv", "--class-counts", "3,x"], "not a whole number"),
+    (["audit", "masked.csv", "--unit", "share"], "cannot be above 1"),
 ]
 
 

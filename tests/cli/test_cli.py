@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedstill.federation.folder import RunFolder
-
 TINY = ["--rounds", "2", "--clients", "4", "--set", "epochs=1", "--set", "batch=64"]
 Call = Callable[..., tuple[int, str, str]]
 
@@ -133,25 +131,33 @@ def test_every_recipe_can_be_planned(call: Call) -> None:
         assert "experiment:" in out
 
 
-def test_clean_frees_only_what_it_was_told_to(call: Call) -> None:
-    shared = Path(answer(call, "run", "fedavg", *TINY)["run"])
-    personal = Path(answer(call, "run", "local-only", *TINY)["run"])
-    assert answer(call, "clean")["would_free_bytes"] == 0
-    assert answer(call, "clean", "--checkpoints")["freed_bytes"] == 0
-    assert (shared / "checkpoint.safetensors").exists()
-    assert answer(call, "clean", "--checkpoints", "--yes")["freed_bytes"] > 0
-    assert not (shared / "checkpoint.safetensors").exists()
-    assert (personal / "checkpoint.safetensors").exists(), "personal models hang on it"
-    assert answer(call, "run", "fedavg", *TINY)["run"] == str(shared), "the result is still there"
-    (shared / "result.json").unlink()
-    lock = RunFolder(shared).lock()
-    Path("runs/failures").mkdir()
-    assert "being worked on" in {run["state"] for run in answer(call, "clean", "--all", "--yes")["runs"]}
-    assert shared.exists(), "somebody works on it"
-    assert not Path("runs/failures").exists()
-    lock.release()
-    assert call("clean", "--all", "--yes")[0] == 0
-    assert not shared.exists()
+def test_a_path_is_printed_as_it_is(call: Call) -> None:
+    """Square brackets are markup to the library that prints."""
+    code, out, err = call("run", "fedavg", *TINY, "--out", "[draft]:x:")
+    assert code == 0, err
+    (run,) = Path("[draft]:x:").iterdir()
+    assert out.splitlines()[-1] == str(run)
+    np.save("[bold].npy", np.zeros((8, 8), dtype=np.uint8))
+    assert "[bold].npy" in call("predict", str(run), "[bold].npy")[1]
+
+
+def test_a_run_is_told_in_one_way(call: Call) -> None:
+    words = ["--partition", "pathological:classes_per_client=3", "--query", "0:1"]
+    told = answer(call, "run", "local-only", *TINY, *words)
+    shown = answer(call, "show", told["run"])
+    assert told["measure"] == "accuracy"
+    assert "queries" in told
+    assert {key: value for key, value in shown.items() if key != "journal"} == told
+
+
+def test_what_was_damaged_is_said_however_quiet_it_should_be(call: Call) -> None:
+    run = Path(answer(call, "run", "fedavg", *TINY)["run"])
+    (run / "result.json").unlink()
+    (run / "checkpoint.safetensors").write_bytes(b"damaged")
+    code, _, err = call("run", "fedavg", *TINY, "--quiet")
+    assert code == 0
+    assert err.startswith("warning: checkpoint.safetensors is damaged")
+    assert call("run", "fedavg", *TINY, "--quiet")[2] == "", "that it was run before is only good to know"
 
 
 def test_data_commands(call: Call) -> None:

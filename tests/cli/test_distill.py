@@ -71,7 +71,7 @@ def test_the_two_controls_agree(call: Call, taught: Path) -> None:
 
 def test_several_teachers_and_a_teacher_of_ones_own(call: Call, taught: Path, tmp_path: Path) -> None:
     both = answer(
-        call, "--teacher", str(taught), "--teacher", str(taught), "--teacher-checkpoint", "best", "--student", "mlp",
+        call, "--teacher", str(taught), "--teacher", str(taught), "--which", "best", "--student", "mlp",
         "--objective", "multi-teacher", *QUICK,
     )  # fmt: skip
     assert len(both["teachers"]) == 2
@@ -115,7 +115,7 @@ def test_a_dry_run_shows_the_experiment_and_writes_nothing(call: Call, taught: P
         ("--teacher-call a:b --teacher-model cnn --student mlp", "--teacher-model says what one --teacher-file holds"),
         ("--teacher {run} --teacher-model resnet8 --student mlp", "has no resnet8: known: cnn"),
         ("--teacher-file a.safetensors --student mlp", "needs the name of its model"),
-        ("--teacher-call a:b --teacher-checkpoint best --student mlp", "--teacher-checkpoint chooses one of a run's"),
+        ("--teacher-call a:b --which best --student mlp", "--which chooses one of a run's"),
         ("--teacher nowhere --student mlp", "nowhere is not a run"),
         ("--teacher {run}", "--student"),
         ("--teacher {run} --student cnn", "the student is the teacher"),
@@ -124,8 +124,8 @@ def test_a_dry_run_shows_the_experiment_and_writes_nothing(call: Call, taught: P
         ("--teacher {run} --student mlp --objective dkd:T=4", "unknown setting 'objective.T'"),
         ("--teacher {run} --student mlp --labels withold", "did you mean 'withhold'?"),
         ("--teacher {run} --student mlp --labels withhold --objective crd", "not assessable without labels"),
-        ("--teacher {run} --student mlp --teacher-checkpoint bets", "did you mean 'best'?"),
-        ("--teacher {run} --student mlp --teacher-checkpoint selected", "no validation share was set"),
+        ("--teacher {run} --student mlp --which bets", "did you mean 'best'?"),
+        ("--teacher {run} --student mlp --which selected", "no validation share was set"),
         ("--teacher {run} --student mlp --objective multi-teacher", "needs 2 teachers or more"),
         ("--teacher {run} --student mlp --data mnist", "mnist"),
         ("--teacher {run} --student mlp --proxy npz:absent.npz", "absent.npz does not exist"),

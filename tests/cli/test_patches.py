@@ -38,7 +38,7 @@ def test_grey_patches_and_what_other_programs_read(call: Call) -> None:
     assert code == 0
     assert json.loads(out) == {
         "source": "china",
-        "source_digest": pool.image_digest,
+        "source_digest": pool.source_digest,
         "fingerprint": pool.fingerprint(),
         "patches": 4,
         "picture": "a.png",

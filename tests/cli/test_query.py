@@ -34,6 +34,11 @@ def test_a_query_shows_who_knows_and_what_changes_and_leaves_a_run_with_a_page(c
     assert "forgetting" in out
     code, out, _ = call("query", alone, "--client", "0", "--class", "7", *settings, "--out", "asked", "--json")
     assert json.loads(out)["run"] == str(run)
+    assert json.loads(out)["page"] == str(run / "query.html")
+    words = ["--client", "0", "--class", "7", *settings, "--out", "asked", "--html", "pages/q.html", "--json"]
+    code, out, _ = call("query", alone, *words)
+    assert json.loads(out)["page"] == "pages/q.html"
+    assert "Client 0 asks for 7" in Path("pages", "q.html").read_text()
 
 
 def test_the_probe_alone_says_what_all_models_know(call: Call, alone: str) -> None:
@@ -65,3 +70,8 @@ def test_bad_input(call: Call, alone: str) -> None:
     code, _, err = call("query", alone, "--client", "0", "--class", "seven")
     assert code == 2
     assert err.startswith("fedstill: there is no class 'seven'")
+    code, _, err = call("query", alone, "--client", "0", "--class", "7", "--set", "=2")
+    assert (code, err) == (2, "fedstill: cannot read the setting '=2': write key=value, e.g. query_weight=2\n")
+    code, _, err = call("query", alone, "--client", "0", "--class", "7", "--set", "client=1")
+    assert code == 2
+    assert "client" in err

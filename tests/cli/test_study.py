@@ -118,6 +118,27 @@ def test_missing_data_is_listed_in_a_dry_run(call: Call) -> None:
     assert "the study cannot run here" in err
 
 
+def test_a_dry_run_writes_nothing(call: Call) -> None:
+    assert call("study", "small.yaml", "--preset", "tiny", "--results", "r.json", "--quiet")[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    written = ["--results", "r.json", "--table", "t.md"]
+    code, out, err = call("study", "small.yaml", *written, "--dry-run")
+    assert code == 0, err
+    assert "4 runs, 2 done" in out
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--set rounds=2", "--seed 7", "--results r.json", "--dry-run", "--out runs", "--workers 1", "--device cpu"],
+)
+def test_what_a_results_file_cannot_heed_is_refused(call: Call, words: str) -> None:
+    option = words.split()[0]
+    code, out, err = call("study", "r.json", *words.split(), "--metric", "best")
+    assert (code, out) == (2, "")
+    assert err == f"fedstill: a results file is only drawn again: leave {option} out, or name the recipe\n"
+
+
 MISTAKES = [
     (["run", "small.yaml"], "run it with `fedstill study small.yaml`"),
     (["egress", "small.yaml"], "run it with `fedstill study small.yaml`"),

@@ -72,7 +72,7 @@ WRONG = [
     ("distill --teacher {run} --student mlp --objective vanila", "vanilla"),
     ("distill --teacher {run} --student mlp --objective dkd:temprature=4", "temperature"),
     ("distill --teacher {run} --student mlp --labels withold", "withhold"),
-    ("distill --teacher {run} --student mlp --teacher-checkpoint bets", "best"),
+    ("distill --teacher {run} --student mlp --which bets", "best"),
     ("distill --teacher {run} --student mlp --teacher-model mpl", "mlp"),
     ("distill --teacher {run} --student cnn --proxy digit", "digits"),
     ("predict {run} x.npy --which lst", "last"),

@@ -49,6 +49,9 @@ class Notes:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def warn(self, text: str) -> None:
+        self.notes.append(text)
+
     def waiting(self, for_sites: Any) -> None: ...
 
     def manifest(self, manifest: Any, experiment: str) -> None:

@@ -87,7 +87,7 @@ def made(name: str) -> Bundle:
         classes,
         kind,
         tuple(train.columns["inputs"].shape[1:]),
-        kinds=("cup", "pan", "jug") if name == "parts" else (),
+        categories=("cup", "pan", "jug") if name == "parts" else (),
     )
 
 
@@ -130,11 +130,11 @@ def test_a_site_sees_what_the_simulated_client_sees(name: str, tmp_path: Path) -
         assert digest(site.train) == digest(train)
         assert digest(site.test) == digest(test)
         whole = plan.bundle
-        assert (site.classes, site.kind, site.shape, site.kinds) == (
+        assert (site.classes, site.kind, site.shape, site.categories) == (
             whole.classes,
             whole.kind,
             whole.shape,
-            whole.kinds,
+            whole.categories,
         )
         if isinstance(whole.train, ArrayDataset):
             assert isinstance(site.train, ArrayDataset)

@@ -11,6 +11,7 @@ import torch
 
 from fedstill.cli import exporting
 from fedstill.core.errors import InputError
+from fedstill.core.threads import threads_of
 from fedstill.export import latency
 from fedstill.export.latency import Latency, Measured, Protocol, SeedLatency, measure, ratios
 from fedstill.export.subject import Subject
@@ -82,7 +83,7 @@ def test_threads_are_put_back_after_trouble() -> None:
     seen: list[int] = []
 
     def trouble() -> None:
-        with latency.threads_of(2):
+        with threads_of(2):
             seen.append(torch.get_num_threads())
             raise ZeroDivisionError
 

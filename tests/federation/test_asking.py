@@ -11,7 +11,7 @@ import torch
 import fedstill
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
-from fedstill.federation.asking import Asked, ask, keep
+from fedstill.federation.asking import Asked, keep, query
 from fedstill.federation.result import Run
 
 SETTING: dict[str, Any] = {
@@ -32,12 +32,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def asked(alone: Run) -> Asked:
-    return ask(alone, 0, [lacking(alone)], {"transfer_epochs": 3})
+    return query(alone, 0, lacking(alone), transfer_epochs=3)
 
 
 def lacking(run: Run) -> int:
     """A class that client 0 has no sample of."""
-    counts = ask(run, 0, [0], {"threshold": 1.0}).fate.counts
+    counts = query(run, 0, 0, threshold=1.0).fate.counts
     return int(torch.nonzero(counts == 0)[0])
 
 
@@ -83,7 +83,7 @@ def test_what_is_kept_is_a_run(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_a_class_that_nobody_knows_changes_nothing(alone: Run) -> None:
-    asked = ask(alone, 0, [0], {"threshold": 1.0})
+    asked = query(alone, 0, [0], threshold=1.0)
     assert not asked.answered
     assert asked.fate.before.tolist() == asked.fate.after.tolist()
 
@@ -101,10 +101,30 @@ def test_bad_input_is_a_sentence(
     alone: Run, client: int, wanted: list[Any], settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        ask(alone, client, wanted, settings)
+        query(alone, client, wanted, **settings)
 
 
 def test_clients_without_models_of_their_own_cannot_ask(tmp_path: Path) -> None:
     shared = fedstill.run({**SETTING, "method": "fedavg"}, out=tmp_path)
     with pytest.raises(InputError, match="no models of their own"):
-        ask(shared, 0, [1])
+        query(shared, 0, [1])
+
+
+def test_whether_clients_have_models_is_asked_of_the_method_as_it_was_set(tmp_path: Path) -> None:
+    """FedGKT has clients' own models where extractors are private, and only there."""
+    split = {**SETTING, "model": "resnet8", "clients": 2, "partition": "iid", "training": {"epochs": 1, "batch": 256}}
+    own = fedstill.run({**split, "method": {"name": "fedgkt", "extractors": "private"}}, out=tmp_path)
+    asked = query(own, 0, 7, threshold=0, transfer_epochs=1, head_epochs=1)
+    assert asked.teachers == (1,)
+
+
+def test_observers_are_told_every_epoch(alone: Run) -> None:
+    told: list[tuple[str, int, float]] = []
+
+    class Observer:
+        def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
+            told.append((phase, epochs, accuracy))
+
+    asked = query(alone, 0, 7, threshold=0, transfer_epochs=2, head_epochs=1, observers=[Observer()])
+    assert told == asked.epochs[1:]
+    assert [epochs for _, epochs, _ in told] == [1, 2, 1]

@@ -7,8 +7,8 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import under
 from fedstill.core.protocols import Engine
 from fedstill.core.streams import Streams
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.run import execute
+from fedstill.federation.stores import ClientStore
 
 
 def test_personal_models_that_are_not_finite_are_said_to_be(

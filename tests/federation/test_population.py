@@ -13,8 +13,9 @@ from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.core.protocols import Client, Engine
 from fedstill.data.bundle import Bundle, Source, datasets
-from fedstill.federation.clients import ClientStore, SimulatedClients
+from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.run import execute
+from fedstill.federation.stores import ClientStore
 from fedstill.methods import FedAvg
 
 

@@ -33,7 +33,9 @@ class Watch:
     """Writes down what it is told, and may stop after some epoch as a crash would."""
 
     def __init__(self, stop: int | None = None) -> None:
-        self.stop, self.begun, self.notes = stop, -1, list[str]()
+        self.stop, self.begun = stop, -1
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
         self.losses: list[float] = []
 
     def start(self, settings: Pretraining, losses: Sequence[float]) -> None:
@@ -46,6 +48,9 @@ class Watch:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +102,7 @@ def test_made_already_means_nothing_to_do(rooms: Bundle, tmp_path: Path) -> None
     first = made(rooms, tmp_path)
     before = first.file.stat().st_mtime_ns
     watch = Watch()
-    again = made(rooms, tmp_path, watchers=[watch])
+    again = made(rooms, tmp_path, observers=[watch])
     assert (first.fresh, again.fresh) == (True, False)
     assert again.record == first.record
     assert first.file.stat().st_mtime_ns == before
@@ -109,10 +114,10 @@ def test_made_already_means_nothing_to_do(rooms: Bundle, tmp_path: Path) -> None
 def test_stopped_after_an_epoch_it_goes_on_to_the_same_bits(rooms: Bundle, tmp_path: Path, stop: int) -> None:
     whole = made(rooms, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        made(rooms, tmp_path / "parts", watchers=[Watch(stop)])
+        made(rooms, tmp_path / "parts", observers=[Watch(stop)])
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["encoder.partial"]
     watch = Watch()
-    parts = made(rooms, tmp_path / "parts", watchers=[watch])
+    parts = made(rooms, tmp_path / "parts", observers=[watch])
     assert watch.begun == stop
     assert parts.file.read_bytes() == whole.file.read_bytes()
     assert parts.losses == whole.losses
@@ -121,22 +126,22 @@ def test_stopped_after_an_epoch_it_goes_on_to_the_same_bits(rooms: Bundle, tmp_p
 
 def test_what_was_left_of_other_settings_is_not_gone_on_with(rooms: Bundle, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        made(rooms, tmp_path / "parts", "hidden=0.5", watchers=[Watch(2)])
+        made(rooms, tmp_path / "parts", "hidden=0.5", observers=[Watch(2)])
     watch = Watch()
-    parts = made(rooms, tmp_path / "parts", watchers=[watch])
+    parts = made(rooms, tmp_path / "parts", observers=[watch])
     assert watch.begun == 0
     assert parts.file.read_bytes() == made(rooms, tmp_path / "whole").file.read_bytes()
 
 
 def test_a_damaged_checkpoint_costs_an_epoch(rooms: Bundle, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        made(rooms, tmp_path / "parts", watchers=[Watch(2)])
+        made(rooms, tmp_path / "parts", observers=[Watch(2)])
     newest = tmp_path / "parts" / "encoder.partial" / "checkpoint.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     watch = Watch()
-    parts = made(rooms, tmp_path / "parts", watchers=[watch])
+    parts = made(rooms, tmp_path / "parts", observers=[watch])
     assert watch.begun == 1
-    assert "damaged" in watch.notes[0]
+    assert "damaged" in watch.warnings[0]
     assert parts.file.read_bytes() == made(rooms, tmp_path / "whole").file.read_bytes()
 
 
@@ -144,7 +149,7 @@ def test_what_a_kill_at_the_very_end_left_is_tidied_up(rooms: Bundle, tmp_path: 
     """Killed while the weights are written, and once more while the folder of checkpoints is being removed."""
     partial, half = tmp_path / "encoder.partial", tmp_path / ".encoder.safetensors.123.tmp"
     with pytest.raises(KeyboardInterrupt):
-        made(rooms, tmp_path, watchers=[Watch(2)])
+        made(rooms, tmp_path, observers=[Watch(2)])
     half.write_bytes(b"half of it")
     assert made(rooms, tmp_path).fresh
     assert not half.exists()
@@ -265,7 +270,17 @@ def test_what_is_decided_by_whom() -> None:
     plain = settings()
     assert (plain.hidden, plain.training.optimiser, plain.training.rate) == (0.6, "adamw", 2e-3)
     assert settings("augmentation.turn=5").augmentation.settings.model_dump()["turn"] == 5
+    assert settings("turn=5").augmentation.settings.model_dump()["turn"] == 5
     assert make_pretraining({"data": "x", "model": "detr3d"}).training.rate == 7e-4
+
+
+def test_a_setting_of_the_augmentation_leaves_the_augmentation_that_was_chosen() -> None:
+    chosen = settings("augmentation=points", "augmentation.shift=0.5", "scale_low=0.5").augmentation
+    assert chosen.name == "points"
+    assert chosen.settings.model_dump()["shift"] == 0.5
+    assert chosen.settings.model_dump()["scale_low"] == 0.5
+    with pytest.raises(InputError, match="turn"):
+        settings("augmentation=none", "augmentation.turn=5")
 
 
 def test_unlabelled_rooms_are_other_rooms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ class Listener:
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.notes: list[str] = []
+        self.warnings: list[str] = []
         self.rounds: list[int] = []
         self.stop_after = stop_after
 
@@ -31,6 +32,9 @@ class Listener:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
     def finish(self) -> None: ...
 
@@ -69,7 +73,9 @@ def test_a_damaged_checkpoint_costs_one_round(how: str, tiny_plan: Any, engine: 
     execute(plan, engine, tmp_path / "hurt", [listener])
     assert listener.rounds == [2, 3]
     if how != "missing":
-        assert any("checkpoint.safetensors is damaged" in note and "after round 2" in note for note in listener.notes)
+        assert any(
+            "checkpoint.safetensors is damaged" in note and "after round 2" in note for note in listener.warnings
+        )
     assert RunFolder(run).result() == whole.result()
     assert (run / "journal.jsonl").read_bytes() == (whole.path / "journal.jsonl").read_bytes()
 
@@ -83,7 +89,7 @@ def test_a_damaged_journal_is_restored(how: str, tiny_plan: Any, engine: Engine,
     listener = Listener()
     execute(plan, engine, tmp_path / "hurt", [listener])
     assert listener.rounds == [3]
-    assert any("journal" in note for note in listener.notes)
+    assert any("journal" in note for note in listener.warnings)
     assert (run / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
 
 
@@ -95,7 +101,7 @@ def test_a_damaged_client_state_is_detected(tiny_plan: Any, engine: Engine, tmp_
     listener = Listener()
     hurt = execute(plan, engine, tmp_path / "hurt", [listener])
     assert listener.rounds == [2, 3]
-    assert any("round 3 needs is damaged" in note for note in listener.notes)
+    assert any("round 3 needs is damaged" in note for note in listener.warnings)
     assert hurt.result() == whole.result()
 
 
@@ -108,7 +114,7 @@ def test_with_both_checkpoints_gone_the_run_starts_again(tiny_plan: Any, engine:
     listener = Listener()
     hurt = execute(plan, engine, tmp_path / "hurt", [listener])
     assert listener.rounds == [0, 1, 2]
-    assert any("starting again" in note for note in listener.notes)
+    assert any("starting again" in note for note in listener.warnings)
     assert hurt.result() == whole.result()
 
 

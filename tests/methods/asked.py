@@ -15,8 +15,8 @@ from fedstill.core.message import Message, digest, part
 from fedstill.core.protocols import Exchange, Lost, Reply, Turn
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import candidates
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.plan import Simulation, make_plan
+from fedstill.federation.stores import ClientStore
 
 TINY: dict[str, Any] = {
     "data": "digits",

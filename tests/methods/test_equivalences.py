@@ -23,8 +23,8 @@ from fedstill.data.augment import PointAugmentation
 from fedstill.data.heads import make_heads
 from fedstill.engines import InProcess
 from fedstill.federation.checkpoint import candidates
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.run import execute
+from fedstill.federation.stores import ClientStore
 from fedstill.tasks.classification import Classification
 
 from .sites import Site, build

@@ -36,7 +36,7 @@ def show_answers(run: Run) -> None:
     alone = beside(run)
     fates = fates_of(run, alone)
     if fates is None:
-        console.print("queries: no client lacks a class, so nobody asked", highlight=False)
+        console.print("queries: no client lacks a class, so nobody asked")
         return
     means, known = fates.means(), fates.known
     itself = run.experiment.method.name == ALONE
@@ -44,13 +44,11 @@ def show_answers(run: Run) -> None:
     console.print(
         f"queries of {count(len(fates.by_client), 'client')}{', not answered yet' if itself else ''}:"
         f" accuracy {share(means['accuracy'])}{change if known else ''}, uniform {share(means['uniform'])}",
-        highlight=False,
     )
     if not known and not itself:
         console.print(
             f"gain and forgetting are not known: run {ALONE} with the same clients and queries into the same folder,"
             " and show this run again",
-            highlight=False,
         )
     elif known and alone is not None:
-        console.print(f"compared with {alone.path}", highlight=False, soft_wrap=True)
+        console.print(f"compared with {alone.path}", soft_wrap=True)

@@ -11,13 +11,13 @@ from typing import Any
 
 from fedstill.cli.experiments import print_plan
 from fedstill.cli.screen import console, errors, print_json, sparkline, table
-from fedstill.config.assemble import parse_value
-from fedstill.core.errors import InputError
+from fedstill.config import assignments
 from fedstill.core.numbers import share, size
-from fedstill.federation.asking import Asked, ask, look, question_of
+from fedstill.federation.asking import Asked, Question, answer, look, make_question
 from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.asked_page import write_asked_page
+from fedstill.report.writing import checked_page
 from fedstill.studies.probes import Probed, Shares
 
 _PEERS = 12  # in the table of who knows what; the figure has all
@@ -25,7 +25,7 @@ _CLIENTS = 30  # in that of what all models seem to know
 
 
 @dataclass(frozen=True)
-class Question:
+class Typed:
     """A query as it was typed."""
 
     run: Path
@@ -34,39 +34,44 @@ class Question:
     method: str
     set_: Sequence[str]
     data_root: Path | None
+    device: str
     plugins: Sequence[Path]
 
-    def arguments(self) -> dict[str, Any]:
-        """As whoever answers it wants them."""
+    def question(self) -> Question:
+        """As whoever answers it wants it."""
         use_plugins(self.plugins)
-        settings = dict(_setting(text) for text in self.set_)
-        given = {"run": self.run, "client": self.client, "classes": self.classes, "method": self.method}
-        return {**given, "settings": settings, "data_root": self.data_root}
+        settings = _settings(self.set_)
+        return make_question(self.run, self.client, self.classes, settings, self.method, self.data_root, self.device)
 
 
-def show_plan(question: Question, as_json: bool) -> None:
+def show_plan(typed: Typed, as_json: bool) -> None:
     """The experiment that would be kept with the answer."""
-    print_plan(question_of(**question.arguments()), "nobody has been asked", as_json)
+    print_plan(typed.question().experiment, "nobody has been asked", as_json)
 
 
-def query(question: Question, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+def query(typed: Typed, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+    if html is not None:
+        checked_page(html)
+    question = typed.question()
     display = _Display(quiet or as_json)
     try:
-        asked = ask(**question.arguments(), told=display.epoch)
+        asked = answer(question, [display])
     finally:
         display.close()
-    kept = asked.keep(out) if asked.answered else None
+    kept = page = None
+    if asked.answered:
+        kept = asked.keep(out)
+        page = write_asked_page(asked, html or kept.path / "query.html", shlex.join(["fedstill", *sys.argv[1:]]))
     if as_json:
-        print_json(_as_dict(asked, kept))
+        print_json(_as_dict(asked, kept) | {"page": None if page is None else str(page)})
         return
     _tell_probe(asked)
     if kept is None:
         names = " or ".join(asked.classes[number] for number in asked.fate.query)
-        console.print(f"\nnobody knows {names}: client {asked.client} keeps the model it has", highlight=False)
+        console.print(f"\nnobody knows {names}: client {asked.client} keeps the model it has")
         return
     _tell_change(asked)
-    page = write_asked_page(asked, html or kept.path / "query.html", shlex.join(["fedstill", *sys.argv[1:]]))
-    console.print(f"\n{kept.path}\n{page}", highlight=False, soft_wrap=True)
+    console.print(f"\n{kept.path}\n{page}", soft_wrap=True)
 
 
 class _Display:
@@ -87,10 +92,17 @@ class _Display:
             self.status.stop()
 
 
-def probe(path: Path, set_: Sequence[str], data_root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:
+def probe(
+    path: Path,
+    set_: Sequence[str],
+    data_root: Path | None,
+    device: str,
+    plugins: Sequence[Path],
+    as_json: bool,
+) -> None:
     """What noise tells of all clients' models, beside what they were trained on."""
     use_plugins(plugins)
-    seen = look(Run(path), dict(_setting(text) for text in set_), data_root)
+    seen = look(Run(path), _settings(set_), data_root, device)
     clients = tuple(range(len(seen.probed)))
     found = Probed(clients, seen.classes, seen.held.double().numpy(), seen.probed.double().numpy(), seen.threshold)
     if as_json:
@@ -115,11 +127,10 @@ def probe(path: Path, set_: Sequence[str], data_root: Path | None, plugins: Sequ
     ]
     table("", ("client", "seems to know", "has samples of"), rows)
     if len(clients) > _CLIENTS:
-        console.print(f"and {len(clients) - _CLIENTS} more clients", highlight=False)
+        console.print(f"and {len(clients) - _CLIENTS} more clients")
     console.print(
         f"\nof classes that models seem to know (at least {share(found.threshold, 0)} of what they say of noise)"
         f" {share(found.precision, 1)} are there; of those that are there {share(found.recall, 1)} are found",
-        highlight=False,
     )
 
 
@@ -133,11 +144,9 @@ def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
     )
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise InputError(f"cannot read the setting {text!r}: write key=value, e.g. query_weight=2")
-    return key.strip().removeprefix("method."), parse_value(value.strip())
+def _settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Those of the method that answers; in experiments they stand below `method`."""
+    return {key.removeprefix("method."): value for key, value in assignments(texts, "query_weight=2")}
 
 
 def _tell_probe(asked: Asked) -> None:
@@ -156,7 +165,7 @@ def _tell_probe(asked: Asked) -> None:
     heads = ("client", *(f"{name}: said of noise (its data)" for name in names), "")
     table("", heads, rows, right=range(1, len(names) + 1))
     if len(order) > _PEERS:
-        console.print(f"and {len(order) - _PEERS} more clients, who know less", highlight=False)
+        console.print(f"and {len(order) - _PEERS} more clients, who know less")
 
 
 def _tell_change(asked: Asked) -> None:
@@ -179,10 +188,9 @@ def _tell_change(asked: Asked) -> None:
         f"\naverage accuracy {share(metrics['before'])} → {share(metrics['accuracy'])},"
         f" gain {100 * metrics['gain']:+.1f}, forgetting {100 * metrics['forgetting']:+.1f} points;"
         f" traffic ↑{size(asked.traffic['up'])} ↓{size(asked.traffic['down'])}",
-        highlight=False,
     )
     curve = [accuracy for _, _, accuracy in asked.epochs]
-    console.print(f"by epoch {sparkline(curve)}", highlight=False)
+    console.print(f"by epoch {sparkline(curve)}")
 
 
 def _as_dict(asked: Asked, kept: Run | None) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def pairs(audit: Audit, every: bool) -> None:
     table("", columns, rows, right=range(2, 6))
     _legend([pair.interval for pair in shown])
     if len(shown) < len(audit.pairs):
-        console.print(f"{len(shown)} of {len(audit.pairs)} pairs; --all shows every one", highlight=False)
+        console.print(f"{len(shown)} of {len(audit.pairs)} pairs; --all shows every one")
 
 
 def ceilings(audit: Audit) -> None:
@@ -87,14 +87,14 @@ def _worth_a_line(pair: PairVerdict) -> bool:
 
 
 def _heading(text: str) -> None:
-    console.print(f"\n{text}", highlight=False, markup=False)
+    console.print(f"\n{text}")
 
 
 def _legend(intervals: list[Interval | None]) -> None:
     marks = {HOW[interval.how] for interval in intervals if interval is not None} - {""}
     told = {"*": "* over test samples, not seeds", "?": "? no interval"}
     if marks:
-        console.print(", ".join(told[mark] for mark in sorted(marks)), highlight=False)
+        console.print(", ".join(told[mark] for mark in sorted(marks)))
 
 
 def _percent(value: float | None, digits: int = 2) -> str:

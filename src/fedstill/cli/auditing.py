@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedstill.cli.completion import named, one_of, runs
-from fedstill.cli.options import Html, Json, OneData, Plugin, Quiet, Root
+from fedstill.cli.options import Device, Html, Json, OneData, Plugin, Quiet, Root
 
 if TYPE_CHECKING:
     from fedstill.audit.evidence import Evidence
@@ -20,16 +20,13 @@ CONDITION_MET = 3  # exit code: the audit was done, and found what --fail-on nam
 
 def audit(
     source: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
-            help="A study's results (.json) or folder, a run's folder, or a table (.csv).",
+            help="A study's results (.json) or folder, a run's folder, or a table made elsewhere (.csv).",
             metavar="SOURCE",
             autocompletion=runs,
         ),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="A table made elsewhere: teacher, objective, seed, accuracy, ...")
-    ] = None,
+    ],
     delta: Annotated[float, typer.Option(help="Points of accuracy that are of no account.")] = 5.0,
     class_counts: Annotated[
         str | None, typer.Option(help="Of a table's test set: 100,50,20 or a CSV file with a column count.")
@@ -52,6 +49,7 @@ def audit(
     html: Html = None,
     data: OneData = None,
     data_root: Root = None,
+    device: Device = "cpu",
     plugin: Plugin = None,
     quiet: Quiet = False,
     every: Annotated[bool, typer.Option("--all", help="Show every pair, not only those that stand out.")] = False,
@@ -67,14 +65,12 @@ def audit(
         from fedstill.report.writing import checked_page
 
         checked_page(html)
-    if csv is None and source is not None and source.suffix.lower() == ".csv":
-        source, csv = None, source
-    if csv is not None or source is None:
-        evidence = _from_table(source, csv, class_counts, classes, unit)
+    if source.suffix.lower() == ".csv":
+        evidence = _from_table(source, class_counts, classes, unit)
     else:
         if class_counts is not None or classes is not None or unit != "auto":
             raise InputError("--class-counts, --classes and --unit are for tables: runs know their test data")
-        evidence = _from_runs(source, data, data_root, plugin or [], quiet or json)
+        evidence = _from_runs(source, data, data_root, device, plugin or [], quiet or json)
     verdict = judge(evidence, delta / 100)
     if html is not None:
         from fedstill.report.study.page import write_audit_report
@@ -90,41 +86,30 @@ def audit(
     if found:
         from fedstill.cli.screen import errors
 
-        errors.print(f"found: {', '.join(found)}", highlight=False, markup=False)
+        errors.print(f"found: {', '.join(found)}")
         raise typer.Exit(CONDITION_MET)
 
 
-def _from_table(
-    source: Path | None, csv: Path | None, class_counts: str | None, classes: int | None, unit: str
-) -> Evidence:
+def _from_table(table: Path, class_counts: str | None, classes: int | None, unit: str) -> Evidence:
     from fedstill.audit.counts import class_counts as counted
     from fedstill.audit.table import checked_unit, read_table
-    from fedstill.core.errors import InputError
 
-    if csv is None or source is not None:
-        raise InputError("name a study's results, a folder, a run or a table (.csv), and only one of them")
-    return read_table(csv, counted(class_counts, classes), checked_unit(unit))
+    return read_table(table, counted(class_counts, classes), checked_unit(unit))
 
 
 def _from_runs(
-    source: Path, data: str | None, data_root: Path | None, plugins: Sequence[Path], quiet: bool
+    source: Path, data: str | None, data_root: Path | None, device: str, plugins: Sequence[Path], quiet: bool
 ) -> Evidence:
     from fedstill.audit.reading import evidence_of
     from fedstill.cli.progress import Display
     from fedstill.federation.launch import use_plugins
 
     use_plugins(plugins)
-    displays: list[Display] = []
-
-    def observed() -> list[Display]:
-        displays.append(Display(quiet))
-        return displays[-1:]
-
+    display = Display(quiet)
     try:
-        return evidence_of(source, data_root, observers=observed, data=data)
+        return evidence_of(source, data_root, device, observers=[display], data=data)
     finally:
-        for display in displays:
-            display.close()
+        display.close()
 
 
 def show(audit: Audit, every: bool) -> None:
@@ -132,16 +117,14 @@ def show(audit: Audit, every: bool) -> None:
     from fedstill.cli import audit_tables
     from fedstill.cli.screen import console
 
-    console.print(f"{audit.evidence.name}\n", style="bold", highlight=False, markup=False)
+    console.print(f"{audit.evidence.name}\n", style="bold")
     for sentence in audit.summary:
-        console.print(sentence, highlight=False, markup=False)
+        console.print(sentence)
     for draw in (audit_tables.teachers, audit_tables.objectives):
         draw(audit)
     audit_tables.pairs(audit, every)
     audit_tables.ceilings(audit)
     for severity in SEVERITIES:
         for finding in (one for one in audit.findings if one.severity == severity):
-            console.print(
-                f"\n{severity}: {finding.title} ({finding.topic})", style="bold", highlight=False, markup=False
-            )
-            console.print(f"{finding.evidence}\n{finding.advice}", highlight=False, markup=False)
+            console.print(f"\n{severity}: {finding.title} ({finding.topic})", style="bold")
+            console.print(f"{finding.evidence}\n{finding.advice}")

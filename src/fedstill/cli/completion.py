@@ -30,7 +30,7 @@ def named(*shelves: str) -> Callable[[str], Offered]:
     """Offers the names on these shelves of `fedstill list`.
 
     >>> named("methods")("fedp")
-    [('fedprox', 'FedAvg with a pull back to the model the round began with.')]
+    [('fedprox', 'FedAvg whose clients are pulled towards the shared model.')]
     """
 
     def offer(incomplete: str) -> Offered:

@@ -11,6 +11,7 @@ import typer
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import named_part
 from fedstill.core.errors import InputError
+from fedstill.core.numbers import count as counted
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import add, available, check, load
 from fedstill.data.partitions import partition as cut
@@ -37,7 +38,7 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
     if as_json:
         print_json(asdict(report))
     else:
-        console.print(f"[bold]{report.name}[/bold] ({report.where})", highlight=False, soft_wrap=True)
+        console.print(f"{report.name} ({report.where})", style="bold", soft_wrap=True)
         if report.sizes:
             shape = "x".join(map(str, next(iter(report.shapes.values()))))
             low, high = report.range or (0, 0)
@@ -45,7 +46,6 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
             console.print(
                 f"{report.kind}s of shape {shape}, {report.dtype} from {low:g} to {high:g},"
                 f" {len(report.classes)} classes" + ("" if whole else f" of {report.counted}"),
-                highlight=False,
             )
             columns = ("class" if whole else f"{report.counted} of", *report.sizes)
             rows = [
@@ -55,12 +55,12 @@ def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequenc
             rows.append(("all" if whole else f"{report.kind}s", *(f"{count:,}" for count in report.sizes.values())))
             table("", columns, rows, right=range(1, len(columns)))
         for text in report.notes:
-            console.print(f"note: {text}", highlight=False, markup=False)
+            console.print(f"note: {text}")
         for text in report.problems:
-            console.print(f"problem: {text}", highlight=False, markup=False)
-        console.print("no problems found" if report.ok else f"{len(report.problems)} problem(s)", highlight=False)
+            console.print(f"problem: {text}")
+        console.print("no problems found" if report.ok else counted(len(report.problems), "problem"))
         if report.fingerprint:
-            console.print(f"fingerprint {report.fingerprint[:16]}…", highlight=False)
+            console.print(f"fingerprint {report.fingerprint[:16]}…")
     if not report.usable:
         raise typer.Exit(2)
 
@@ -75,7 +75,6 @@ def add_name(name: str, path: Path, root: Path | None, as_json: bool) -> None:
     console.print(
         f"{name}: {len(bundle.train):,} training and {len(bundle.test):,} test {what}"
         f" of {len(bundle.classes)} classes; use it with --data {name}",
-        highlight=False,
     )
 
 
@@ -99,7 +98,7 @@ def show_samples(
         every = bundle.classes if bundle.kind == "scene" else kind_names(bundle)
         print_json({"data": name, "classes": every if wanted is None else [wanted], "picture": str(path)})
         return
-    console.print(f"drawn in {path}", highlight=False, soft_wrap=True)
+    console.print(f"drawn in {path}", soft_wrap=True)
 
 
 def show_partition(
@@ -135,11 +134,11 @@ def show_partition(
         print_json({"by": by, "classes": names, "table": counts.tolist(), "picture": str(out) if out else None, **held})
         return
     if has_point_labels(bundle.train):
-        console.print(f"{name} labels every point: counted here are whole clouds, by what they show", highlight=False)
+        console.print(f"{name} labels every point: counted here are whole clouds, by what they show")
     if boxes:
         twice = len(shards.order) - len(shards.order.unique())
         also = "; scenes lie with several clients" if twice else ""
-        console.print(f"{name} has boxes: counted are these, by class{also}", highlight=False)
-    console.print(partition_text(counts, names, console.width, scenes), highlight=False, markup=False)
+        console.print(f"{name} has boxes: counted are these, by class{also}")
+    console.print(partition_text(counts, names, console.width, scenes))
     if out is not None:
-        console.print(f"drawn in {out}", highlight=False)
+        console.print(f"drawn in {out}")

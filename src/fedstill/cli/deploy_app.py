@@ -11,6 +11,8 @@ from fedstill.cli.completion import named
 from fedstill.cli.options import (
     Cut,
     Data,
+    Device,
+    Dropout,
     DryRun,
     Experiment,
     Json,
@@ -19,6 +21,7 @@ from fedstill.cli.options import (
     Participation,
     Plugin,
     Preset,
+    Query,
     Quiet,
     Root,
     Rounds,
@@ -72,7 +75,11 @@ def deploy_split(
     data: Data = None,
     model: Model = None,
     partition: Cut = None,
+    participation: Participation = None,
+    dropout: Dropout = None,
+    rounds: Rounds = None,
     seed: Seed = None,
+    query: Query = None,
     set_: Set = None,
     data_root: Root = None,
     preset: Preset = None,
@@ -83,8 +90,18 @@ def deploy_split(
     """Cut an experiment's data into a file for each site, as a simulation would."""
     from fedstill.cli import deploying, experiments
 
-    settings = [*(set_ or []), "evaluation=on-site"]
-    flags = experiments.Flags(data, model, partition, clients=sites, seed=seed, set_=settings)
+    flags = experiments.Flags(
+        data=data,
+        model=model,
+        partition=partition,
+        participation=participation,
+        dropout=dropout,
+        clients=sites,
+        rounds=rounds,
+        seed=seed,
+        query=query,
+        set_=[*(set_ or []), "evaluation=on-site"],
+    )
     deploying.split(experiments.assemble(experiment, flags, preset, variant, plugin or []), out, sites, data_root, json)
 
 
@@ -97,11 +114,13 @@ def deploy_server(
     experiment: Experiment,
     model: Model = None,
     participation: Participation = None,
+    dropout: Dropout = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    query: Query = None,
     set_: Set = None,
     out: Out = Path("runs"),
-    sites: Annotated[str | None, typer.Option(help="Only these sites, e.g. 0,2; else all of the deployment.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only these sites, e.g. 0,2; else all of the deployment.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",
     port: Annotated[int | None, typer.Option(help="The port to listen on; else the deployment's.")] = None,
     patience: Annotated[float, typer.Option(help="Seconds for one reply, after which a site counts as lost.")] = 3600,
@@ -109,6 +128,7 @@ def deploy_server(
     limit: Annotated[float, typer.Option(help="The largest reply that is accepted, in megabytes.")] = 1024,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew with whatever data the sites have now.")] = False,
     data_root: Root = None,
+    device: Device = "cpu",
     insecure: Insecure = False,
     preset: Preset = None,
     variant: Variant = None,
@@ -121,10 +141,18 @@ def deploy_server(
     from fedstill.cli import experiments, serving
     from fedstill.deploy.terms import Terms
 
-    flags = experiments.Flags(None, model, None, participation, None, rounds, seed, set_ or [])
+    flags = experiments.Flags(
+        model=model,
+        participation=participation,
+        dropout=dropout,
+        rounds=rounds,
+        seed=seed,
+        query=query,
+        set_=set_,
+    )
     chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
-    chosen_sites, largest = serving.site_numbers(sites), int(limit * 2**20)
-    terms = Terms(host, port, insecure, chosen_sites, patience, wait, largest, fresh, data_root)
+    sites, largest = serving.site_numbers(only), int(limit * 2**20)
+    terms = Terms(host, port, insecure, sites, patience, wait, largest, fresh, data_root, device)
     if dry_run:
         serving.show_plan(folder, chosen, terms, json)
     else:
@@ -148,13 +176,14 @@ def deploy_site(
     ] = None,
     insecure: Insecure = False,
     data_root: Root = None,
+    device: Device = "cpu",
     plugin: Plugin = None,
     quiet: Quiet = False,
 ) -> None:
     """Take part with this site's own data, as far as its policy file allows."""
     from fedstill.cli import serving
 
-    serving.site(folder, site, data, server, once, insecure, proxy or [], data_root, plugin or [], quiet)
+    serving.site(folder, site, data, server, once, insecure, proxy or [], data_root, device, plugin or [], quiet)
 
 
 @deploy_app.command(name="status")
@@ -172,8 +201,11 @@ def deploy_try(
     data: Data = None,
     model: Model = None,
     partition: Cut = None,
+    participation: Participation = None,
+    dropout: Dropout = None,
     rounds: Rounds = 3,
     seed: Seed = None,
+    query: Query = None,
     set_: Set = None,
     data_root: Root = None,
     compare: Annotated[bool, typer.Option(help="Also run it in this process, and compare the models.")] = True,
@@ -187,6 +219,16 @@ def deploy_try(
     """Rehearse a deployment on this machine: a server and all sites, each with its own shard only."""
     from fedstill.cli import experiments, trying
 
-    flags = experiments.Flags(data, model, partition, None, None, rounds, seed, set_ or [])
+    flags = experiments.Flags(
+        data=data,
+        model=model,
+        partition=partition,
+        participation=participation,
+        dropout=dropout,
+        rounds=rounds,
+        seed=seed,
+        query=query,
+        set_=set_,
+    )
     asked = trying.Asked(experiment, flags, preset, variant, plugin or [])
     trying.try_out(folder, asked, data_root, compare, insecure, quiet, json)

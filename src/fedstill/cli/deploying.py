@@ -30,7 +30,6 @@ def init(folder: Path, sites: int, address: str, port: int, days: int, as_json: 
         f" its certificate counts until {day(until)}\n"
         f"who gets which folder, and what to do there: {folder / 'README.md'}\n"
         f"keep {folder / 'authority'} offline, and give each site its own folder only",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -49,11 +48,10 @@ def renew(folder: Path, address: str | None, days: int, as_json: bool) -> None:
         return
     console.print(
         f"{made.certificate} counts until {day(until)}: copy the files in {made.path} to the server's folder",
-        highlight=False,
         soft_wrap=True,
     )
     if address is not None:
-        console.print(f"each site: write `address: {made.address}` into its site.yaml", highlight=False, soft_wrap=True)
+        console.print(f"each site: write `address: {made.address}` into its site.yaml", soft_wrap=True)
 
 
 def split(experiment: Experiment, out: Path, sites: int | None, data_root: Path | None, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder, write_atomically
-from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.federation.scans import Scan
 from fedstill.federation.scans import detect as find
@@ -38,17 +37,16 @@ def detect(
         raise InputError(f"--least is a score from 0 to 1, not {least:g}")
     for written in filter(None, (out, html)):
         _check(written)
-    use_plugins(plugins)
-    run = Run(path)
     # All that there is: pages show what is less sure if asked, and where nothing is found it is said what came nearest.
-    every = find(run, files, which=which, client=client, architecture=architecture, device=device)
+    every = find(path, files, which=which, client=client, architecture=architecture, device=device, plugins=plugins)
+    run = Run(path)
     told = {
         "run": str(path),
         "model": run.architecture(architecture, client),
         "which": which if client is None else f"client {client}",
         "least": least,
         "units": UNITS,
-        "scenes": [_told(scan, run.task.classes, least) for scan in every],
+        "scenes": [_told(scan, least) for scan in every],
     }
     if out is not None:
         write_atomically(out, _text(told).encode())
@@ -58,13 +56,13 @@ def detect(
         write_detected_page(run, every, least, html, shlex.join(["fedstill", *sys.argv[1:]]))
     for scan in every:
         if scan.warning:
-            errors.print(f"warning: {scan.warning}", highlight=False, markup=False, soft_wrap=True)
+            errors.print(f"warning: {scan.warning}", soft_wrap=True)
     if as_json:
         print_json(told)
         return
-    _show(every, run.task.classes, least)
+    _show(every, least)
     for written in filter(None, (out, html)):
-        console.print(str(written), highlight=False, markup=False, soft_wrap=True)
+        console.print(str(written), soft_wrap=True)
 
 
 def _check(path: Path) -> None:
@@ -89,18 +87,18 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _told(scan: Scan, classes: Sequence[str], least: float) -> dict[str, Any]:
+def _told(scan: Scan, least: float) -> dict[str, Any]:
     return {
         "file": str(scan.file),
         "points": len(scan.points),
-        "boxes": scan.boxes(classes, least),
+        "boxes": scan.sure(least),
         **({"warning": scan.warning} if scan.warning else {}),
     }
 
 
-def _show(every: Sequence[Scan], classes: Sequence[str], least: float) -> None:
+def _show(every: Sequence[Scan], least: float) -> None:
     """A line for each box, surest first; and of scans without any, what the detector came nearest to."""
-    found = [(scan, box) for scan in every for box in scan.boxes(classes, least)]
+    found = [(scan, box) for scan in every for box in scan.sure(least)]
     turned = any(box["heading"] for _, box in found)
     several = len(every) > 1
     if found:
@@ -118,15 +116,15 @@ def _show(every: Sequence[Scan], classes: Sequence[str], least: float) -> None:
         ]
         table("", heads, rows, right=range(1 + several, len(heads)))
     for scan in every:
-        if not scan.boxes(classes, least):
-            console.print(f"{scan.file}: {_nothing(scan, classes, least)}", highlight=False, soft_wrap=True)
+        if not scan.sure(least):
+            console.print(f"{scan.file}: {_nothing(scan, least)}", soft_wrap=True)
 
 
 def _numbers(values: Sequence[float]) -> str:
     return " ".join(f"{value:6.2f}" for value in values)
 
 
-def _nothing(scan: Scan, classes: Sequence[str], least: float) -> str:
-    surest = scan.boxes(classes, 0.0)[:1]
+def _nothing(scan: Scan, least: float) -> str:
+    surest = scan.sure(0.0)[:1]
     near = f"; the surest was a {surest[0]['class']} with {surest[0]['score']:.2f}" if surest else ""
     return f"nothing with a score of at least {least:g}{near}"

@@ -26,13 +26,13 @@ def doctor(out: Path, data_root: Path | None, as_json: bool) -> None:
             _show(one)
         looks = sum(one.state == "look" for one in findings)
         told = f"{count(problems, 'problem')}" if problems else "nothing is broken"
-        console.print(f"\n{told}{f', {looks} worth a look' if looks else ''}", highlight=False)
+        console.print(f"\n{told}{f', {looks} worth a look' if looks else ''}")
     if problems:
         raise typer.Exit(BROKEN)
 
 
 def _show(one: Finding) -> None:
-    console.print(f"{one.state:8}", style=_STYLES[one.state], end="", highlight=False)
-    console.print(f"{one.topic}: {one.says}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{one.state:8}", style=_STYLES[one.state], end="")
+    console.print(f"{one.topic}: {one.says}", soft_wrap=True)
     if one.advice:
-        console.print(f"{'':8}→ {one.advice}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{'':8}→ {one.advice}", soft_wrap=True)

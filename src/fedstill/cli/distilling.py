@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.cli.experiments import Flags
-from fedstill.cli.runs import paired
+from fedstill.cli.pairing import paired
 from fedstill.config import Experiment, make_experiment, named_part, overlay, override
 from fedstill.core.errors import InputError
 from fedstill.federation.launch import distillation, use_plugins
@@ -27,7 +27,7 @@ def sources(
             "--teacher-model says what one --teacher-file holds, or which of a --teacher's models is meant"
         )
     if own and which != "last":
-        raise InputError("--teacher-checkpoint chooses one of a run's models: give --teacher")
+        raise InputError("--which chooses one of a run's models: give --teacher")
     if runs:
         return [
             {"run": str(run), "which": which, "model": model} for run, model in paired(runs, models, "--teacher-model")
@@ -48,4 +48,4 @@ def assemble(
     given = distillation(teachers, student, named_part(objective), labels)
     if proxy is not None:
         given["method"]["proxy"] = proxy
-    return make_experiment(override(overlay(given, flags.layer()), flags.set_))
+    return make_experiment(override(overlay(given, flags.layer()), flags.set_ or ()))

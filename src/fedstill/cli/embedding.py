@@ -21,6 +21,7 @@ def embed(
     client: int | None,
     seed: int,
     data_root: Path | None,
+    device: str,
     plugins: Sequence[Path],
     as_json: bool,
 ) -> None:
@@ -35,7 +36,7 @@ def embed(
     for run in runs:
         if run.task.classes != names:
             raise InputError(f"{run.path} and {runs[0].path} know different classes: draw them one by one")
-    every = [chosen_by(run, which, client, data_root) for run in runs]
+    every = [chosen_by(run, which, client, data_root, device) for run in runs]
     draw_maps(every, names, out, patches, seed)
     if as_json:
         print_json(
@@ -45,7 +46,7 @@ def embed(
             }
         )
         return
-    console.print(f"drawn in {out}", highlight=False, soft_wrap=True)
+    console.print(f"drawn in {out}", soft_wrap=True)
 
 
 def _told(run: Run, one: Chosen, names: Sequence[str]) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
 from fedstill.config.assemble import parse_value
 from fedstill.core.errors import InputError
-from fedstill.core.numbers import share, size
+from fedstill.core.numbers import count, share, size
 from fedstill.core.settings import Settings
 from fedstill.federation.launch import launch, use_plugins
 from fedstill.federation.manifest import egress_manifest
@@ -26,7 +26,7 @@ from fedstill.federation.result import Run
 from fedstill.tasks.measures import ACCURACY, DETECTED, detects, measure_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Flags:
     """What was given on the command line, over what the method or recipe says."""
 
@@ -34,12 +34,12 @@ class Flags:
     model: str | None = None
     partition: str | None = None
     participation: str | None = None
+    dropout: str | None = None
     clients: int | None = None
     rounds: int | None = None
     seed: int | None = None
-    set_: list[str] = field(default_factory=list)
-    query: list[str] = field(default_factory=list)
-    dropout: str | None = None
+    query: Sequence[str] | None = None
+    set_: Sequence[str] | None = None
 
     def layer(self) -> dict[str, Any]:
         plain = {key: getattr(self, key) for key in ("data", "model", "clients", "rounds", "seed")}
@@ -70,7 +70,7 @@ def asked_for(words: Sequence[str]) -> dict[int, list[int]]:
 
 def assemble(name: str, flags: Flags, preset: str | None, variant: str | None, plugins: Sequence[Path]) -> Experiment:
     use_plugins(plugins)
-    return make_experiment(override(overlay(given_by(name, preset, variant), flags.layer()), flags.set_))
+    return make_experiment(override(overlay(given_by(name, preset, variant), flags.layer()), flags.set_ or ()))
 
 
 def run(
@@ -97,22 +97,23 @@ def run(
     finally:
         display.close()
     if as_json:
-        print_json(done.to_dict() | told_of(done) | queries_told(done))
+        print_json(run_told(done))
     else:
         show_result(done)
 
 
-def told_of(run: Run) -> dict[str, str]:
-    """What the figures called accuracy are in this run."""
-    return {"measure": measure_of(run.experiment.architectures[0])}
+def run_told(run: Run) -> dict[str, Any]:
+    """A run as `--json` has it, in every command: its result, what is called accuracy in it, and its queries."""
+    told = run.to_dict() | queries_told(run) if run.finished else {"run": str(run.path)}
+    return told | {"measure": measure_of(run.experiment.architectures[0])}
 
 
 def show_result(run: Run) -> None:
     result = run.result
     console.print(
-        f"[bold]{result['method']}[/bold] on {result['data']}: {result['model']}, {result['clients']} client(s),"
-        f" {result['partition']}, seed {result['seed']}, {result['rounds']} rounds",
-        highlight=False,
+        f"{result['method']} on {result['data']}: {result['model']}, {count(result['clients'], 'client')},"
+        f" {result['partition']}, seed {result['seed']}, {count(result['rounds'], 'round')}",
+        style="bold",
     )
     measure = measure_of(run.experiment.architectures[0])
     heads, rows = scores_of(run)
@@ -123,33 +124,30 @@ def show_result(run: Run) -> None:
             f"teacher {teacher['name']} ({model}): {measure} {share(teacher['accuracy'])}"
             + ("" if measure != ACCURACY else f", class accuracy {share(teacher['class_accuracy'])}")
             + ("; it says the same of every test sample" if teacher["constant"] == 1 else ""),
-            highlight=False,
         )
     if result.get("ceiling") is not None:
         console.print(
             f"its teacher leaves the labels at most {share(result['ceiling'])} of the proxy data (masking ceiling)",
-            highlight=False,
         )
     for name, accuracy in result["also"].items():
-        console.print(f"{name}: {share(accuracy)}", highlight=False)
+        console.print(f"{name}: {share(accuracy)}")
     if personal := result["personal"]:
         own = f" on the whole test set, {share(personal['own_mean'])} on each client's own mix of classes"
         where = " on each site's own test data" if run.experiment.evaluation == "on-site" else own
         spread = f"{share(personal['mean'])} ± {share(personal['std'])}"
-        console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}", highlight=False)
+        console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}")
         if personal.get("non_finite"):
-            console.print(f"[bold]{personal['non_finite']} of them are not finite[/bold]: they count as chance")
+            console.print(f"{personal['non_finite']} of them are not finite: they count as chance", style="bold")
     show_answers(run)
     for name, value in result["facts"].items():
-        console.print(f"{name}: {value:.4g}", highlight=False)
+        console.print(f"{name}: {value:.4g}")
     if result["lost"] or result["skipped"]:
-        console.print(f"{result['lost']} replies lost, {result['skipped']} rounds skipped", highlight=False)
+        console.print(f"{result['lost']} replies lost, {result['skipped']} rounds skipped")
     if not result["finite"]:
-        console.print("[bold]some rounds had models that are not finite[/bold]: they are never `best`")
+        console.print("some rounds had models that are not finite: they are never `best`", style="bold")
     console.print(
         f"traffic ↑{size(result['bytes']['up'])} ↓{size(result['bytes']['down'])}, {run.seconds:.1f} s,"
         f" sha256 {result['sha256'][:16]}…\n{run.path}",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -183,8 +181,8 @@ def print_plan(settings: Settings, status: str, as_json: bool, called: str = "ex
     if as_json:
         print_json({called: content, "status": status})
         return
-    console.print(yaml.safe_dump({called: content}, sort_keys=False).rstrip(), highlight=False, markup=False)
-    console.print(f"# {status}", highlight=False, markup=False)
+    console.print(yaml.safe_dump({called: content}, sort_keys=False).rstrip())
+    console.print(f"# {status}")
 
 
 def egress(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
@@ -195,9 +193,9 @@ def egress(experiment: Experiment, data_root: Path | None, as_json: bool) -> Non
         return
     console.print(f"What leaves a client in each round of {manifest['method']} ({manifest['model']}):\n")
     manifest_table(manifest, console)
-    console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.", highlight=False)
+    console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.")
     for part in ("participation", "evaluation"):
-        console.print(f"{part.capitalize()}: {manifest[part]}.", highlight=False)
+        console.print(f"{part.capitalize()}: {manifest[part]}.")
 
 
 def manifest_table(manifest: Mapping[str, Any], where: Console) -> None:

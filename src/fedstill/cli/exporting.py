@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedstill.cli.runs import paired
+from fedstill.cli.pairing import paired
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, share, size
@@ -28,18 +28,25 @@ def export(
     plugins: Sequence[Path],
     as_json: bool,
 ) -> None:
-    use_plugins(plugins)
-    outcome = write(run, file, which=which, client=client, architecture=architecture, int8=int8, data_root=data_root)
+    outcome = write(
+        run,
+        file,
+        which=which,
+        client=client,
+        architecture=architecture,
+        int8=int8,
+        data_root=data_root,
+        plugins=plugins,
+    )
     if as_json:
         print_json(_as_dict(run, outcome))
         return
     written, int8_ = outcome.file, outcome.int8
-    console.print(f"{written.path}  {size(written.bytes)}", highlight=False, soft_wrap=True)
+    console.print(f"{written.path}  {size(written.bytes)}", soft_wrap=True)
     told = "test and random inputs" if outcome.inputs == "test data" else "random inputs (the test data are not here)"
     console.print(
         f"agrees with PyTorch within {written.difference:.1e} on {written.samples} {told}"
         + (", before its weights became 8-bit" if int8_ else ""),
-        highlight=False,
         soft_wrap=True,
     )
     if int8_:
@@ -75,9 +82,9 @@ def latency(
     _show_sizes(measured)
     _show_times(measured)
     if len(measured) == 2:
-        console.print("\nratio: the first run's median over the second's", highlight=False)
+        console.print("\nratio: the first run's median over the second's")
     if measured[0].onnx_bytes is None:
-        console.print("onnxruntime is not here: pip install 'fedstill[export]' to measure it too", markup=False)
+        console.print("onnxruntime is not here: pip install 'fedstill[export]' to measure it too")
 
 
 def _show_sizes(measured: Sequence[Measured]) -> None:
@@ -92,7 +99,7 @@ def _show_sizes(measured: Sequence[Measured]) -> None:
         for number, one in enumerate(measured, start=1)
     ]
     for number, one in enumerate(measured, start=1):
-        console.print(f"{number}  {one.run}", highlight=False, soft_wrap=True)
+        console.print(f"{number}  {one.run}", soft_wrap=True)
     console.print()
     table("", ("", "model", "parameters", "in memory", "ONNX"), rows, right=(2, 3, 4))
     console.print()
@@ -121,7 +128,7 @@ def _show_times(measured: Sequence[Measured]) -> None:
     table("", names, rows, right=tuple(range(1, len(names))))
     inputs = " and ".join(sorted({one.inputs for one in measured}))
     fewest = min(one.passes for each in measured for one in each.latency)
-    console.print(f"\nat least {fewest} passes each, in turns, on {inputs}", highlight=False)
+    console.print(f"\nat least {fewest} passes each, in turns, on {inputs}")
 
 
 def _milliseconds(value: float) -> str:

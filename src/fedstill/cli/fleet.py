@@ -42,7 +42,7 @@ def show(
         return
     _print(found)
     if page is not None:
-        console.print(f"\nopen {page.resolve()} in a browser", highlight=False, soft_wrap=True)
+        console.print(f"\nopen {page.resolve()} in a browser", soft_wrap=True)
 
 
 def _experiment(name: str, flags: Flags, preset: str | None, variant: str | None) -> Experiment:
@@ -51,7 +51,7 @@ def _experiment(name: str, flags: Flags, preset: str | None, variant: str | None
     given = recipe.experiment
     if recipe.grid:
         given = next(expand(given, read_axes(recipe.grid), {})).given
-    return make_experiment(override(overlay(given, flags.layer()), flags.set_))
+    return make_experiment(override(overlay(given, flags.layer()), flags.set_ or ()))
 
 
 def _told(found: Described) -> dict[str, object]:
@@ -68,7 +68,7 @@ def _told(found: Described) -> dict[str, object]:
 
 
 def _print(found: Described) -> None:
-    console.print(f"[bold]{found.heading}[/bold]", highlight=False)
+    console.print(found.heading, style="bold")
     table(
         "",
         ("tier", "devices", "capacity Wh", "power W", "GFLOP/s", "charge %", "on Wi-Fi"),
@@ -87,9 +87,9 @@ def _print(found: Described) -> None:
         right=range(1, 7),
     )
     if found.job is None:
-        console.print(f"\n{found.work}", highlight=False, markup=False)
+        console.print(f"\n{found.work}")
     else:
-        console.print(f"\nWhat a round takes a device, in Wh: {found.work}", highlight=False, markup=False)
+        console.print(f"\nWhat a round takes a device, in Wh: {found.work}")
         table(
             "",
             ("tier", "link", "download", "training", "upload", "background", "of battery", "seconds"),
@@ -111,9 +111,9 @@ def _print(found: Described) -> None:
 
 def _print_left(found: Described, run: Run) -> None:
     if not found.left:
-        console.print("\nWhat became of them is not known: the run has no checkpoint", highlight=False)
+        console.print("\nWhat became of them is not known: the run has no checkpoint")
         return
-    console.print(f"\nAfter round {len(run.journal)}", highlight=False)
+    console.print(f"\nAfter round {len(run.journal)}")
     table(
         "",
         ("tier", "devices", "charge before", "after", "flat", "rounds attended", "Wh a round"),

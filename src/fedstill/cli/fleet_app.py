@@ -7,7 +7,24 @@ from typing import Annotated
 import typer
 
 from fedstill.cli.completion import named
-from fedstill.cli.options import Clients, Cut, Data, Html, Json, Model, Plugin, Preset, Root, Seed, Set, Variant
+from fedstill.cli.options import (
+    Clients,
+    Cut,
+    Data,
+    Dropout,
+    Html,
+    Json,
+    Model,
+    Participation,
+    Plugin,
+    Preset,
+    Query,
+    Root,
+    Rounds,
+    Seed,
+    Set,
+    Variant,
+)
 from fedstill.cli.plain import Commands
 
 fleet_app = Commands(name="fleet", help="Devices with batteries: look at them.")
@@ -31,8 +48,12 @@ def fleet_show(
     data: Data = None,
     model: Model = None,
     partition: Cut = None,
+    participation: Participation = None,
+    dropout: Dropout = None,
     clients: Clients = None,
+    rounds: Rounds = None,
     seed: Seed = None,
+    query: Query = None,
     set_: Set = None,
     html: Html = None,
     data_root: Root = None,
@@ -44,5 +65,16 @@ def fleet_show(
     """Devices by tier, and what a round costs them; of a run, also what became of them. Nothing is run."""
     from fedstill.cli import experiments, fleet
 
-    flags = experiments.Flags(data=data, model=model, partition=partition, clients=clients, seed=seed, set_=set_ or [])
+    flags = experiments.Flags(
+        data=data,
+        model=model,
+        partition=partition,
+        participation=participation,
+        dropout=dropout,
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        query=query,
+        set_=set_,
+    )
     fleet.show(source, flags, preset, variant, html, data_root, plugin or [], json)

@@ -21,8 +21,11 @@ from fedstill.cli.options import (
     Participation,
     Plugin,
     Preset,
+    Query,
     Root,
+    Rounds,
     RunFolder,
+    Seed,
     Set,
     Variant,
 )
@@ -61,6 +64,9 @@ def egress(
     participation: Participation = None,
     dropout: Dropout = None,
     clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    query: Query = None,
     set_: Set = None,
     data_root: Root = None,
     preset: Preset = None,
@@ -71,7 +77,18 @@ def egress(
     """What leaves a client in this experiment, with measured sizes."""
     from fedstill.cli import experiments
 
-    flags = experiments.Flags(data, model, partition, participation, clients, set_=set_ or [], dropout=dropout)
+    flags = experiments.Flags(
+        data=data,
+        model=model,
+        partition=partition,
+        participation=participation,
+        dropout=dropout,
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        query=query,
+        set_=set_,
+    )
     experiments.egress(experiments.assemble(experiment, flags, preset, variant, plugin or []), data_root, json)
 
 

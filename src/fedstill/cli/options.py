@@ -82,7 +82,10 @@ Query = Annotated[
 # A run and its models.
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=runs)]
 Which = Annotated[
-    str, typer.Option("--which", help="last, best or selected.", autocompletion=one_of("last", "best", "selected"))
+    str,
+    typer.Option(
+        "--which", help="Of a run's models: last, best or selected.", autocompletion=one_of("last", "best", "selected")
+    ),
 ]
 OwnModel = Annotated[int | None, typer.Option("--client", help="A client's own model, where the method has such.")]
 Architecture = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedstill.cli.completion import runs as offer_runs
-from fedstill.cli.options import Json, OwnModel, Picture, Plugin, Root, SeedOfDraw, Which
+from fedstill.cli.options import Device, Json, OwnModel, Picture, Plugin, Root, SeedOfDraw, Which
 from fedstill.cli.plain import Commands
 
 patches_app = Commands(name="patches", help="Patches of one shared image or cloud, to distil on.")
@@ -59,14 +59,14 @@ def patches_show(
         print_json(
             {
                 "source": source,
-                "source_digest": pool.image_digest,
+                "source_digest": pool.source_digest,
                 "fingerprint": pool.fingerprint(),
                 "patches": count,
                 "picture": str(out),
             }
         )
         return
-    console.print(f"drawn in {out}; pool {pool.fingerprint()[:16]}…", highlight=False, soft_wrap=True)
+    console.print(f"drawn in {out}; pool {pool.fingerprint()[:16]}…", soft_wrap=True)
 
 
 @patches_app.command(name="embed")
@@ -83,10 +83,11 @@ def patches_embed(
     client: OwnModel = None,
     seed: SeedOfDraw = 0,
     data_root: Root = None,
+    device: Device = "cpu",
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
     """Map the shared samples that runs' models choose, by what they make of them: coloured by predicted class."""
     from fedstill.cli import embedding
 
-    embedding.embed(runs, out, patches, which, client, seed, data_root, plugin or [], json)
+    embedding.embed(runs, out, patches, which, client, seed, data_root, device, plugin or [], json)

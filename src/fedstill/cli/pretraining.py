@@ -19,7 +19,7 @@ from fedstill.federation.pretrain import Pretrained, pretrain, resolved
 
 
 class Display:
-    """A watcher that draws one line in the terminal."""
+    """An observer that draws one line in the terminal."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet or not errors.is_terminal
@@ -41,8 +41,11 @@ class Display:
             self.bar.update(self.bar.task_ids[0], advance=1, told=_told(loss))
 
     def note(self, text: str) -> None:
-        if not self.quiet or "damaged" in text:
-            errors.print(f"note: {text}", highlight=False, soft_wrap=True)
+        if not self.quiet:
+            errors.print(f"note: {text}", soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        errors.print(f"warning: {text}", soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back, also when the work was interrupted."""
@@ -51,9 +54,9 @@ class Display:
             self.bar = None
 
 
-def assemble(given: Mapping[str, Any], assignments: Sequence[str], plugins: Sequence[Path]) -> Pretraining:
+def assemble(given: Mapping[str, Any], settings: Sequence[str], plugins: Sequence[Path]) -> Pretraining:
     use_plugins(plugins)
-    return make_pretraining({key: value for key, value in given.items() if value is not None}, assignments)
+    return make_pretraining({key: value for key, value in given.items() if value is not None}, settings)
 
 
 def show_plan(settings: Pretraining, data_root: Path | None, as_json: bool) -> None:
@@ -77,7 +80,7 @@ def run(
 ) -> None:
     display = Display(quiet or as_json)
     try:
-        made = pretrain(settings, out, data_root=data_root, device=device, overwrite=overwrite, watchers=[display])
+        made = pretrain(settings, out, data_root=data_root, device=device, overwrite=overwrite, observers=[display])
     finally:
         display.close()
     if as_json:
@@ -89,16 +92,14 @@ def run(
 def _show(made: Pretrained) -> None:
     told, losses = made.record["pretraining"], made.losses
     console.print(
-        f"[bold]{told['model']}[/bold], the encoder, on {told['data']}: {made.record['scenes']:,} scenes, "
+        f"{told['model']}, the encoder, on {told['data']}: {made.record['scenes']:,} scenes, "
         f"{len(losses)} epochs, seed {told['seed']}, {made.record['seconds']:.0f} s"
         + ("" if made.fresh else " (made before: nothing was done)"),
-        highlight=False,
     )
-    console.print(f"{_told(losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}", highlight=False)
+    console.print(f"{_told(losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}")
     console.print(
         f"{made.file}, {size(made.file.stat().st_size)}, sha256 {made.record['sha256'][:16]}…\n"
         f"start a run from it with --set initial.file={made.file}",
-        highlight=False,
         soft_wrap=True,
     )
 

@@ -13,23 +13,23 @@ from fedstill.core.numbers import share, size
 from fedstill.tasks.measures import ACCURACY, measure_of
 
 
-def bar_of(unit: str) -> Progress:
-    """One line that counts units of work, with what was told last (`told`), and estimates the time left."""
+def bar_of(unit: str, guesses: bool = True) -> Progress:
+    """One line that counts units of work, with what was told last (`told`), and, if it `guesses`, the time left."""
+    left = (TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=True)) if guesses else ()
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn(f"{unit} {{task.completed:.0f}}/{{task.total:.0f}}"),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[told]}", markup=False),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        *left,
         console=errors,
         transient=True,
     )
 
 
 class Display:
-    """An observer that draws one line in the terminal."""
+    """An observer that draws one line in the terminal, of one run after the other."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet or not errors.is_terminal
@@ -40,6 +40,7 @@ class Display:
 
     def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
         self.measure = measure_of(experiment.architectures[0])
+        self.up, self.down, self.accuracy = 0, 0, None
         for record in journal:
             self._count(record)
         if self.quiet:
@@ -55,8 +56,11 @@ class Display:
             self.bar.update(self.bar.task_ids[0], advance=1, told=self._told())
 
     def note(self, text: str) -> None:
-        if not self.quiet or "damaged" in text or "restored" in text:
-            errors.print(f"note: {text}", highlight=False)
+        if not self.quiet:
+            errors.print(f"note: {text}", soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        errors.print(f"warning: {text}", soft_wrap=True)
 
     def finish(self) -> None:
         self.close()

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-console = Console()
-errors = Console(stderr=True)
+# Names, paths and sentences are printed as they are: square brackets in them are no markup, `:x:` is no picture.
+console = Console(markup=False, highlight=False, emoji=False)
+errors = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -26,7 +27,7 @@ def print_page(page: Path, as_json: bool) -> None:
     if as_json:
         print_json({"page": str(page)})
     else:
-        console.print(f"open {page.resolve()} in a browser", highlight=False, soft_wrap=True)
+        console.print(f"open {page.resolve()} in a browser", soft_wrap=True)
 
 
 def table(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import manifest_table, print_plan, show_result
+from fedstill.cli.experiments import manifest_table, print_plan, run_told, show_result
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.config import Experiment
@@ -18,6 +18,7 @@ from fedstill.core.protocols import Lost, Reply
 from fedstill.data.catalogue import load
 from fedstill.deploy.terms import Terms
 from fedstill.federation.launch import use_plugins
+from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
@@ -29,7 +30,7 @@ def site_numbers(text: str | None) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
     except ValueError:
-        raise InputError(f"cannot read the sites {text!r}: write their numbers, as in --sites 0,2") from None
+        raise InputError(f"cannot read the sites {text!r}: write their numbers, as in --only 0,2") from None
 
 
 def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet: bool, as_json: bool) -> None:
@@ -40,9 +41,9 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet:
 
     stop_cleanly()
     die_with_parent()
-
+    check_device(terms.device)
     if terms.insecure:
-        errors.print(f"[bold red]{INSECURE}[/bold red]")
+        errors.print(INSECURE, style="bold red")
     display = Display(quiet or as_json)
     try:
         done = deployed.serve(open_server(folder), experiment, out, _AtServer(quiet), terms, [display])
@@ -50,7 +51,7 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet:
         display.close()
     run = Run(done.path)
     if as_json:
-        print_json(run.to_dict())
+        print_json(run_told(run))
     else:
         show_result(run)
 
@@ -74,7 +75,7 @@ class _AtServer:
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            errors.print(text, highlight=False, markup=False, soft_wrap=True)
+            errors.print(text, soft_wrap=True)
 
     def waiting(self, for_sites: Sequence[int]) -> None:
         if tuple(for_sites) != self.missing:
@@ -91,6 +92,7 @@ def site(
     insecure: bool,
     proxies: Sequence[str],
     data_root: Path | None,
+    device: str,
     plugins: Sequence[Path],
     quiet: bool,
 ) -> None:
@@ -102,18 +104,27 @@ def site(
     stop_cleanly()
     die_with_parent()
     use_plugins(plugins)
+    check_device(device)
     if address is not None and not _ADDRESS.fullmatch(address):
         raise InputError(f"cannot read the server's address {address!r}: write HOST:PORT, as in fl.example.org:9092")
     place = open_site(folder, number)
     bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
     if insecure:
-        errors.print(f"[bold red]{INSECURE}[/bold red]")
+        errors.print(INSECURE, style="bold red")
     watcher = _AtSite(quiet)
     watcher.note(
         f"site {place.site} of {place.name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples"
     )
     take_part(
-        place, bundle, watcher, address=address, insecure=insecure, once=once, data_root=data_root, proxies=proxies
+        place,
+        bundle,
+        watcher,
+        address=address,
+        insecure=insecure,
+        once=once,
+        data_root=data_root,
+        proxies=proxies,
+        device=device,
     )
 
 
@@ -124,14 +135,13 @@ class _AtSite:
         self.quiet = quiet
 
     def note(self, text: str) -> None:
-        errors.print(text, highlight=False, markup=False, soft_wrap=True)
+        errors.print(text, soft_wrap=True)
 
     def manifest(self, manifest: Mapping[str, Any], experiment: str) -> None:
         if not self.quiet:
             errors.print(
                 f"\nExperiment {experiment}: {manifest['method']}, {manifest['model']}. What will leave this site in"
                 " each round, from a rehearsal on its own data:",
-                highlight=False,
             )
             manifest_table(manifest, errors)
 
@@ -160,14 +170,14 @@ def status(folder: Path, as_json: bool) -> None:
             | (known or {"alive": False})
         )
         return
-    console.print(f"{place.name}: {place.address} port {place.port}, certificate until {day(until)}", highlight=False)
+    console.print(f"{place.name}: {place.address} port {place.port}, certificate until {day(until)}")
     if known is None:
         console.print("no server has run here yet: start one with `fedstill deploy server`")
         return
     alive = known["state"] if known["alive"] else f"not running (last heard {known['at']}, then {known['state']})"
-    console.print(f"server: {alive}", highlight=False)
+    console.print(f"server: {alive}")
     if known["run"]:
-        console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}", highlight=False)
+        console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}")
     rows = [
         (name, "connected" if here and known["alive"] else "away", known["lost"].get(name, ""))
         for name, here in known["sites"].items()

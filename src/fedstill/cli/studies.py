@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from fedstill.cli.screen import console, errors, print_json, table
-from fedstill.config.assemble import parse_value
+from fedstill.cli.study_progress import StudyDisplay
+from fedstill.config import assignments
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import write_atomically
-from fedstill.core.numbers import duration, share
+from fedstill.core.numbers import count, duration
 from fedstill.studies import Results, Study, Table, load_results, make_table
-from fedstill.studies.agenda import Job
 from fedstill.studies.crew import check_executor, crew_size
 from fedstill.studies.grid import called
 from fedstill.studies.ledger import Ledger
@@ -23,8 +21,6 @@ from fedstill.studies.query_table import has_queries, query_table, query_tables
 from fedstill.studies.results import Labels
 from fedstill.studies.table import check_metric
 from fedstill.studies.tally import Tally
-from fedstill.studies.worker import Outcome
-from fedstill.tasks.measures import measure_of
 
 
 @dataclass(frozen=True)
@@ -41,27 +37,19 @@ class Wanted:
     quiet: bool
 
 
-def settings_from(assignments: Sequence[str]) -> dict[str, Any]:
-    """`key=value` settings as a mapping; a list in JSON replaces all values of an axis."""
-    pairs = [assignment.partition("=") for assignment in assignments]
-    for assignment, (key, separator, _) in zip(assignments, pairs, strict=True):
-        if not separator or not key.strip():
-            raise InputError(f"cannot read the setting {assignment!r}: write key=value, e.g. training.rate=0.01")
-    return {key.strip(): parse_value(text.strip()) for key, _, text in pairs}
-
-
 def assemble(
     recipe: str,
     preset: str | None,
     variant: str | None,
-    assignments: Sequence[str],
+    settings: Sequence[str],
     plugins: Sequence[Path],
     data_root: Path | None,
     device: str,
 ) -> Study:
+    """The study; a list in JSON replaces all values of an axis."""
     return Study(
         recipe,
-        settings_from(assignments),
+        dict(assignments(settings)),
         preset=preset,
         variant=variant,
         plugins=plugins,
@@ -86,7 +74,7 @@ def run(
     display = StudyDisplay(wanted.quiet or wanted.as_json)
     try:
         results = study.run(
-            out, workers=workers, retry_failed=retry_failed, watcher=display, executor=executor, address=address
+            out, workers=workers, retry_failed=retry_failed, observers=[display], executor=executor, address=address
         )
     finally:
         display.close()
@@ -111,13 +99,13 @@ def show_plan(
     executor: str = "local",
     address: str | None = None,
 ) -> None:
-    """What would be run; data that is not here is said, and is no error. Files are written of what is there.
+    """What would be run; data that is not here is said, and is no error. Nothing is written.
 
     A cluster is not asked for its size: without `workers` the time left is that of this machine's cores.
     """
     check_executor(executor, address, study.device)
     size = crew_size(workers, executor, cores=workers if address else None)
-    older = _check(wanted)
+    _check(wanted)
     agenda = study.agenda
     tally = Tally(Ledger(out), agenda.jobs, size, retry_failed)
     counts = {"experiments": len(agenda.cells), "runs": tally.total, "done": tally.done, "failed": len(tally.failures)}
@@ -139,14 +127,11 @@ def show_plan(
             taught = sum(job.teacher is not None for job in agenda.jobs)
             told.append(f"{counts['runs'] - taught} runs without a teacher and {taught} students")
         told += [f"{counts['runs']} runs", f"{counts['done']} done", f"{counts['failed']} failed"]
-        console.print(f"\n{study.recipe.name}: {', '.join(told)}", highlight=False)
+        console.print(f"\n{study.recipe.name}: {', '.join(told)}")
         if left is not None and tally.waiting:
-            console.print(f"about {duration(left)} left with {size} worker(s)", highlight=False)
+            console.print(f"about {duration(left)} left with {count(size, 'worker')}")
         for sentence in agenda.missing.values():
-            console.print(f"cannot run here: {sentence}", highlight=False, markup=False)
-    if wanted.results or wanted.table:
-        silent = Wanted(wanted.metrics, wanted.table, wanted.results, True, True)
-        _leave(study, study.results(out), older, out, silent, say=False, keep=False)
+            console.print(f"cannot run here: {sentence}")
 
 
 def _check(wanted: Wanted) -> Results | None:
@@ -170,10 +155,9 @@ def _leave(
     older: Results | None,
     out: Path,
     wanted: Wanted,
-    say: bool = True,
-    keep: bool = True,
+    say: bool,
 ) -> None:
-    if keep and (results.students is not None or has_queries(results)):
+    if results.students is not None or has_queries(results):
         results.save(out / f"{study.title}.json")  # what an audit and a report are made from
     if wanted.results is not None:
         if older is not None:
@@ -198,15 +182,15 @@ def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
         return
     for made, (stage, metric) in zip(tables, asked, strict=True):
         fitting = made if made.width <= console.width else make_table(stage, metric, long=True)
-        console.print(f"{fitting.caption}\n", highlight=False, markup=False)
+        console.print(f"{fitting.caption}\n")
         _draw(fitting)
     if answers is not None:
-        console.print(f"{answers.caption}\n", highlight=False, markup=False)
+        console.print(f"{answers.caption}\n")
         if answers.width <= console.width:
             _draw(answers)
             return
         for labels, part in query_tables(results, narrow=True).items():
-            console.print(", ".join(labels), highlight=False, markup=False, style="bold")
+            console.print(", ".join(labels), style="bold")
             _draw(part)
 
 
@@ -248,66 +232,5 @@ def _complain(results: Results, failures: Mapping[Labels, str], total: int, as_j
         axes = [*(results.students or results).axes]
         for cell, error in failures.items():
             labels = called(dict(zip(axes, cell, strict=False)))
-            errors.print(f"failed: {labels or results.study}: {error}", highlight=False, markup=False, soft_wrap=True)
+            errors.print(f"failed: {labels or results.study}: {error}", soft_wrap=True)
     raise RunError(f"{len(failures)} of {total} experiments failed: see to the reason, then add --retry-failed")
-
-
-class StudyDisplay:
-    """One bar for the whole study in a terminal, a line for every run elsewhere, nothing where quiet."""
-
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
-        self.bar: Progress | None = None
-        self.waited = False
-
-    def start(self, tally: Tally) -> None:
-        if self.quiet or not tally.waiting:
-            return
-        if not errors.is_terminal:
-            errors.print(f"{tally.total} runs, {tally.done} done{self._left(tally)}", highlight=False)
-            return
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[told]}"),
-            console=errors,
-            transient=True,
-        )
-        self.bar.start()
-        self.bar.add_task("study", total=tally.total, completed=tally.done, told=self._left(tally).lstrip(", "))
-
-    def settled(self, tally: Tally, job: Job, outcome: Outcome) -> None:
-        if self.quiet:
-            return
-        done = outcome.state == "done"
-        measure = measure_of(job.experiment.architectures[0])
-        how = f"{measure} {share(tally.accuracy.get(job))}" if done else f"{outcome.state}: {outcome.error}"
-        if self.bar is not None:
-            self.heard(tally)
-            if outcome.state == "failed":
-                self.bar.console.print(f"{job.cell}: {how}", highlight=False, markup=False)
-        else:
-            line = f"{tally.over}/{tally.total} {job.cell}: {how}{self._left(tally)}"
-            errors.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def heard(self, tally: Tally) -> None:
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=tally.progress, told=self._left(tally).lstrip(", "))
-
-    def waiting(self, tally: Tally, number: int) -> None:
-        if not self.quiet and not self.waited:
-            self.waited = True
-            errors.print(f"waiting for {number} run(s) that another process is working on", highlight=False)
-
-    def close(self) -> None:
-        """Give the terminal back, also when the study was interrupted."""
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
-    def _left(self, tally: Tally) -> str:
-        left = tally.seconds_left()
-        failed = f", {len(tally.failures)} failed" if tally.failures else ""
-        return f"{failed}, about {duration(left)} left" if left is not None and tally.waiting else failed

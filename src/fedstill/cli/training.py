@@ -30,6 +30,7 @@ from fedstill.cli.options import (
     Seed,
     Set,
     Variant,
+    Which,
 )
 
 
@@ -63,7 +64,16 @@ def run(
     from fedstill.cli import experiments
 
     flags = experiments.Flags(
-        data, model, partition, participation, clients, rounds, seed, set_ or [], query or [], dropout
+        data=data,
+        model=model,
+        partition=partition,
+        participation=participation,
+        dropout=dropout,
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        query=query,
+        set_=set_,
     )
     chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
     if dry_run:
@@ -73,6 +83,7 @@ def run(
 
 
 def study(
+    context: typer.Context,
     recipe: Annotated[
         str,
         typer.Argument(
@@ -112,12 +123,26 @@ def study(
 
     wanted = studies.Wanted(metric or [], table, results, json, quiet)
     if recipe.endswith(".json"):
+        _only_drawn(context)
         studies.show_results(Path(recipe), wanted)
         return
     settings = [*(set_ or []), *([f"seed={list(seed)}"] if seed else [])]
     made = studies.assemble(recipe, preset, variant, settings, plugin or [], data_root, device)
     act = studies.show_plan if dry_run else studies.run
     act(made, out, workers, retry_failed, wanted, executor, address)
+
+
+_OF_RESULTS = {"recipe", "metric", "table", "quiet", "json"}  # what counts where a results file is drawn again
+
+
+def _only_drawn(context: typer.Context) -> None:
+    """Refuse what would change nothing."""
+    for one in context.command.params:
+        source = context.get_parameter_source(one.name or "")
+        if one.name not in _OF_RESULTS and source is not None and source.name == "COMMANDLINE":
+            from fedstill.core.errors import InputError
+
+            raise InputError(f"a results file is only drawn again: leave {one.opts[0]} out, or name the recipe")
 
 
 def query(
@@ -135,6 +160,7 @@ def query(
     out: Out = Path("runs"),
     html: Annotated[Path | None, typer.Option(help="The page with its figures; else in the new run's folder.")] = None,
     data_root: Root = None,
+    device: Device = "cpu",
     plugin: Plugin = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -144,17 +170,17 @@ def query(
     from fedstill.cli import asking
 
     if probe:
-        asking.probe(run, set_ or [], data_root, plugin or [], json)
+        asking.probe(run, set_ or [], data_root, device, plugin or [], json)
         return
     if client is None or not class_:
         from fedstill.core.errors import InputError
 
         raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
-    question = asking.Question(run, client, class_, method, set_ or [], data_root, plugin or [])
+    typed = asking.Typed(run, client, class_, method, set_ or [], data_root, device, plugin or [])
     if dry_run:
-        asking.show_plan(question, json)
+        asking.show_plan(typed, json)
     else:
-        asking.query(question, out, html, quiet, json)
+        asking.query(typed, out, html, quiet, json)
 
 
 def distill(
@@ -171,10 +197,7 @@ def distill(
         ),
     ] = None,
     teacher_call: Annotated[str | None, typer.Option(help="Or module:function that makes a torch module.")] = None,
-    teacher_checkpoint: Annotated[
-        str,
-        typer.Option(help="Of a run: last, best or selected.", autocompletion=one_of("last", "best", "selected")),
-    ] = "last",
+    which: Which = "last",
     objective: Annotated[
         str, typer.Option(help="E.g. vanilla, or dkd:temperature=4.", autocompletion=named("objectives"))
     ] = "vanilla",
@@ -200,8 +223,8 @@ def distill(
     """Distil a teacher into a student, or go on with it, or show it."""
     from fedstill.cli import distilling, experiments
 
-    sources = distilling.sources(teacher or [], teacher_file, teacher_model or [], teacher_call, teacher_checkpoint)
-    flags = experiments.Flags(data=data, rounds=epochs, seed=seed, set_=set_ or [])
+    sources = distilling.sources(teacher or [], teacher_file, teacher_model or [], teacher_call, which)
+    flags = experiments.Flags(data=data, rounds=epochs, seed=seed, set_=set_)
     chosen = distilling.assemble(sources, student, objective, labels, proxy, flags, plugin or [])
     if dry_run:
         experiments.show_plan(chosen, data_root, json)

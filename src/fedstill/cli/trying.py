@@ -6,12 +6,12 @@ import json
 import shutil
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import Flags, assemble, show_result
+from fedstill.cli.experiments import Flags, assemble, run_told, show_result
 from fedstill.cli.screen import console, errors, print_json
 from fedstill.cli.serving import INSECURE
 from fedstill.config import Experiment
@@ -34,10 +34,11 @@ class Asked:
     def arguments(self) -> list[str]:
         """For `fedstill deploy server`: data and partition are the sites' own affair."""
         flags = self.flags
-        options = {"--model": flags.model, "--rounds": flags.rounds, "--seed": flags.seed}
-        options |= {"--preset": self.preset, "--variant": self.variant}
-        given = [text for name, value in options.items() if value is not None for text in (name, str(value))]
-        repeated = [text for setting in flags.set_ for text in ("--set", setting)]
+        options = {name: getattr(flags, name) for name in ("model", "participation", "dropout", "rounds", "seed")}
+        options |= {"preset": self.preset, "variant": self.variant}
+        given = [text for name, value in options.items() if value is not None for text in (f"--{name}", str(value))]
+        repeated = [text for setting in flags.set_ or () for text in ("--set", setting)]
+        repeated += [text for query in flags.query or () for text in ("--query", query)]
         return [self.experiment, *given, *repeated, *plugin_arguments(self.plugins)]
 
 
@@ -58,11 +59,12 @@ def try_out(
 
     place = open_server(folder)
     open_site(folder, 0)  # all folders must be here
-    given = Flags(**{**vars(asked.flags), "clients": place.sites, "set_": [*asked.flags.set_, "evaluation=on-site"]})
+    settings = [*(asked.flags.set_ or ()), "evaluation=on-site"]
+    given = replace(asked.flags, clients=place.sites, set_=settings)
     experiment = assemble(asked.experiment, given, asked.preset, asked.variant, asked.plugins)
     for_sites(experiment, place.sites, place.name)  # refused now if it cannot be deployed
     if insecure:
-        errors.print(f"[bold red]{INSECURE}[/bold red]")
+        errors.print(INSECURE, style="bold red")
     plan = make_plan(experiment, data_root)
     tried = folder / "try"
     shutil.rmtree(tried, ignore_errors=True)  # of an earlier rehearsal
@@ -73,7 +75,7 @@ def try_out(
     run = _played(tried / "folders", tried, asked, shards, insecure, quiet)
     same = _alone(experiment, tried / "alone", data_root).sha256 == run.sha256 if compare else None
     if as_json:
-        print_json({**run.to_dict(), **({} if same is None else {"as_in_one_process": same})})
+        print_json({**run_told(run), **({} if same is None else {"as_in_one_process": same})})
     else:
         show_result(run)
         if same:
@@ -115,4 +117,4 @@ def _free_port() -> int:
 
 def _say(quiet: bool, text: str) -> None:
     if not quiet:
-        errors.print(text, highlight=False, soft_wrap=True)
+        errors.print(text, soft_wrap=True)

@@ -14,7 +14,7 @@ from fedstill.cli.options import Architecture, Device, Html, Json, OwnModel, Plu
 
 def predict(
     run: RunFolder,
-    files: Annotated[list[Path], typer.Argument(help="Pictures, or .npy arrays.", metavar="FILE...")],
+    files: Annotated[list[Path], typer.Argument(help="Pictures, clouds, meshes, or .npy arrays.", metavar="FILE...")],
     which: Which = "last",
     client: OwnModel = None,
     architecture: Architecture = None,
@@ -23,9 +23,9 @@ def predict(
     json: Json = False,
 ) -> None:
     """Classify files with a run's model."""
-    from fedstill.cli import runs
+    from fedstill.cli import predicting
 
-    runs.predict(run, files, which, client, architecture, device, plugin or [], json)
+    predicting.predict(run, files, which, client, architecture, device, plugin or [], json)
 
 
 def detect(

@@ -93,7 +93,7 @@ class SiteFolder:
         return read_policy(self.path / POLICY_FILE)
 
 
-class ServerFacts(Settings):
+class ServerFile(Settings):
     """What deployment.yaml says."""
 
     name: str = Field(min_length=1, description="of the deployment")
@@ -102,7 +102,7 @@ class ServerFacts(Settings):
     sites: int = Field(ge=1, description="how many there are")
 
 
-class SiteFacts(ServerFacts):
+class SiteFile(ServerFile):
     """What site.yaml says."""
 
     site: int = Field(ge=0, description="its number, from 0")
@@ -115,7 +115,7 @@ def open_server(path: Path) -> ServerFolder:
         raise InputError(
             f"{path} holds no {SERVER_FILE}: name a server's folder, or make a deployment with `fedstill deploy init`"
         )
-    facts = read_facts(place / SERVER_FILE, ServerFacts)
+    facts = read_facts(place / SERVER_FILE, ServerFile)
     folder = ServerFolder(place, facts.name, facts.address, facts.port, facts.sites)
     for file in (folder.ca, folder.certificate):
         content(file)
@@ -128,7 +128,7 @@ def open_site(path: Path, site: int | None = None) -> SiteFolder:
     place = path
     if not (path / SITE_FILE).exists():
         place = _site_within(path, site)
-    facts = read_facts(place / SITE_FILE, SiteFacts)
+    facts = read_facts(place / SITE_FILE, SiteFile)
     if not facts.site < facts.sites:
         raise InputError(f"{place / SITE_FILE}: site is {facts.site}, but {_numbers(facts.sites)}")
     if site is not None and site != facts.site:
@@ -150,7 +150,7 @@ def _site_within(path: Path, site: int | None) -> Path:
         raise InputError(f"{path} holds the folders of {held} sites: say which is meant, as in `--site 0`")
     place = path / site_name(site)
     if not (place / SITE_FILE).exists():
-        facts = read_facts(next(path.glob(f"{site_name('*')}/{SITE_FILE}")), SiteFacts)
+        facts = read_facts(next(path.glob(f"{site_name('*')}/{SITE_FILE}")), SiteFile)
         raise InputError(
             f"{path} holds no folder of site {site}"
             + (f": {_numbers(facts.sites)}" if not 0 <= site < facts.sites else ", which has been moved elsewhere")

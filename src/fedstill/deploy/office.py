@@ -52,8 +52,9 @@ class Office:
         watcher: SiteWatcher,
         data_root: Path | None = None,
         proxies: Sequence[str] = (),
+        device: str = "cpu",
     ) -> None:
-        self.folder, self.bundle, self.watcher = folder, bundle, watcher
+        self.folder, self.bundle, self.watcher, self.device = folder, bundle, watcher, device
         self.data_root, self.proxies = data_root, proxies  # shared samples that the site's own people have named
         self.parts: dict[str, Part] = {}
 
@@ -139,7 +140,8 @@ class Office:
         return self.parts[run]
 
     def _made(self, agreement: Agreement, run: str) -> Part:
-        return Part(agreement, self.bundle, self.folder.path / "states" / run, self.data_root, self.proxies)
+        states = self.folder.path / "states" / run
+        return Part(agreement, self.bundle, states, self.data_root, self.proxies, self.device)
 
     def _refusal(self, part: Part) -> str | None:
         """Asked again with each request: a policy may be tightened while an experiment runs."""

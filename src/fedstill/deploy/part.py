@@ -17,6 +17,7 @@ from fedstill.core.message import Message
 from fedstill.core.noise import from_operating_system
 from fedstill.core.protocols import Exchange, Kept, Lost, Profile, Reply, Turn
 from fedstill.core.settings import Settings
+from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Bundle
 from fedstill.deploy.planning import Question, sites_plan
 from fedstill.deploy.roster import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
@@ -25,7 +26,6 @@ from fedstill.federation.clients import parted
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.plan import Plan
-from fedstill.federation.run import one_thread
 from fedstill.participation.surveys import Measurement
 
 # What is told of the data before the first round: part of what leaves, so part of the manifest.
@@ -75,8 +75,9 @@ class Part:
         states: Path,
         data_root: Path | None = None,
         proxies: Sequence[str] = (),
+        device: str = "cpu",
     ) -> None:
-        self.agreement, self.data_root, self.proxies = agreement, data_root, proxies
+        self.agreement, self.data_root, self.proxies, self.device = agreement, data_root, proxies, device
         self.experiment: Experiment = make_experiment(agreement.experiment)
         self._check(bundle)
         self.bundle = bundle if self.experiment.points is None else bundle.with_points(self.experiment.points)
@@ -113,7 +114,16 @@ class Part:
         train, _ = parted(self.bundle.train, experiment.validation, experiment.seed, client)
         who = Profile(client, len(train), experiment.architectures[client])
         question, fingerprint = self.agreement.question, self.agreement.fingerprint
-        return sites_plan(experiment, question, [who], fingerprint, self.bundle, self.data_root, self._may_share)
+        return sites_plan(
+            experiment,
+            question,
+            [who],
+            fingerprint,
+            self.bundle,
+            self.data_root,
+            self._may_share,
+            device=self.device,
+        )
 
     def _may_share(self, name: str) -> None:
         """A server must not choose which of a site's files are opened."""

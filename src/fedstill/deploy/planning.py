@@ -18,6 +18,7 @@ from fedstill.data.bundle import Bundle, Kind
 from fedstill.deploy.roster import SiteFacts
 from fedstill.federation.clients import parted
 from fedstill.federation.defaults import settled
+from fedstill.federation.fingerprint import fingerprint_of
 from fedstill.federation.initial import with_initial
 from fedstill.federation.on_site import OnSiteEvaluator
 from fedstill.federation.participants import make_participants
@@ -67,11 +68,12 @@ def sites_plan(
     data_root: Path | None = None,
     may_share: Callable[[str], None] | None = None,
     initial: Tensors | None = None,
+    device: str = "cpu",
 ) -> Plan:
     """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
     assert experiment.model is not None
     kind = task_kind(question.kind, question.point_labels, experiment.model, "the sites' data")
-    task = replace(task_of_kind(kind, experiment, question.classes, question.shape), initial=initial or {})
+    task = replace(task_of_kind(kind, experiment, question.classes, question.shape, device), initial=initial or {})
     streams = Streams(experiment.seed)
     method = make_method(experiment, task, streams)
     check_needs(method, experiment, question.labelled)
@@ -79,7 +81,7 @@ def sites_plan(
     if may_share is not None and (shared := method.shared_samples()) is not None:
         may_share(shared)
     proxy = shared_proxy(method, question.kind, task.shape, data_root)
-    fingerprint += "" if proxy is None else proxy.digest
+    fingerprint = fingerprint_of(experiment, fingerprint, shared="" if proxy is None else proxy.digest)
     return Plan(
         experiment,
         experiment.identity(fingerprint, loaded_plugins().values()),
@@ -97,7 +99,7 @@ def sites_plan(
 
 
 def server_plan(
-    experiment: Experiment, roster: Sequence[SiteFacts], data_root: Path | None = None
+    experiment: Experiment, roster: Sequence[SiteFacts], data_root: Path | None = None, device: str = "cpu"
 ) -> tuple[Plan, Question]:
     """The server's plan, from what the sites say of their data; client k is the k-th of them.
 
@@ -109,7 +111,7 @@ def server_plan(
     fingerprint = sha256(json.dumps([facts.fingerprint for facts in roster]).encode()).hexdigest()
     models = experiment.architectures
     profiles = [Profile(client, facts.samples, models[client]) for client, facts in enumerate(roster)]
-    plan = sites_plan(experiment, question, profiles, fingerprint, data_root=data_root, initial=initial)
+    plan = sites_plan(experiment, question, profiles, fingerprint, data_root=data_root, initial=initial, device=device)
     return plan, question
 
 

@@ -16,10 +16,10 @@ from fedstill.core.task import Tensors
 from fedstill.deploy.states import States
 from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Progress
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.folder import MODELS, RunFolder, pack_models, write_json
 from fedstill.federation.plan import Plan
 from fedstill.federation.run import described
+from fedstill.federation.stores import ClientStore
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")  # of a run: it becomes a folder here
 _SERVER = "server/"  # the part of the server's state that makes a personal model complete

@@ -49,7 +49,8 @@ class Reception:
         before = {} if self.terms.fresh else _read_roster(place, self.sites)
         until = monotonic() + self.terms.wait if before else None
         facts = self._facts(before, until)
-        plan, question = server_plan(self.experiment, [facts[site] for site in self.sites], self.terms.data_root)
+        roster = [facts[site] for site in self.sites]
+        plan, question = server_plan(self.experiment, roster, self.terms.data_root, self.terms.device)
         counts = self._agreed(plan, question, facts, until)
         facts = {site: one.model_copy(update={"samples": counts.get(site, one.samples)}) for site, one in facts.items()}
         if not before:

@@ -15,7 +15,7 @@ from fedstill.deploy.certificates import (
     read_certificate,
 )
 from fedstill.deploy.files import content, write_private
-from fedstill.deploy.folder import ServerFacts, read_facts
+from fedstill.deploy.folder import ServerFile, read_facts
 from fedstill.deploy.keys import read_tls_key, tls_key_bytes
 from fedstill.deploy.making import AUTHORITY, DEFAULT_DAYS, SERVER, SERVER_FILE, as_yaml, private_folder
 
@@ -28,7 +28,7 @@ def renew_certificate(path: Path, address: str | None = None, days: int = DEFAUL
     authority, server = path / AUTHORITY, path / SERVER
     if not (authority / "ca.key").exists():
         raise InputError(f"{path} holds no {AUTHORITY}/ca.key: name the folder in which the authority's key is kept")
-    facts = read_facts(authority / SERVER_FILE, ServerFacts)
+    facts = read_facts(authority / SERVER_FILE, ServerFile)
     called = checked_address(address or facts.address)
     signer, known = read_tls_key(authority / "ca.key"), read_certificate(authority / "ca.crt")
     key, certificate = make_server_certificate(signer, known, called, days)

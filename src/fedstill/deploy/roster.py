@@ -19,7 +19,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.data.parts import has_point_labels
 from fedstill.methods import Distillation, Privacy, methods
 
-PROTOCOL = 1
+PROTOCOL = 2
 LEAST_POINTS = 32  # of a cloud: all sites' clouds are cut to the smallest
 
 
@@ -27,7 +27,6 @@ class SiteFacts(Settings):
     """What a site tells of its data, and nothing else of it leaves before the first round."""
 
     samples: int = Field(ge=0, le=10**12)  # for training; those kept to select a round by are not counted
-    test_samples: int = Field(ge=0, le=10**12)
     classes: tuple[str, ...] = Field(min_length=1, max_length=100_000)
     kind: Literal["image", "cloud", "scene"]
     shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=2, max_length=3)
@@ -45,7 +44,6 @@ class SiteFacts(Settings):
     def of(cls, bundle: Bundle) -> SiteFacts:
         return cls(
             samples=len(bundle.train),
-            test_samples=len(bundle.test),
             classes=bundle.classes,
             kind=bundle.kind,
             shape=bundle.shape,

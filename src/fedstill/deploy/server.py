@@ -23,10 +23,10 @@ from fedstill.deploy.status import Status
 from fedstill.deploy.terms import Terms
 from fedstill.engines.flower.carrier import Flower, Letter, corresponded
 from fedstill.federation.checkpoint import candidates
-from fedstill.federation.clients import SiteStore
 from fedstill.federation.folder import RunFolder
 from fedstill.federation.observers import Observer
 from fedstill.federation.run import execute
+from fedstill.federation.stores import SiteStore
 
 
 def serve(

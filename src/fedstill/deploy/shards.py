@@ -38,7 +38,7 @@ def write_shards(plan: Simulation, folder: Path) -> list[Path]:
         for client, path in enumerate(paths):
             test = (bundle.test, nobody) if clients.test is None else (clients.test[0], clients.test[1].rows(client))
             columns = {"train": _columns(clients.data, clients.shards.rows(client)), "test": _columns(*test)}
-            _write(path, Shard(bundle.kind, bundle.classes, columns, bundle.kinds))
+            _write(path, Shard(bundle.kind, bundle.classes, columns, bundle.categories))
     except OSError as error:
         for path in paths:
             path.unlink(missing_ok=True)

@@ -63,6 +63,9 @@ class Status:
     def note(self, text: str) -> None:
         """Not kept: the server's own display shows it."""
 
+    def warn(self, text: str) -> None:
+        """Nor are these."""
+
     def finish(self) -> None:
         self.facts["state"] = "finished"
 

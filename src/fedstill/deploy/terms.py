@@ -20,3 +20,4 @@ class Terms:
     limit: int = 2**30  # bytes of one reply
     fresh: bool = False  # forget who took part before
     data_root: Path | None = None  # where data is that everybody shares
+    device: str = "cpu"  # of what the server itself learns

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+from fedstill.core.threads import one_thread
 from fedstill.export.files import SAMPLES, Exported, checked_onnx, destination, export_onnx, export_pt2, put
 from fedstill.export.quantise import quantised
 from fedstill.export.subject import Subject
+from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
-from fedstill.federation.run import one_thread
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel
 
@@ -44,6 +46,7 @@ def export(
     architecture: str | None = None,
     int8: bool = False,
     data_root: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
 ) -> Outcome:
     """Write a run's model as a file for other runtimes, `.onnx` or `.pt2`, and compare it with the original.
 
@@ -54,6 +57,7 @@ def export(
     >>> written.file.path.name, written.file.difference < 1e-5
     ('model.pt2', True)
     """
+    use_plugins(plugins)
     root = None if data_root is None else Path(data_root)
     held = run if isinstance(run, Run) else Run(run)
     with one_thread():

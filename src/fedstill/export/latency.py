@@ -8,8 +8,7 @@ and with a busy neighbour they are many times slower than one: figures for two t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from time import perf_counter
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedstill.core.threads import threads_of
 from fedstill.export.files import describe
 from fedstill.export.subject import Subject, bytes_of, parameters_of
 from fedstill.models.portable.extra import missing
@@ -130,17 +130,6 @@ def ratios(teacher: Measured, student: Measured) -> dict[str, Any]:
         ],
         "seed": teacher.seed.mean / student.seed.mean,
     }
-
-
-@contextmanager
-def threads_of(count: int) -> Iterator[None]:
-    """PyTorch with so many threads, and afterwards with as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _in_turns(passes: Sequence[Pass], protocol: Protocol, whole: bool = False) -> list[list[float]]:

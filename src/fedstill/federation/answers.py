@@ -18,8 +18,8 @@ from fedstill.core.protocols import Method, Profile
 from fedstill.core.queries import Answered, Queries, recalls
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.evaluate import CentralEvaluator
+from fedstill.federation.stores import ClientStore
 from fedstill.methods.peers import BEFORE, QUERY
 
 Answers = dict[str, dict[str, Any]]  # by client: counts and recall of each class, the classes asked for

@@ -6,7 +6,7 @@ new model becomes a run by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,16 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Turn
 from fedstill.core.queries import Answered, recalls
+from fedstill.core.threads import one_thread
 from fedstill.federation.keeping import experiment_of, keep, settings_of
+from fedstill.federation.launch import use_plugins
+from fedstill.federation.observers import QueryObserver
 from fedstill.federation.plan import Simulation, make_plan
 from fedstill.federation.result import Run
-from fedstill.federation.run import one_thread
 from fedstill.methods import QKT, methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.peers import QUERY
 from fedstill.models.classifier import Classifier
-
-Told = Callable[[str, int, float], None]
 
 
 @dataclass
@@ -65,49 +65,36 @@ class Asked:
         return keep(self, Path(out))
 
 
-def ask(
+def query(
     run: str | Path | Run,
     client: int,
-    classes: Sequence[str | int],
-    settings: dict[str, Any] | None = None,
+    classes: str | int | Sequence[str | int],
+    *,
     method: str = "qkt",
     data_root: str | Path | None = None,
-    watch: bool = True,
-    told: Told | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+    observers: Sequence[QueryObserver] = (),
+    **settings: Any,
 ) -> Asked:
     """Let a client of a run ask the others for classes, by number or name, and learn what they know.
 
-    With `watch` its accuracy is measured after every epoch; `told` is then called with the phase, the epochs done in
-    it, and that accuracy.
+    `settings` are those of the method. Nothing is written before `keep` is called on what is given back.
 
     >>> import fedstill
     >>> skewed = {"name": "pathological", "classes_per_client": 3}
     >>> folder = getfixture("tmp_path")
     >>> alone = fedstill.run("local-only", model="mlp", clients=4, rounds=1, partition=skewed, out=folder)
-    >>> asked = fedstill.ask(alone, 0, [7], {"transfer_epochs": 1, "head_epochs": 1, "threshold": 0})
+    >>> asked = fedstill.query(alone, 0, 7, transfer_epochs=1, head_epochs=1, threshold=0)
     >>> asked.teachers, asked.keep(folder).finished
     ((1, 2, 3), True)
     """
-    question = _question(run, client, classes, settings or {}, method, data_root)
-    with one_thread():
-        return _asked(question, watch, told)
-
-
-def question_of(
-    run: str | Path | Run,
-    client: int,
-    classes: Sequence[str | int],
-    settings: dict[str, Any] | None = None,
-    method: str = "qkt",
-    data_root: str | Path | None = None,
-) -> Experiment:
-    """What `ask` would do with these, as the experiment that is kept with its answer; nobody is asked."""
-    question = _question(run, client, classes, settings or {}, method, data_root)
-    return experiment_of(question.run, question.client, question.wanted, settings_of(question.method))
+    use_plugins(plugins)
+    return answer(make_question(run, client, classes, settings, method, data_root, device), observers)
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """What a client wants to know, checked: nothing has been done yet."""
 
     run: Run
@@ -116,21 +103,29 @@ class _Question:
     wanted: tuple[int, ...]
     method: QKT
 
+    @property
+    def experiment(self) -> Experiment:
+        """What is kept with the answer."""
+        return experiment_of(self.run, self.client, self.wanted, settings_of(self.method))
 
-def _question(
+
+def make_question(
     run: str | Path | Run,
     client: int,
-    classes: Sequence[str | int],
-    settings: dict[str, Any],
-    method: str,
-    data_root: str | Path | None,
-) -> _Question:
+    classes: str | int | Sequence[str | int],
+    settings: Mapping[str, Any],
+    method: str = "qkt",
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+) -> Question:
+    """Refuses what cannot be asked."""
     held = run if isinstance(run, Run) else Run(run)
-    plan = _plan(held, None if data_root is None else Path(data_root))
+    plan = _plan(held, None if data_root is None else Path(data_root), device)
     if not 0 <= client < len(plan.profiles):
         raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
-    wanted = tuple(sorted({_class(name, plan.task.classes) for name in classes}))
-    return _Question(held, plan, client, wanted, _method(method, settings, plan))
+    several = [classes] if isinstance(classes, str | int) else classes
+    wanted = tuple(sorted({_class(name, plan.task.classes) for name in several}))
+    return Question(held, plan, client, wanted, _method(method, settings, plan))
 
 
 @dataclass(frozen=True)
@@ -143,12 +138,12 @@ class LookedAt:
     threshold: float
 
 
-def look(run: Run, settings: dict[str, Any] | None = None, data_root: Path | None = None) -> LookedAt:
+def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, device: str = "cpu") -> LookedAt:
     """Probe every client's model, as any of them would before it asks; nothing is learnt."""
-    plan = _plan(run, data_root)
-    method = _method("qkt", settings or {}, plan)
+    plan = _plan(run, data_root, device)
+    method = _method("qkt", settings, plan)
     with one_thread():
-        probed, held = _probes(plan, method, {who.id: run.model(client=who.id) for who in plan.profiles}, 0)
+        probed, held = _probes(plan, method, _own_models(run, plan), 0)
     return LookedAt(plan.task.classes, probed, held, method.settings.threshold)
 
 
@@ -160,10 +155,20 @@ def _probes(plan: Simulation, method: QKT, models: dict[int, nn.Module], client:
     return probed, counts / counts.sum(dim=1, keepdim=True)
 
 
-def _asked(question: _Question, watch: bool, told: Told | None) -> Asked:
+def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
+    return {who.id: run.model(client=who.id).to(plan.task.device) for who in plan.profiles}
+
+
+def answer(question: Question, observers: Sequence[QueryObserver] = ()) -> Asked:
+    """Ask, and let the client learn; its accuracy is measured after every epoch."""
+    with one_thread():
+        return _answered(question, observers)
+
+
+def _answered(question: Question, observers: Sequence[QueryObserver]) -> Asked:
     run, plan, client = question.run, question.plan, question.client
     wanted, method = question.wanted, question.method
-    models = {who.id: run.model(client=who.id) for who in plan.profiles}
+    models = _own_models(run, plan)
     before = models[client]
     if not isinstance(before, Classifier):
         raise InputError("classes can be asked for where each sample has one")
@@ -179,15 +184,14 @@ def _asked(question: _Question, watch: bool, told: Told | None) -> Asked:
     asked.settings = settings_of(method)
     if not known:
         return asked
-    if watch:
-        asked.epochs.append(("before", 0, fate.accuracy(recalled)))
+    asked.epochs.append(("before", 0, fate.accuracy(recalled)))
 
-        def watched(phase: str, epoch: int, now: nn.Module) -> None:
-            asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
-            if told is not None:
-                told(*asked.epochs[-1])
+    def watched(phase: str, epoch: int, now: nn.Module) -> None:
+        asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
+        for observer in observers:
+            observer.epoch(*asked.epochs[-1])
 
-        method.watch = watched
+    method.watch = watched
     method.learn(student, peers, _turn(plan))
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
@@ -197,21 +201,21 @@ def _asked(question: _Question, watch: bool, told: Told | None) -> Asked:
     return asked
 
 
-def _plan(run: Run, data_root: Path | None) -> Simulation:
-    if not methods[run.experiment.method.name].personal:
+def _plan(run: Run, data_root: Path | None, device: str) -> Simulation:
+    if not run.finished:
+        raise InputError(f"the run {run.path} is not finished: run the same command again to go on")
+    plan = make_plan(run.experiment, data_root, device)
+    if not plan.method.personal:
         raise InputError(
             f"the clients of {run.path} have no models of their own: ask in a run of local-only, ditto or another"
             " method that gives them some"
         )
-    if not run.finished:
-        raise InputError(f"the run {run.path} is not finished: run the same command again to go on")
-    plan = make_plan(run.experiment, data_root)
     if plan.fingerprint != run.config["fingerprint"]:
         raise InputError(f"{run.experiment.data} is not the data that {run.path} was trained on")
     return plan
 
 
-def _method(name: str, settings: dict[str, Any], plan: Simulation) -> QKT:
+def _method(name: str, settings: Mapping[str, Any], plan: Simulation) -> QKT:
     kind = methods[name]
     if not (issubclass(kind, QKT) and getattr(kind.Options.model_validate({}), "first_phase", "student") == "student"):
         raise InputError(f"{name} does not answer one client's query: choose qkt, qkt-light or naive-kd")

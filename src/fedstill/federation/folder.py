@@ -163,6 +163,13 @@ class RunFolder:
         return {architecture: packed.part(f"{architecture}/") for architecture in architectures}
 
 
+def folder_of(identity: str | None, out: Path) -> Path | None:
+    """The run of that identity in a folder of runs; None also where the identity is not known yet."""
+    if identity is None:
+        return None
+    return next((path.parent for path in out.glob(f"*-{identity}/config.json")), None)
+
+
 def pack_models(models: dict[str, Tensors]) -> bytes:
     """Shared models as they are kept, each below its architecture's name; nothing where none is shared."""
     named = {n: t for name, state in models.items() for n, t in under(f"{name}/", state).items()}

@@ -16,9 +16,9 @@ from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
 from fedstill.engines import make_engine
 from fedstill.federation.manifest import egress_manifest
-from fedstill.federation.observers import Observer
+from fedstill.federation.observers import Observer, PretrainingObserver
 from fedstill.federation.plan import make_plan
-from fedstill.federation.pretrain import Pretrained, Watcher
+from fedstill.federation.pretrain import Pretrained
 from fedstill.federation.pretrain import pretrain as pretrained
 from fedstill.federation.result import Run
 from fedstill.federation.run import execute
@@ -98,7 +98,7 @@ def pretrain(
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
     overwrite: bool = False,
-    watchers: Sequence[Watcher] = (),
+    observers: Sequence[PretrainingObserver] = (),
     **settings: Any,
 ) -> Pretrained:
     """Pre-train a detector's encoder on scenes without labels, go on with it, or find it done; runs can start from it.
@@ -121,7 +121,7 @@ def pretrain(
     use_plugins(plugins)
     chosen = make_pretraining({"data": data}, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
     root = None if data_root is None else Path(data_root)
-    return pretrained(chosen, Path(out), data_root=root, device=device, overwrite=overwrite, watchers=watchers)
+    return pretrained(chosen, Path(out), data_root=root, device=device, overwrite=overwrite, observers=observers)
 
 
 def distill(
@@ -130,15 +130,15 @@ def distill(
     objective: str | Mapping[str, Any] = "vanilla",
     *,
     labels: str = "use",
-    teacher_checkpoint: str = "last",
+    which: str = "last",
     **settings: Any,
 ) -> Run:
     """Distil one teacher, or several, into a student; `settings` are those of `run`.
 
     A teacher is the folder of a run, or a mapping: `{"run": FOLDER, "model": "cnn"}` for one of a run's several models,
-    `{"file": "w.safetensors", "model": "cnn"}`, or
-    `{"call": "my_module:make_teacher"}`, with `file` where the function does not load its weights itself. Data, unless
-    given, is that of the first teacher's run.
+    `{"file": "w.safetensors", "model": "cnn"}`, or `{"call": "my_module:make_teacher"}`, with `file` where the function
+    does not load its weights itself. `which` is the model that is taken of a folder: last, best or selected. Data,
+    unless given, is that of the first teacher's run.
 
     >>> import fedstill
     >>> folder = getfixture("tmp_path")
@@ -147,7 +147,7 @@ def distill(
     >>> student.result["teachers"][0]["model"], student.result["model"]
     ('cnn', 'mlp')
     """
-    return run(distillation(teacher, student, objective, labels, teacher_checkpoint), **settings)
+    return run(distillation(teacher, student, objective, labels, which), **settings)
 
 
 def distillation(
@@ -155,13 +155,11 @@ def distillation(
     student: str,
     objective: str | Mapping[str, Any] = "vanilla",
     labels: str = "use",
-    teacher_checkpoint: str = "last",
+    which: str = "last",
 ) -> dict[str, Any]:
     """The experiment that distils these teachers, as a mapping."""
     several = [teacher] if isinstance(teacher, str | Path | Mapping) else list(teacher)
-    sources = [
-        dict(one) if isinstance(one, Mapping) else {"run": str(one), "which": teacher_checkpoint} for one in several
-    ]
+    sources = [dict(one) if isinstance(one, Mapping) else {"run": str(one), "which": which} for one in several]
     runs = [source["run"] for source in sources if source.get("run")]
     data = {"data": Run(runs[0]).experiment.data} if runs else {}
     return {

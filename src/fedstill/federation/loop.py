@@ -33,10 +33,10 @@ from fedstill.core.protocols import (
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import Progress
-from fedstill.federation.clients import Store
 from fedstill.federation.outcome import Outcome
 from fedstill.federation.settle import fault
 from fedstill.federation.spool import Spool
+from fedstill.federation.stores import Store
 
 T = TypeVar("T")
 

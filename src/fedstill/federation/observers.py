@@ -1,4 +1,4 @@
-"""Observers are told what happens in a run; they change nothing."""
+"""Observers are told what happens; they change nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fedstill.config import Experiment
+from fedstill.config.pretraining import Pretraining
 
 
 class Observer(Protocol):
-    """Progress displays, trackers, tests."""
+    """Of a run: progress displays, trackers, tests."""
 
     def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
         """The run begins, or goes on after the rounds in `journal`."""
@@ -18,7 +19,31 @@ class Observer(Protocol):
         """A round was committed; `record` is its line in the journal."""
 
     def note(self, text: str) -> None:
-        """Something a person should know (a damaged file, a run found finished)."""
+        """Something good to know (a run found finished); whoever wants quiet need not hear it."""
+
+    def warn(self, text: str) -> None:
+        """Something that a person must know (a damaged file), however quiet it should be."""
 
     def finish(self) -> None:
         """The run is complete."""
+
+
+class PretrainingObserver(Protocol):
+    """Of a pre-training; `note` and `warn` are as those of a run."""
+
+    def start(self, settings: Pretraining, losses: Sequence[float]) -> None:
+        """It begins, or goes on after epochs with these losses."""
+
+    def epoch(self, loss: float) -> None:
+        """An epoch was kept."""
+
+    def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+
+class QueryObserver(Protocol):
+    """Of a client that learns what it has asked for."""
+
+    def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
+        """So many epochs of a phase are over, and this is the client's average accuracy now."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedstill.core.errors import InputError
+from fedstill.core.threads import one_thread
 from fedstill.data.single import read_input
+from fedstill.federation.launch import use_plugins
 from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
 from fedstill.tasks.detection import Detection
@@ -67,6 +69,7 @@ def predict(
     client: int | None = None,
     architecture: str | None = None,
     device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
 ) -> list[Prediction]:
     """Classify pictures, arrays (.npy), clouds or meshes with a run's model, in the order given.
 
@@ -78,15 +81,18 @@ def predict(
     >>> said.label in said.classes, 0.1 <= said.probability <= 1
     (True, True)
     """
+    use_plugins(plugins)
     check_device(device)
     held = run if isinstance(run, Run) else Run(run)
     paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
-    task = held.task
+    task = replace(held.task, device=device)
     if isinstance(task, Detection):
         raise InputError(f"the model of {held.path} finds boxes in scenes: say fedstill detect {held.path} FILE")
     inputs = [read_input(path, task.shape) for path in paths]
     model = held.model(which, client, architecture).to(device)
+    with one_thread():
+        said = [task.predict(model, one.unsqueeze(0))[0] for one in inputs]
     return [
-        Prediction(path, tuple(task.classes), one, task.predict(model, one.unsqueeze(0).to(device))[0])
-        for path, one in zip(paths, inputs, strict=True)
+        Prediction(path, tuple(task.classes), one, probabilities)
+        for path, one, probabilities in zip(paths, inputs, said, strict=True)
     ]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,32 +31,20 @@ from fedstill.core.message import Message, digest, part, under
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
 from fedstill.data.augment import Augmentation
 from fedstill.data.bundle import Bundle
 from fedstill.data.unlabelled import load_proxy
 from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Progress
 from fedstill.federation.folder import RunFolder, file_digest, read_json, write_json
+from fedstill.federation.observers import PretrainingObserver
 from fedstill.federation.plan import check_device
-from fedstill.federation.run import one_thread
 from fedstill.models import models
 from fedstill.tasks.masked import Masked, encoder_of
 
 FORMAT = 1
 _NAMELESS = ("one thing", "another")  # a detector is built for some classes; its encoder does not depend on them
-
-
-class Watcher(Protocol):
-    """Is told how a pre-training goes."""
-
-    def start(self, settings: Pretraining, losses: Sequence[float]) -> None:
-        """It begins, or goes on after epochs with these losses."""
-
-    def epoch(self, loss: float) -> None:
-        """An epoch was kept."""
-
-    def note(self, text: str) -> None:
-        """Something a person should know."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ def pretrain(
     data_root: Path | None = None,
     device: str = "cpu",
     overwrite: bool = False,
-    watchers: Sequence[Watcher] = (),
+    observers: Sequence[PretrainingObserver] = (),
     bundle: Bundle | None = None,
 ) -> Pretrained:
     """Pre-train, go on with an interrupted pre-training, or find it done; another one's file is not overwritten."""
@@ -103,8 +91,8 @@ def pretrain(
     writable_folder(out.parent)
     found = _made_before(out, identity, overwrite)
     if found is not None:
-        for watcher in watchers:
-            watcher.note(f"{out} has been made with these settings already: nothing is done")
+        for observer in observers:
+            observer.note(f"{out} has been made with these settings already: nothing is done")
         _discard(_partial(out))
         return Pretrained(out, found, fresh=False)
     folder = RunFolder(writable_folder(_partial(out)))
@@ -113,7 +101,7 @@ def pretrain(
         for file in (out, out.with_suffix(".json")):
             sweep_temporaries(out.parent, of=file.name)
         with one_thread():
-            attempt = _Attempt(settings, task, data, folder.path, identity, watchers)
+            attempt = _Attempt(settings, task, data, folder.path, identity, observers)
             weights = attempt.finish()
         record |= {"sha256": digest(weights), "losses": attempt.losses, "seconds": attempt.seconds}
         write_json(out.with_suffix(".json"), record)
@@ -142,18 +130,18 @@ class _Attempt:
         data: Dataset,
         folder: Path,
         identity: str,
-        watchers: Sequence[Watcher],
+        observers: Sequence[PretrainingObserver],
     ) -> None:
         self.settings, self.task, self.data, self.folder = settings, task, data, folder
-        self.identity, self.watchers = identity, watchers
+        self.identity, self.observers = identity, observers
         self.streams = Streams(settings.seed).at("pre-training")
         self.model = task.build(settings.model, streams=self.streams)
         self.optimiser = settings.training.optimiser_of(self.model)
         self.losses: list[float] = []
         self.seconds = 0.0
         self._resume()
-        for watcher in watchers:
-            watcher.start(settings, self.losses)
+        for observer in observers:
+            observer.start(settings, self.losses)
 
     def finish(self) -> dict[str, Tensor]:
         """Run the epochs that are left; gives the weights of the encoder."""
@@ -175,8 +163,8 @@ class _Attempt:
             self.losses.append(loss)
             self.seconds += perf_counter() - began
             self._keep()
-            for watcher in self.watchers:
-                watcher.epoch(loss)
+            for observer in self.observers:
+                observer.epoch(loss)
         return encoder_of(self.model)
 
     def _keep(self) -> None:
@@ -196,8 +184,8 @@ class _Attempt:
             self.losses, self.seconds = list(ours[0].journal[0]["losses"]), ours[0].journal[0]["seconds"]
         for note in notes:
             where = f"going on after epoch {len(self.losses)}" if ours else "starting again"
-            for watcher in self.watchers:
-                watcher.note(f"{note}: {where}")
+            for observer in self.observers:
+                observer.warn(f"{note}: {where}")
 
 
 def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, Dataset, str]:

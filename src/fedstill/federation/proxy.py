@@ -8,6 +8,7 @@ import torch
 
 from fedstill.core.dataset import Dataset, Proxy, Subset
 from fedstill.core.errors import InputError
+from fedstill.core.numbers import count
 from fedstill.core.protocols import Method
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle, Kind
@@ -47,7 +48,7 @@ def proxy_data(
         data = other.train if other.classes == bundle.classes else other.train.unlabelled()
     if round(settings.share * len(data)) < 2:
         raise InputError(
-            f"a share of {settings.share:g} of the proxy's {len(data):,} sample(s) makes no batch of two: raise"
+            f"a share of {settings.share:g} of the proxy's {count(len(data), 'sample')} makes no batch of two: raise"
             " method.share, or choose another proxy"
         )
     if settings.share < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from fedstill.config import Experiment
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import candidates
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.folder import MODELS, RunFolder
+from fedstill.federation.stores import ClientStore
 from fedstill.methods import methods
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.kinds import task_of
@@ -47,13 +48,13 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy after the last round (of personal models, their mean)."""
-        return float(self.result["accuracy"]["last"])
+        """Test accuracy after the last round (of personal models, their mean); nan where nobody could be asked."""
+        return self._accuracy("last")
 
     @property
     def best_accuracy(self) -> float:
-        """Test accuracy of the best round: optimistic, since the test set chose it."""
-        return float(self.result["accuracy"].get("best", float("nan")))
+        """Test accuracy of the best round: optimistic, since the test set chose it; nan where there is none."""
+        return self._accuracy("best")
 
     def predictions(self, which: str = "last") -> list[int] | None:
         """The class that a model said of every test sample (-1: nothing finite), where the run kept it."""
@@ -137,6 +138,10 @@ class Run:
     def answers(self) -> dict[str, dict[str, Any]]:
         """What became of clients' queries, by client: class counts, classes asked for, recalls; empty without any."""
         return self._folder.answers()
+
+    def _accuracy(self, which: str) -> float:
+        value = self.result["accuracy"].get(which)
+        return math.nan if value is None else float(value)
 
     def _personal(self, client: int, architecture: str) -> nn.Module:
         store = ClientStore.of(self.path, self.experiment.clients)

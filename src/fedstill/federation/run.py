@@ -18,10 +18,10 @@ from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder
 from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.task import Tensors
+from fedstill.core.threads import one_thread
 from fedstill.federation import checkpoint
 from fedstill.federation.answers import answers
 from fedstill.federation.checkpoint import Leader, Progress
-from fedstill.federation.clients import ClientStore, SiteStore, Store
 from fedstill.federation.detections import detections
 from fedstill.federation.evaluate import CentralEvaluator, Evaluation
 from fedstill.federation.folder import RunFolder, digest_of, file_digest, pack_models, write_json
@@ -29,6 +29,7 @@ from fedstill.federation.loop import Errand, Federation, Results, played
 from fedstill.federation.observers import Observer
 from fedstill.federation.plan import Plan
 from fedstill.federation.spool import Spool
+from fedstill.federation.stores import ClientStore, SiteStore, Store
 from fedstill.tasks.detection import Detection
 
 Record = dict[str, Any]
@@ -204,7 +205,7 @@ class Attempt:
         for note in notes:
             where = f"going on after round {progress.round}" if progress else "starting again"
             for observer in self.observers:
-                observer.note(f"{note}: {where}")
+                observer.warn(f"{note}: {where}")
         return progress
 
     def finish(self) -> None:
@@ -295,14 +296,3 @@ def finished(folder: RunFolder) -> bool:
     if result is None:
         return False
     return not result["model_last"] or file_digest(folder.model_path("last")) == result["model_last"]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The number of threads changes the order of sums, and so the bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import listed
+from fedstill.core.threads import one_thread
 from fedstill.data.readers.points import SUFFIXES
 from fedstill.data.single import read_cloud
+from fedstill.federation.launch import use_plugins
 from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
-from fedstill.federation.run import one_thread
 from fedstill.tasks.detection import Detection, Detections
 
 SCANS = (".npz", *SUFFIXES)  # files that can hold one
@@ -29,19 +30,15 @@ class Scan:
     file: Path
     points: Tensor  # (points, 3)
     found: Detections
+    classes: tuple[str, ...]  # that the detector knows
     warning: str = ""
-    classes: tuple[str, ...] = ()  # that the detector knows
 
     def sure(self, least: float = 0.3) -> list[dict[str, Any]]:
         """What was found with at least this score: class, score, centre, size and heading of each box."""
-        return self.boxes(self.classes, least)
-
-    def boxes(self, classes: Sequence[str], least: float) -> list[dict[str, Any]]:
-        """Those with at least this score, as they are written."""
         rows = zip(self.found.boxes.tolist(), self.found.scores.tolist(), self.found.classes.tolist(), strict=True)
         return [
             {
-                "class": classes[kind],
+                "class": self.classes[kind],
                 "score": round(score, 4),
                 "centre": _rounded(box[:3]),
                 "size": _rounded(box[3:6]),
@@ -60,8 +57,11 @@ def detect(
     client: int | None = None,
     architecture: str | None = None,
     device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
 ) -> list[Scan]:
     """Find objects in scans of one's own, in metres with z up, with a run's detector; folders stand for their files.
+
+    Nothing is computed before all files could be read.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
@@ -77,36 +77,24 @@ def detect(
     >>> {box["class"] for box in first.sure(least=0)} <= set(first.classes)
     True
     """
+    use_plugins(plugins)
     check_device(device)
     held = run if isinstance(run, Run) else Run(run)
-    paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
-    return scans(held, paths, which=which, client=client, architecture=architecture, device=device)
-
-
-def scans(
-    run: Run,
-    files: Sequence[Path],
-    *,
-    which: str = "last",
-    client: int | None = None,
-    architecture: str | None = None,
-    device: str = "cpu",
-) -> list[Scan]:
-    """Every file with what the run's model finds in it; nothing is computed before all of them could be read."""
-    task = run.task
+    task = held.task
     if not isinstance(task, Detection):
         raise InputError(
-            f"{run.path} is no detector's run: its model {task.architectures[0]} finds no boxes, but there is fedstill"
+            f"{held.path} is no detector's run: its model {task.architectures[0]} finds no boxes, but there is fedstill"
             " predict for what it says"
         )
-    clouds = [read_cloud(file, task.shape[0]) for file in scan_files(files)]
-    model = run.model(which, client, architecture).to(device)
+    paths = scan_files([Path(one) for one in ([files] if isinstance(files, str | Path) else files)])
+    clouds = [read_cloud(path, task.shape[0]) for path in paths]
+    model = held.model(which, client, architecture).to(device)
     task = replace(task, device=device)
     with one_thread():
         found = [task.detect(model, cloud.unsqueeze(0))[0] for cloud in clouds]
     return [
-        Scan(file, cloud, one, size_warning(file, cloud), tuple(task.classes))
-        for file, cloud, one in zip(scan_files(files), clouds, found, strict=True)
+        Scan(path, cloud, one, tuple(task.classes), size_warning(path, cloud))
+        for path, cloud, one in zip(paths, clouds, found, strict=True)
     ]
 
 

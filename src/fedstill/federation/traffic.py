@@ -9,10 +9,10 @@ from typing import Any
 from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
 from fedstill.engines import InProcess
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.loop import Federation, played
 from fedstill.federation.outcome import Traffic
 from fedstill.federation.plan import make_plan
+from fedstill.federation.stores import ClientStore
 from fedstill.methods import methods
 
 CLIENTS = 2

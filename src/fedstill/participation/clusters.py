@@ -132,7 +132,7 @@ def grouped(table: np.ndarray, number: int | None, most: int, seed: int) -> np.n
     found = [numbered(_k_means(points, count, seed)) for count in tried]
     if not found:
         return np.zeros(len(points), dtype=np.int64)
-    return found[_best(points, found, seed)]
+    return found[_best(points, found)]
 
 
 def standardised(table: np.ndarray) -> np.ndarray:
@@ -165,7 +165,7 @@ def _k_means(points: np.ndarray, count: int, seed: int) -> np.ndarray:
     return labels.astype(np.int64)
 
 
-def _best(points: np.ndarray, found: list[np.ndarray], seed: int) -> int:
+def _best(points: np.ndarray, found: list[np.ndarray]) -> int:
     """Which of several clusterings to take; of equals that with the fewest clusters."""
     from sklearn.metrics import davies_bouldin_score, silhouette_score
     from threadpoolctl import threadpool_limits

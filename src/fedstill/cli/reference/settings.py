@@ -26,7 +26,7 @@ _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 def settings_table(kind: type[Settings]) -> str:
     """A row for each setting: name, type with its bounds, default, description."""
-    rows = [(code(name), _type(name, field), _default(name, field), _said(field)) for name, field in fields_of(kind)]
+    rows = [(code(name), _type(name, field), _default(field), _said(field)) for name, field in fields_of(kind)]
     return table(("setting", "type", "default", "what it is"), rows)
 
 
@@ -126,7 +126,7 @@ def _number(value: Any) -> str:
     )
 
 
-def _default(name: str, field: FieldInfo) -> str:
+def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})

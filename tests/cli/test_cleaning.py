@@ -1,0 +1,50 @@
+"""`fedstill clean`: what it frees, and what it spares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedstill.federation.folder import RunFolder
+
+TINY = ["--rounds", "2", "--clients", "4", "--set", "epochs=1", "--set", "batch=64"]
+Call = Callable[..., tuple[int, str, str]]
+
+
+def answer(call: Call, *words: str) -> Any:
+    code, out, err = call(*words, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_clean_frees_only_what_it_was_told_to(call: Call) -> None:
+    shared = Path(answer(call, "run", "fedavg", *TINY)["run"])
+    personal = Path(answer(call, "run", "local-only", *TINY)["run"])
+    assert answer(call, "clean")["would_free_bytes"] == 0
+    assert answer(call, "clean", "--checkpoints")["freed_bytes"] == 0
+    assert (shared / "checkpoint.safetensors").exists()
+    assert answer(call, "clean", "--checkpoints", "--yes")["freed_bytes"] > 0
+    assert not (shared / "checkpoint.safetensors").exists()
+    assert (personal / "checkpoint.safetensors").exists(), "personal models hang on it"
+    assert answer(call, "run", "fedavg", *TINY)["run"] == str(shared), "the result is still there"
+    (shared / "result.json").unlink()
+    lock = RunFolder(shared).lock()
+    Path("runs/failures").mkdir()
+    assert "being worked on" in {run["state"] for run in answer(call, "clean", "--all", "--yes")["runs"]}
+    assert shared.exists(), "somebody works on it"
+    assert not Path("runs/failures").exists()
+    lock.release()
+    assert call("clean", "--all", "--yes")[0] == 0
+    assert not shared.exists()
+
+
+def test_clean_spares_what_figures_of_a_fleet_are_read_from(call: Call) -> None:
+    fleet = Path(answer(call, "run", "fedavg", *TINY, "--set", "fleet={}")["run"])
+    plain = Path(answer(call, "run", "fedavg", *TINY)["run"])
+    told = {run["run"]: run for run in answer(call, "clean", "--checkpoints", "--yes")["runs"]}
+    assert (fleet / "checkpoint.safetensors").exists()
+    assert not (plain / "checkpoint.safetensors").exists()
+    assert told[fleet.name]["frees_bytes"] == 0
+    assert told[plain.name]["bytes"] > told[plain.name]["frees_bytes"] > 0

@@ -1,0 +1,96 @@
+"""What a shell offers after TAB."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fedstill.cli import completion
+from fedstill.cli.completion import layers, named, one_of, runs
+from fedstill.cli.listing import SHELVES
+from fedstill.config import recipe_layers
+from fedstill.methods import methods
+from fedstill.studies.table import METRICS
+
+
+def typed(**params: Any) -> typer.Context:
+    """What a shell has read so far."""
+    import click
+
+    context = typer.Context(click.Command("run"))
+    context.params = params
+    return context
+
+
+def make_run(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.json").touch()
+
+
+def test_names_with_their_sentences() -> None:
+    assert named("methods")("fedavg") == [(name, methods.summary(name)) for name in ("fedavg", "fedavgm")]
+    assert [name for name, _ in named("methods")("")] == sorted(methods)
+    assert named("methods")("nobody") == []
+    both = [name for name, _ in named("studies", "recipes")("")]
+    assert {"dgcnn-student", "demo"} <= set(both)
+
+
+@pytest.mark.parametrize("shelf", sorted(SHELVES))
+def test_every_shelf_of_the_list_can_be_completed(shelf: str) -> None:
+    assert dict(named(shelf)("")) == SHELVES[shelf]()
+
+
+def test_metrics_and_words() -> None:
+    assert [name for name, _ in named("metrics")("")] == list(METRICS)
+    assert one_of("last", "best", "selected")("") == ["last", "best", "selected"]
+
+
+@pytest.mark.parametrize("kind", ["presets", "variants"])
+def test_presets_are_those_of_the_recipe_that_was_typed(kind: str) -> None:
+    known = recipe_layers()
+    recipe = next(name for name, own in known.items() if own[kind])
+    for word in ("recipe", "experiment", "source"):
+        assert layers(kind)(typed(**{word: recipe}), "") == known[recipe][kind]
+    every = sorted({name for own in known.values() for name in own[kind]})
+    assert layers(kind)(typed(), "") == layers(kind)(typed(recipe="my.yaml"), "") == every
+    first = every[0]
+    assert first in layers(kind)(typed(), first[:1])
+
+
+def test_runs_and_folders_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert runs("") == runs("nowhere/") == []
+    make_run(tmp_path / "runs" / "fedavg-digits-1")
+    make_run(tmp_path / "runs" / "fedprox-digits-2")
+    make_run(tmp_path / "kept" / "old")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    assert runs("") == runs("runs/") == ["runs/fedavg-digits-1", "runs/fedprox-digits-2"]
+    assert runs("runs/fedp") == ["runs/fedprox-digits-2"]
+    assert runs("ru") == ["runs/"]
+    assert runs("./") == ["kept/", "runs/"]
+    monkeypatch.setattr(completion, "_MOST", 1)
+    assert runs("runs/") == ["runs/fedavg-digits-1"]
+
+
+def test_a_shell_is_answered_and_nobody_waits_for_torch() -> None:
+    """The protocol of bash, in a process of its own: words and the cursor's place come in the environment."""
+    script = """
+import atexit, sys
+from fedstill.cli import main
+sys.argv = ["fedstill"]
+heavy = {"torch", "numpy", "pydantic"}
+atexit.register(lambda: print(*sorted(heavy & set(sys.modules)), file=sys.stderr))
+main()
+"""
+    asked = {"_FEDSTILL_COMPLETE": "complete_bash", "COMP_WORDS": "fedstill run fedp", "COMP_CWORD": "2"}
+    told = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **asked}, check=True, capture_output=True, text=True
+    )
+    assert (told.stdout.split(), told.stderr.split()) == (["fedprox"], [])

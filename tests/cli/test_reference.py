@@ -1,0 +1,78 @@
+"""The reference is written from the code: what lies in the repository is what would be written today."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from fedstill.cli.completion import FILE
+from fedstill.cli.reference import completed_names, names_text, reference_page
+from fedstill.cli.reference.page import ENVIRONMENT, anchors
+from fedstill.methods import methods
+
+Call = Callable[..., tuple[int, str, str]]
+DOCS = Path(__file__).parents[2] / "docs"
+AGAIN = "write it anew: fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json"
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return reference_page()
+
+
+def test_the_page_is_the_one_in_the_repository(page: str) -> None:
+    assert page == (DOCS / "reference.md").read_text(encoding="utf-8"), AGAIN
+
+
+def test_the_names_that_shells_complete_are_those_in_the_package() -> None:
+    assert names_text() == files("fedstill.cli").joinpath(FILE).read_text(encoding="utf-8"), AGAIN
+
+
+def test_every_link_leads_somewhere(page: str) -> None:
+    within = set(re.findall(r"\]\(#([^)]*)\)", page))
+    assert len(within) > 100
+    assert sorted(within - anchors(page)) == []
+    elsewhere = set(re.findall(r"\]\(([^#)]+)\)", page))
+    assert [name for name in elsewhere if not (DOCS / name).is_file()] == []
+
+
+def test_no_two_headings_share_an_anchor(page: str) -> None:
+    """A second one would be numbered by code hosts, and links to it would lead to the first."""
+    assert len(anchors(page)) == sum(line.startswith("#") for line in page.splitlines())
+
+
+def test_tables_have_as_many_cells_as_heads(page: str) -> None:
+    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        lines = [re.sub(r"\\\|", "", line).count("|") for line in table.splitlines()]
+        assert len(set(lines)) == 1, table.splitlines()[0]
+
+
+def test_everything_that_is_said_is_there(page: str) -> None:
+    for name in methods:
+        assert f"`{name}`" in page
+    for variable in ENVIRONMENT:
+        assert f"| `{variable}` |" in page
+    assert "what it is | \n" not in page
+    assert set(completed_names()["methods"]) == set(methods)
+
+
+def test_every_setting_is_described(page: str) -> None:
+    """A table of settings whose last column is empty says nothing."""
+    tables = re.findall(
+        r"\| setting \| type \| default \| what it is \|\n\|[-|]+\|\n((?:^\|.*\n)+)", page, re.MULTILINE
+    )
+    assert len(tables) > 20
+    assert [line for table in tables for line in table.splitlines() if line.endswith("|  |")] == []
+
+
+def test_the_command_writes_both_files_or_prints_the_page(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstill.cli.reference.reference_page", lambda: "# Reference\n")
+    assert call("reference") == (0, "# Reference\n", "")
+    assert call("reference", "--out", "new/page.md", "--names", "new/names.json") == (0, "", "")
+    assert Path("new/page.md").read_text(encoding="utf-8") == "# Reference\n"
+    assert json.loads(Path("new/names.json").read_text(encoding="utf-8")) == completed_names()
