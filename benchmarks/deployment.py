@@ -227,5 +227,8 @@ class Beside:
     def note(self, text: str) -> None:
         pass
 
+    def warn(self, text: str) -> None:
+        pass
+
     def finish(self) -> None:
         pass

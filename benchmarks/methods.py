@@ -15,9 +15,9 @@ from benchmarks.setting import fedavg
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
 from fedstill.engines import InProcess
-from fedstill.federation.clients import ClientStore
 from fedstill.federation.loop import Federation, played
 from fedstill.federation.plan import make_plan
+from fedstill.federation.stores import ClientStore
 from fedstill.methods import methods
 
 # No more than the extra passes a method needs: two forward passes are two thirds of a training step.

@@ -109,6 +109,9 @@ class _LoopBeside:
     def note(self, text: str) -> None:
         pass
 
+    def warn(self, text: str) -> None:
+        pass
+
     def finish(self) -> None:
         pass
 

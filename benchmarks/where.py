@@ -27,11 +27,11 @@ from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.message import Message
 from fedstill.core.optimisers import Optimiser
 from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
 from fedstill.core.training import Training
 from fedstill.federation import checkpoint, evaluate, loop
 from fedstill.federation.folder import RunFolder
 from fedstill.federation.launch import launch
-from fedstill.federation.run import one_thread
 from fedstill.methods import base
 from fedstill.methods import fedavg as averaging
 from fedstill.models.classifier import Classifier
@@ -135,6 +135,9 @@ class _OnlyRounds:
             self.clock.seconds.clear()
 
     def note(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
         pass
 
     def finish(self) -> None:

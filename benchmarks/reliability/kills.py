@@ -141,6 +141,8 @@ class Trial:
             process.wait(_LIMIT)
         self.orphaned.append(process)
         dead = hit and target != _WORKER
+        if dead and process.code == 0:  # it was leaving already, and a kill changes nothing then
+            return True
         if hit:
             where = landed(before, look(out), out, whole.rounds) if dead else _WORKER
             self.tally.landed[where] += 1

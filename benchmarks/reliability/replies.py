@@ -155,7 +155,7 @@ def _told(kind: str, luck: Random, honest: Message) -> Message:
 
 def refused(record: Any, target: tuple[str, int]) -> str | None:
     """Why a round's journal says that a client's reply was refused; None if it does not."""
-    exchange, client = target
+    _, client = target
     surveys = [one["lost"] for one in record.get("surveys", ())]
     lost = [one for ones in (record["lost"], record.get("sites", {}).get("lost", ()), *surveys) for one in ones]
     return next((one["detail"] for one in lost if (one["client"], one["reason"]) == (client, "refused")), None)
