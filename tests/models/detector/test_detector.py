@@ -14,7 +14,7 @@ from fedstill.core.streams import Streams
 from fedstill.models import build_model, duplicate, models
 from fedstill.models.detector import Detector, part_of
 
-NAMES = ["detr3d", "detr3d-lite", "small-detr3d-lite"]
+NAMES = ("detr3d", "detr3d-turned", "detr3d-lite", "detr3d-lite-turned", "small-detr3d-lite")
 TINY = {
     "width": 16,
     "heads": 2,
@@ -51,6 +51,13 @@ def test_the_catalogue_knows_what_they_need() -> None:
         assert builder.defaults["augmentation"] == "scenes"  # type: ignore[attr-defined]
         assert models.summary(name).endswith(".")
     assert models["detr3d-lite"].points == 2048  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("name", "bins"), [("detr3d-lite", 0), ("detr3d-lite-turned", 12)])
+def test_only_those_for_turned_boxes_tell_headings(name: str, bins: int, rooms: Tensor) -> None:
+    """By which the loss knows whose weights to take: ScanNet's, or SUN RGB-D's."""
+    said = build_model(name, (300, 3), 4, **TINY)(rooms)
+    assert said.layers[0].bin_logits.shape[-1] == bins
 
 
 def test_shapes(rooms: Tensor) -> None:
