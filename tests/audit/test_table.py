@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.audit import Evidence, audit, judge, read_table
+from fedstill.audit import Evidence, Score, audit, judge, read_table
 from fedstill.audit.counts import class_counts
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError
@@ -132,6 +132,17 @@ def test_what_is_wrong_with_a_table(read: Read, text: str | bytes, says: str) ->
         read(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_shares_beside_percentages_are_refused(read: Read) -> None:
+    mixed = f"{HEAD},teacher_accuracy\na,o,1,91.2,0.906\nb,o,1,90.0,0.5\n"
+    with pytest.raises(
+        InputError, match="accuracy up to 91.2, as percentages are, and teacher_accuracy up to 0.906, as"
+    ):
+        read(mixed)
+    assert read(mixed, unit="percent").teachers[0].score == Score(0.906 / 100)
+    nothing_right = f"{HEAD},teacher_accuracy\na,o,1,91.2,0.0\n"
+    assert read(nothing_right).teachers[0].score == Score(0.0)
 
 
 def test_a_share_above_one_is_refused_where_shares_were_promised(read: Read) -> None:

@@ -52,7 +52,7 @@ def read_table(path: Path, class_counts: Sequence[int] = (), unit: Unit = "auto"
     and hard_label_weight. A table of teachers alone needs teacher, seed and teacher_accuracy.
 
     Accuracies are percentages if any of them is above 1 or bears the sign (`0.9%`, or a column `accuracy (%)`), else
-    shares; `unit` says so where that would be wrong. An empty field is a result that is not there; the word non-finite
+    shares; `unit` says so where that would be wrong. A column of the one kind beside one of the other is refused. An empty field is a result that is not there; the word non-finite
     stands for a teacher without finite outputs. Other columns are left alone.
     """
     lines = _lines(path)
@@ -171,12 +171,28 @@ def _unit(path: Path, rows: Sequence[Row], unit: Unit, signed: bool) -> tuple[fl
     signed = signed or any(row.signed for row in rows)
     if signed and unit == "share":
         raise InputError(f"the table {path} writes accuracies with a percent sign, so they cannot be shares")
+    if unit == "auto" and not signed:
+        _refuse_mixed(path, written)
     percent = signed or unit == "percent" or (unit == "auto" and any(value > 1 for _, _, value in written))
     scale = 100.0 if percent else 1.0
     for line, name, value in written:
         if value > scale:
             raise InputError(f"{path}, line {line}: {name} is {value:g}, and cannot be above {scale:g}")
     return scale, 0.5 * 10.0 ** -max(row.digits for row in rows) / scale
+
+
+def _refuse_mixed(path: Path, written: Sequence[tuple[int, str, float]]) -> None:
+    """A column of shares beside one of percentages would make every teacher in it look hopeless."""
+    largest: dict[str, float] = {}
+    for _, name, value in written:
+        largest[name] = max(value, largest.get(name, 0.0))
+    shares = next((name for name, value in largest.items() if 0 < value <= 1), None)
+    percent = next((name for name, value in largest.items() if value > 1), None)
+    if shares and percent:
+        raise InputError(
+            f"the table {path} has {percent} up to {largest[percent]:g}, as percentages are, and {shares} up to"
+            f" {largest[shares]:g}, as shares are: write both alike, or say --unit percent if they are"
+        )
 
 
 def _agreed(path: Path, rows: Sequence[Row], name: str, key: str) -> dict[tuple[str, ...], float]:
