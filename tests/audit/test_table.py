@@ -137,7 +137,7 @@ def test_what_is_wrong_with_a_table(read: Read, text: str | bytes, says: str) ->
 def test_shares_beside_percentages_are_refused(read: Read) -> None:
     mixed = f"{HEAD},teacher_accuracy\na,o,1,91.2,0.906\nb,o,1,90.0,0.5\n"
     with pytest.raises(
-        InputError, match="accuracy up to 91.2, as percentages are, and teacher_accuracy up to 0.906, as"
+        InputError, match=r"accuracy up to 91\.2, as percentages are, and teacher_accuracy up to 0\.906, as"
     ):
         read(mixed)
     assert read(mixed, unit="percent").teachers[0].score == Score(0.906 / 100)

@@ -52,8 +52,9 @@ def read_table(path: Path, class_counts: Sequence[int] = (), unit: Unit = "auto"
     and hard_label_weight. A table of teachers alone needs teacher, seed and teacher_accuracy.
 
     Accuracies are percentages if any of them is above 1 or bears the sign (`0.9%`, or a column `accuracy (%)`), else
-    shares; `unit` says so where that would be wrong. A column of the one kind beside one of the other is refused. An empty field is a result that is not there; the word non-finite
-    stands for a teacher without finite outputs. Other columns are left alone.
+    shares; `unit` says so where that would be wrong. A column of the one kind beside one of the other is refused. An
+    empty field is a result that is not there; the word non-finite stands for a teacher without finite outputs. Other
+    columns are left alone.
     """
     lines = _lines(path)
     header, ignored, signed = _header(path, next(lines, None))
