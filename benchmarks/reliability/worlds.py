@@ -29,7 +29,7 @@ WORLDS: Mapping[str, Mapping[str, Any]] = {
     "pfnm": {"method": {"name": "pfnm", "hidden": 8, "limit": 40}},
     "mimic": {"method": "fedavg", "cure": "mimic", "dropout": 0.2},
     "friends": {"method": "fedavg", "cure": "friends", "dropout": 0.2},
-    "privacy": {"method": "fedavg", "privacy": {"name": "client-level", "noise": 0.1}},
+    "privacy": {"method": {"name": "fedavg", "weights": "uniform"}, "privacy": {"name": "client-level", "noise": 0.1}},
     "clusters": {"method": "fedavg", "clusters": {"number": 2, "every": 1}},
     "power of choice": {
         "method": "fedavg",

@@ -74,7 +74,7 @@ def test_a_share_is_drawn_evenly_and_is_the_same_in_every_label_mode(teacher: An
 
 @pytest.mark.parametrize("share", [0.0001, 0.0007])
 def test_a_share_that_makes_no_batch_is_refused(teacher: Any, share: float) -> None:
-    with pytest.raises(InputError, match=r"of the proxy's 1,438 sample\(s\) makes no batch of two"):
+    with pytest.raises(InputError, match=r"of the proxy's 1,438 samples makes no batch of two"):
         planned(teacher, share=share)
 
 
