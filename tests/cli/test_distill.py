@@ -129,7 +129,7 @@ def test_a_dry_run_shows_the_experiment_and_writes_nothing(call: Call, taught: P
         ("--teacher {run} --student mlp --objective multi-teacher", "needs 2 teachers or more"),
         ("--teacher {run} --student mlp --data mnist", "mnist"),
         ("--teacher {run} --student mlp --proxy npz:absent.npz", "absent.npz does not exist"),
-        ("--teacher {run} --student mlp --epochs 0", "rounds"),
+        ("--teacher {run} --student mlp --epochs 0", "--epochs is at least 1"),
         ("--teacher {run} --student mlp --set share=0", "share"),
         ("--teacher-file absent.safetensors --teacher-model cnn --student mlp", "cannot be read"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_the_nearest_name_is_suggested(given: Mapping[str, Any], says: str) -> N
 def test_an_experiment_without_a_method_says_which_there_are(given: Mapping[str, Any]) -> None:
     with pytest.raises(InputError, match=r"^an experiment needs a method: ") as caught:
         make_experiment(given)
-    assert all(known in str(caught.value) for known in ("centralised", "fedavg", "local-only"))
+    assert re.search(r"known: (\S+, )+\S+ and \d+ more$", str(caught.value))
     assert "\n" not in str(caught.value)
 
 

@@ -65,6 +65,14 @@ def test_everything_wrong_is_listed_at_once(tmp_path: Path) -> None:
     assert np.isfinite(report.range).all()
 
 
+def test_training_labels_that_cannot_be_read_are_not_held_against_the_others(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, size=(6, 3, 3), dtype=np.uint8)
+    np.savez(tmp_path / "bad.npz", x_train=pixels[:4], y_train=[0.5, 1, 0, 1], x_test=pixels[4:], y_test=[0, 1])
+    problems = check("mine", path=tmp_path / "bad.npz").problems
+    assert problems
+    assert not any("outside" in one for one in problems)
+
+
 def test_an_overlap_is_a_problem_but_loads(tmp_path: Path) -> None:
     pixels = np.arange(4 * 9, dtype=np.uint8).reshape(4, 3, 3)
     np.savez(tmp_path / "twice.npz", x_train=pixels, y_train=[0, 1, 0, 1], x_test=pixels[2:], y_test=[0, 1])

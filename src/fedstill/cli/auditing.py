@@ -82,6 +82,11 @@ def audit(
         print_json(verdict.to_dict())
     else:
         show(verdict, every)
+        if html is not None:
+            from fedstill.cli.screen import console, print_page
+
+            console.print()
+            print_page(html, as_json=False)
     found = met(verdict, conditions)
     if found:
         from fedstill.cli.screen import errors

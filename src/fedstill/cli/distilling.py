@@ -8,8 +8,9 @@ from typing import Any
 
 from fedstill.cli.experiments import Flags
 from fedstill.cli.pairing import paired
-from fedstill.config import Experiment, make_experiment, named_part, overlay, override
-from fedstill.core.errors import InputError
+from fedstill.config import Experiment, make_experiment, named_part
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.distillation.labels import LABEL_MODES
 from fedstill.federation.launch import distillation, use_plugins
 
 
@@ -26,6 +27,8 @@ def sources(
         raise InputError(
             "--teacher-model says what one --teacher-file holds, or which of a --teacher's models is meant"
         )
+    if file is not None and call is None and not models:
+        raise InputError("a file of weights needs the name of its model: add --teacher-model")
     if own and which != "last":
         raise InputError("--which chooses one of a run's models: give --teacher")
     if runs:
@@ -45,7 +48,11 @@ def assemble(
     plugins: Sequence[Path],
 ) -> Experiment:
     use_plugins(plugins)
+    if flags.rounds is not None and flags.rounds < 1:
+        raise InputError(f"--epochs is at least 1, not {flags.rounds}")
+    if labels not in LABEL_MODES:
+        raise InputError(f"--labels: unknown choice {labels!r}: {did_you_mean(labels, LABEL_MODES)}")
     given = distillation(teachers, student, named_part(objective), labels)
     if proxy is not None:
         given["method"]["proxy"] = proxy
-    return make_experiment(override(overlay(given, flags.layer()), flags.set_ or ()))
+    return make_experiment(flags.over(given))

@@ -14,8 +14,9 @@ from rich.console import Console
 from fedstill.cli.answered import queries_told, show_answers
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
-from fedstill.config.assemble import parse_value
+from fedstill.config import Experiment, assignments, given_by, make_experiment, named_part, overlay, override
+from fedstill.config.assemble import parse_value, section_of, set_part
+from fedstill.config.experiment import PARTS, spelt_out
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, share, size
 from fedstill.core.settings import Settings
@@ -52,6 +53,21 @@ class Flags:
         queries = {"queries": {"by_hand": asked_for(self.query)}} if self.query else {}
         return {**{key: value for key, value in plain.items() if value is not None}, **parts, **queries}
 
+    def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What was given with these laid over it; refuses a setting that has two values on the command line."""
+        layer, typed = self.layer(), list(self.set_ or ())
+        for key, value in assignments(typed):
+            section, _, below = key.partition(".")
+            chosen, other = section_of(layer, section), set_part(section, value)
+            if below:
+                chosen = chosen.get(below) if isinstance(chosen, Mapping) else None
+            elif section in PARTS:
+                other = spelt_out(section, other)
+            if section in layer and chosen is not None and chosen != other:
+                option = "--query" if section == "queries" else f"--{section}"
+                raise InputError(f"{option} and `--set {key}={value}` contradict each other: leave one of them out")
+        return override(overlay(given, layer), typed)
+
 
 def asked_for(words: Sequence[str]) -> dict[int, list[int]]:
     """Classes by client, as written on the command line.
@@ -70,7 +86,7 @@ def asked_for(words: Sequence[str]) -> dict[int, list[int]]:
 
 def assemble(name: str, flags: Flags, preset: str | None, variant: str | None, plugins: Sequence[Path]) -> Experiment:
     use_plugins(plugins)
-    return make_experiment(override(overlay(given_by(name, preset, variant), flags.layer()), flags.set_ or ()))
+    return make_experiment(flags.over(given_by(name, preset, variant)))
 
 
 def run(
@@ -99,7 +115,7 @@ def run(
     if as_json:
         print_json(run_told(done))
     else:
-        show_result(done)
+        show_result(done, display.begun())
 
 
 def run_told(run: Run) -> dict[str, Any]:
@@ -108,7 +124,8 @@ def run_told(run: Run) -> dict[str, Any]:
     return told | {"measure": measure_of(run.experiment.architectures[0])}
 
 
-def show_result(run: Run) -> None:
+def show_result(run: Run, begun: str = "") -> None:
+    """A finished run's figures; `begun` says how much of it was there before."""
     result = run.result
     console.print(
         f"{result['method']} on {result['data']}: {result['model']}, {count(result['clients'], 'client')},"
@@ -145,6 +162,8 @@ def show_result(run: Run) -> None:
         console.print(f"{result['lost']} replies lost, {result['skipped']} rounds skipped")
     if not result["finite"]:
         console.print("some rounds had models that are not finite: they are never `best`", style="bold")
+    if begun:
+        console.print(begun)
     console.print(
         f"traffic ↑{size(result['bytes']['up'])} ↓{size(result['bytes']['down'])}, {run.seconds:.1f} s,"
         f" sha256 {result['sha256'][:16]}…\n{run.path}",

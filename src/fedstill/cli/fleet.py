@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedstill.cli.experiments import Flags
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import Experiment, make_experiment, overlay, override, recipe_by
+from fedstill.config import Experiment, make_experiment, recipe_by
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, share
 from fedstill.federation.launch import use_plugins
@@ -51,7 +51,7 @@ def _experiment(name: str, flags: Flags, preset: str | None, variant: str | None
     given = recipe.experiment
     if recipe.grid:
         given = next(expand(given, read_axes(recipe.grid), {})).given
-    return make_experiment(override(overlay(given, flags.layer()), flags.set_ or ()))
+    return make_experiment(flags.over(given))
 
 
 def _told(found: Described) -> dict[str, object]:

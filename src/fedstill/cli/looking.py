@@ -28,6 +28,7 @@ from fedstill.cli.options import (
     Seed,
     Set,
     Variant,
+    a_page,
 )
 
 
@@ -99,7 +100,9 @@ def report(
             help="A study's results (.json), its folder, or folders of runs.", metavar="SOURCE...", autocompletion=runs
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="The page (.html); else beside the results.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page (.html); else beside the results.", callback=a_page)
+    ] = None,
     data: OneData = None,
     data_root: Root = None,
     plugin: Plugin = None,

@@ -9,8 +9,25 @@ import typer
 
 from fedstill.cli.completion import layers, named, one_of, runs
 
+_PAGES = (".html", ".htm")
 _SEED = "Seed of every random draw."
 _DATA = "Data set, npz:FILE or folder:FOLDER."
+
+
+def a_page(path: Path | None) -> Path | None:
+    """Refuse, before any work, a page under the name of something else; of folders others say that they are such."""
+    if path is None or path.suffix.lower() in _PAGES or path.is_dir():
+        return path
+    from fedstill.core.errors import InputError
+
+    raise InputError(f"{path} is to hold a page: give it a name that ends in .html")
+
+
+def _in_runs(path: Path) -> Path:
+    """A run by its mere name, as `--dry-run` tells it."""
+    inside = Path("runs") / path
+    return inside if not path.exists() and inside.is_dir() else path
+
 
 # How a command behaves.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -18,7 +35,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that holds the runs.")]
 Picture = Annotated[Path, typer.Option("--out", help="The picture (.png).")]
-Html = Annotated[Path | None, typer.Option("--html", help="Also write a page with figures (.html).")]
+Html = Annotated[Path | None, typer.Option("--html", help="Also write a page with figures (.html).", callback=a_page)]
 Root = Annotated[
     Path | None, typer.Option("--data-root", help="Where data sets are; else FEDSTILL_DATA, else your data folder.")
 ]
@@ -80,7 +97,9 @@ Query = Annotated[
 ]
 
 # A run and its models.
-RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=runs)]
+RunFolder = Annotated[
+    Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=runs, callback=_in_runs)
+]
 Which = Annotated[
     str,
     typer.Option(

@@ -45,10 +45,19 @@ class PlainGroup(TyperGroup):
     def get_help(self, ctx: Any) -> str:
         return _unescaped(super().get_help(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            raise typer.Exit
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             known = [name for name, command in self.commands.items() if not command.hidden]
-            raise InputError(f"`{ctx.command_path}` has no command {args[0]!r}: {did_you_mean(args[0], known)}")
+            raise InputError(
+                f"`{ctx.command_path}` has no command {args[0]!r}: {did_you_mean(args[0], known)};"
+                f" see `{ctx.command_path} --help`"
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -58,7 +67,6 @@ class Commands(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(
             cls=PlainGroup,
-            no_args_is_help=True,
             rich_markup_mode=None,
             pretty_exceptions_enable=False,
             **settings,

@@ -9,7 +9,7 @@ from typing import Any
 from rich.progress import Progress
 
 from fedstill.cli.experiments import print_plan
-from fedstill.cli.progress import bar_of
+from fedstill.cli.progress import bar_of, fitting
 from fedstill.cli.screen import console, errors, print_json, sparkline
 from fedstill.config.pretraining import Pretraining, make_pretraining
 from fedstill.core.errors import InputError
@@ -33,7 +33,7 @@ class Display:
         self.bar = bar_of("epoch")
         self.bar.start()
         told = _told(losses[-1]) if losses else ""
-        name = f"pre-training {settings.model} on {settings.data}"
+        name = fitting(f"pre-training {settings.model} on {settings.data}")
         self.bar.add_task(name, total=settings.epochs, completed=len(losses), told=told)
 
     def epoch(self, loss: float) -> None:

@@ -157,13 +157,19 @@ def _leave(
     wanted: Wanted,
     say: bool,
 ) -> None:
-    if results.students is not None or has_queries(results):
-        results.save(out / f"{study.title}.json")  # what an audit and a report are made from
+    kept = [out / f"{study.title}.json"] if results.students is not None or has_queries(results) else []
+    for file in kept:
+        results.save(file)  # what an audit and a report are made from
     if wanted.results is not None:
         if older is not None:
             results = results.extended(older, *study.identities(out))
         results.save(wanted.results)
+        kept.append(wanted.results)
     _tell(results, wanted, say)
+    if say and not wanted.as_json:
+        written = [*kept, *([] if wanted.table is None else [wanted.table])]
+        where = f"; written: {', '.join(map(str, written))}" if written else ""
+        console.print(f"the runs are in {out}{where}", soft_wrap=True)
 
 
 def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:

@@ -31,6 +31,7 @@ from fedstill.cli.options import (
     Set,
     Variant,
     Which,
+    a_page,
 )
 
 
@@ -158,7 +159,9 @@ def query(
     ] = "qkt",
     set_: Set = None,
     out: Out = Path("runs"),
-    html: Annotated[Path | None, typer.Option(help="The page with its figures; else in the new run's folder.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="The page with its figures; else in the new run's folder.", callback=a_page)
+    ] = None,
     data_root: Root = None,
     device: Device = "cpu",
     plugin: Plugin = None,

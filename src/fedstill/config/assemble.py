@@ -11,11 +11,15 @@ from pydantic import ValidationError
 
 from fedstill.config.experiment import DEFAULT_PARTS, PARTS, Experiment, sentence, settings_of, spelt_out
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.numbers import listed
+from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
 from fedstill.methods import methods
 
 _BETWEEN_PAIRS = re.compile(r",(?=\s*(?:\w+=|$))")  # a comma inside a list of values is not between pairs
+
+_TOLD = 5  # of the parts that have a setting, where none of them was chosen
 
 
 def make_experiment(given: Mapping[str, Any]) -> Experiment:
@@ -84,8 +88,17 @@ def override(given: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Any]:
     """
     result = dict(given)
     for key, value in assignments(texts):
-        result = override_value(result, key, value)
+        result = override_value(result, key, set_part(key, value))
     return result
+
+
+def set_part(key: str, value: Any) -> Any:
+    """A value as `--set` has it: of what is chosen by name, also `name:key=value`.
+
+    >>> set_part("attack", "nan:share=0.3"), set_part("data", "npz:a=b.npz")
+    ({'name': 'nan', 'share': 0.3}, 'npz:a=b.npz')
+    """
+    return named_part(value) if key in PARTS and isinstance(value, str) else value
 
 
 def override_value(given: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
@@ -101,8 +114,16 @@ def place_of(key: str, sections: Mapping[str, type[Settings]], whole: type[Setti
         return [places[0], key]
     if places:
         raise InputError(f"the setting {key!r} is ambiguous: write {' or '.join(f'{p}.{key}' for p in places)}")
+    others = [name for section in sections if section in PARTS for name in _having(key, PARTS[section])]
+    if others:
+        more = [f"{len(others) - _TOLD} more"] if len(others) > _TOLD else []
+        raise InputError(f"unknown setting {key!r}: nothing chosen has it, only {listed(others[:_TOLD] + more)}")
     nested = {field for kind in sections.values() for field in kind.model_fields}
     raise InputError(f"unknown setting {key!r}: {did_you_mean(key, {*whole.model_fields, *nested})}")
+
+
+def _having(key: str, registry: Registry[Any]) -> list[str]:
+    return [name for name in registry.names() if key in settings_of(registry[name]).model_fields]
 
 
 def assign(given: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:

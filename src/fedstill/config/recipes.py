@@ -104,9 +104,17 @@ def recipe_by(name: str | Mapping[str, Any], preset: str | None = None, variant:
         return Recipe(name, methods.summary(name), {"method": name}, {})
     path = Path(name) if name.endswith((".yaml", ".yml")) else recipe_folder() / f"{name}.yaml"
     if not path.is_file():
-        known = [*methods.names(), *recipe_names()]
-        raise InputError(f"no method or recipe is called {name!r}: {did_you_mean(name, known)}")
+        raise InputError(_not_there(name))
     return _layered(_read(path), path.stem, str(path), preset, variant)
+
+
+def _not_there(name: str) -> str:
+    """What to say of a name that is neither a method, nor a recipe, nor the file of one."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        there = Path(name).expanduser().exists()
+        return f"{name} is not the file of a recipe (.yaml)" if there else f"there is no file {name}"
+    known = did_you_mean(name, [*methods.names(), *recipe_names()])
+    return f"no method or recipe is called {name!r}: {known}; see `fedstill list`"
 
 
 def _layered(content: Mapping[str, Any], name: str, where: str, preset: str | None, variant: str | None) -> Recipe:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher, get_close_matches
+
+_LISTED = 12  # of many names that are known, so many are told
+_NEAR, _SAME = 0.6, 0.8  # from 0 to 1: what is less alike was not meant; what is more, surely
+_ALSO_CALLED = {"lr": "rate"}  # elsewhere, in a word that is not at all alike
 
 
 class FedstillError(Exception):
@@ -38,6 +43,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("fedvag", ["fedavg", "centralised"])
     "did you mean 'fedavg'? Known: centralised, fedavg"
+    >>> did_you_mean("learning_rate", ["encoder_rate", "rate"])
+    "did you mean 'rate'? Known: encoder_rate, rate"
     >>> did_you_mean("zebra", ["fedavg"])
     'known: fedavg'
     >>> did_you_mean("zebra", [])
@@ -46,6 +53,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if not names:
         return "there are none"
-    listed = ", ".join(names)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}? Known: {listed}" if near else f"known: {listed}"
+    near = _nearest(name.lstrip("-"), {one.lstrip("-"): one for one in names})
+    return f"did you mean {near!r}? Known: {_listed(name, names)}" if near else f"known: {_listed(name, names)}"
+
+
+def _nearest(name: str, known: Mapping[str, str]) -> str | None:
+    """What is nearly the same; else one of its words, of several the last; else what is somewhat like it."""
+    words = [_ALSO_CALLED.get(word, word) for word in re.split(r"[\W_]+", name)]
+    parts = [word for word in reversed(words) if word in known]
+    near = get_close_matches(name, known, n=1, cutoff=_SAME) or parts or get_close_matches(name, known, 1, _NEAR)
+    return known[near[0]] if near else None
+
+
+def _listed(name: str, names: Sequence[str]) -> str:
+    """All names, or of many those that are most like it, and how many there are beside."""
+    if len(names) <= _LISTED + 3:  # to leave out one or two helps nobody
+        return ", ".join(names)
+    alike = sorted(names, key=lambda one: -SequenceMatcher(None, one, name).ratio())
+    return f"{', '.join(sorted(alike[:_LISTED]))} and {len(names) - _LISTED} more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 
 from fedstill.core.errors import InputError, did_you_mean
@@ -33,8 +34,17 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
         return datasets[name], source
     if source.path is not None:
         return _ANY_FILES, source
-    known = did_you_mean(name, {*datasets.names(), *entries})
-    raise InputError(f"unknown data set {name!r}: {known}; or give npz:PATH or folder:PATH")
+    raise InputError(f"unknown data set {name!r}: {_meant(name, {*datasets.names(), *entries})}")
+
+
+def _meant(name: str, known: Set[str]) -> str:
+    """What was probably meant by a name that is none: a file, a folder, or another name."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return f"that is a folder, say folder:{name}"
+    if path.suffix == ".npz":
+        return f"that is a file, say npz:{name}" if path.is_file() else f"there is no file {name}"
+    return f"{did_you_mean(name, known)}; or give npz:PATH or folder:PATH"
 
 
 def _typed(kind: str, path: Path, name: str) -> Path:

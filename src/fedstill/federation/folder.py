@@ -61,7 +61,9 @@ class RunFolder:
             version = config["format"]
         except FileNotFoundError:
             raise InputError(f"{self.path} is not a run: it has no config.json") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except KeyError as error:
+            raise InputError(f"{path} cannot be read as a run's configuration: it has no {error}") from None
+        except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{path} cannot be read as a run's configuration: {error}") from None
         if version != FORMAT:
             raise InputError(

@@ -160,8 +160,10 @@ def load_results(path: Path) -> Results:
         return _decoded(content)
     except FileNotFoundError:
         raise InputError(f"there is no results file {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read as a study's results: {type(error).__name__}: {error}") from None
+    except KeyError as error:
+        raise InputError(f"{path} is not the results file of a study: it has no {error}") from None
+    except (OSError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read as a study's results: {error}") from None
 
 
 def _decoded(content: Mapping[str, Any]) -> Results:
