@@ -137,12 +137,15 @@ class Stage:
         except BaseException as error:
             return Verdict("stopped the server", [f"{target}: {type(error).__name__}: {error}"])
         honest, lie = self.engine.honest[target].message, told[0]
-        reason = refused(journal[0], target)
+        reason = refused(journal[0], target[1])
         if reason is None:
             right = lie is not None and fits(lie, honest)
             return Verdict("accepted", [] if right else [f"{target}: accepted, although it is no reply"])
+        differs = unequal(left, self.silent(target))
+        if differs and lie is not None and fits(lie, honest):
+            return Verdict("accepted", [])  # it counted, and what came of it was refused later in the round
         faults = [] if reason and "\n" not in reason else [f"{target}: refused without a reason"]
-        faults += [f"{target}: refused, and yet {name} differs" for name in unequal(left, self.silent(target))]
+        faults += [f"{target}: refused, and yet {name} differs" for name in differs]
         return Verdict("refused", faults)
 
 
@@ -153,9 +156,8 @@ def _told(kind: str, luck: Random, honest: Message) -> Message:
     return Message.decode(BYTES[kind](luck, honest.encode()))
 
 
-def refused(record: Any, target: tuple[str, int]) -> str | None:
+def refused(record: Any, client: int) -> str | None:
     """Why a round's journal says that a client's reply was refused; None if it does not."""
-    _, client = target
     surveys = [one["lost"] for one in record.get("surveys", ())]
     lost = [one for ones in (record["lost"], record.get("sites", {}).get("lost", ()), *surveys) for one in ones]
     return next((one["detail"] for one in lost if (one["client"], one["reason"]) == (client, "refused")), None)
