@@ -227,9 +227,13 @@ def _unreadable(about: Metadata, why: str) -> Message:
     return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def check_port(port: int) -> None:
     if not 0 <= port <= 65535:
         raise InputError(f"there is no port {port}: ports are 1 to 65535")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    check_port(port)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)

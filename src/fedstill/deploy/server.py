@@ -15,7 +15,7 @@ from fedstill.core.protocols import Kept
 from fedstill.deploy.apps import FINISH, server_app
 from fedstill.deploy.files import only_one
 from fedstill.deploy.folder import ServerFolder
-from fedstill.deploy.link import Certificates, Link
+from fedstill.deploy.link import Certificates, Link, check_port
 from fedstill.deploy.received import last_message
 from fedstill.deploy.reception import Reception, ServerWatcher
 from fedstill.deploy.roster import for_sites
@@ -50,9 +50,10 @@ def serve(
         certificates = Certificates(folder.certificate, folder.key)
     if terms.limit <= 0 or terms.patience <= 0:
         raise InputError("--limit and --patience must be above zero")
+    port = folder.port if terms.port is None else terms.port
+    check_port(port)  # before the folder is locked: bad input leaves no trace
     wanted = for_sites(experiment, len(sites), folder.name)
     done: list[RunFolder] = []
-    port = folder.port if terms.port is None else terms.port
     with (
         only_one(folder.path, "server"),
         Link(terms.host, port, {site: keys[site] for site in sites}, certificates, terms.limit) as link,
