@@ -185,7 +185,7 @@ def test_what_does_not_belong_together_is_refused(changes: dict[str, Any], says:
 def test_a_broken_file_gets_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken.json"
     path.write_text(text)
-    with pytest.raises(InputError, match="cannot be read as a study's results"):
+    with pytest.raises(InputError, match=r"cannot be read as a study's results|is not the results file of a study"):
         load_results(path)
     with pytest.raises(InputError, match="there is no results file"):
         load_results(tmp_path / "nowhere.json")
