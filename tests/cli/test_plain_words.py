@@ -66,6 +66,12 @@ def test_options_that_agree_with_settings_are_no_contradiction(call: Call) -> No
     assert "name: nan\n    share: 0.3\n" in out
 
 
+def test_a_setting_of_a_part_may_hold_a_colon(call: Call) -> None:
+    code, out, err = call("run", "feddf", "--set", "method.proxy=npz:elsewhere.npz", "--dry-run")
+    assert code == 0, err
+    assert "proxy: npz:elsewhere.npz" in out
+
+
 def test_a_run_says_if_it_was_there_and_is_found_by_its_name(succeed: Callable[..., str]) -> None:
     assert "before" not in succeed("run", "fedavg", *TINY)
     *_, said, _, folder = succeed("run", "fedavg", *TINY).splitlines()

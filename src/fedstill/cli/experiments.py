@@ -58,7 +58,7 @@ class Flags:
         layer, typed = self.layer(), list(self.set_ or ())
         for key, value in assignments(typed):
             section, _, below = key.partition(".")
-            chosen, other = section_of(layer, section), set_part(section, value)
+            chosen, other = section_of(layer, section), set_part(key, value)
             if below:
                 chosen = chosen.get(below) if isinstance(chosen, Mapping) else None
             elif section in PARTS:

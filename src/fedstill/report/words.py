@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fedstill.core.numbers import capital, count, listed, points, share, size
 from fedstill.report import describe
-from fedstill.report.compare import lonely_pairs, pooled_pairs, skewed_pairs
+from fedstill.report.compare import Pair, lonely_pairs, pooled_pairs, skewed_pairs
 from fedstill.report.facts import Facts, measured
 
 _SAME = 0.0005  # shares that print alike, at one decimal of a percentage, are called equal
@@ -91,22 +91,23 @@ def _right(runs: Sequence[Facts], accuracy: float) -> str:
 
 
 def _costs(runs: Sequence[Facts]) -> Iterator[str]:
-    for pooled, federated in pooled_pairs(runs):
-        change = _change(pooled, federated)
-        if change is not None:
-            yield f"Against all data in one place, {federated.quoted} {_compared(change)}{_effort(pooled, federated)}."
-    for equal, skewed in skewed_pairs(runs):
-        change = _change(equal, skewed)
-        if change is not None:
-            shards = describe.part(skewed.experiment.partition)
-            yield f"Unequal shards ({shards}) {_effect(change)} {skewed.experiment.method.name}{_by(change)}."
-    for together, alone in lonely_pairs(runs):
-        change = _change(together, alone)
-        if change is not None:
-            yield (
-                f"Training alone instead of with {together.experiment.method.name} {_effect(change)} the clients"
-                f"{_by(change)} on average{_own_mix(alone)}."
-            )
+    for change, (pooled, federated) in _telling(pooled_pairs(runs)):
+        yield f"Against all data in one place, {federated.quoted} {_compared(change)}{_effort(pooled, federated)}."
+    for change, (_, skewed) in _telling(skewed_pairs(runs)):
+        shards = describe.part(skewed.experiment.partition)
+        yield f"Unequal shards ({shards}) {_effect(change)} {skewed.experiment.method.name}{_by(change)}."
+    for change, (together, alone) in _telling(lonely_pairs(runs)):
+        yield (
+            f"Training alone instead of with {together.experiment.method.name} {_effect(change)} the clients"
+            f"{_by(change)} on average{_own_mix(alone)}."
+        )
+
+
+def _telling(pairs: Iterator[Pair]) -> list[tuple[float, Pair]]:
+    """Pairs with what accuracy changes by; of more than two, those in which that is best and worst."""
+    known = [(change, pair) for pair in pairs if (change := _change(*pair)) is not None]
+    by_change = sorted(known, key=lambda one: one[0], reverse=True)
+    return known if len(known) <= 2 else [by_change[0], by_change[-1]]
 
 
 def _effort(before: Facts, after: Facts) -> str:
