@@ -67,7 +67,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "clue": {"method": {"name": "clue", "patience": 1, "significant": 0.3}, **ASKED},
     "pfnm": {"method": {"name": "pfnm", "hidden": 12, "sweeps": 1}, **ASKED},
     "fedgkt": {
-        "method": {"name": "fedgkt", "features": "float16"},
+        "method": {"name": "fedgkt", "precision": "half"},
         "fleet": {"tiers": {"low": {"charge": 0.02}, "high": {}}, "wifi_share": 0.5, "recharge": 0.5},
         "clusters": {"number": 2, "noise": 0.01, "every": 2},
         "participation": {"name": "clustered", "number": 3, "history": True},

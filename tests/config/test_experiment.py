@@ -281,13 +281,6 @@ def test_parts_that_are_their_own_settings_arrive_as_such() -> None:
     assert given.participation.settings == Everyone(availability=0.5)
 
 
-def test_dropout_was_once_a_setting_of_participation() -> None:
-    old = made(participation={"name": "everyone", "dropout": 0.5, "dropout_when": "before"})
-    assert old == made(dropout={"name": "independent", "rate": 0.5, "when": "before"})
-    none = made(participation={"name": "random", "number": 2, "dropout": 0.0, "dropout_when": "after"})
-    assert none == made(participation={"name": "random", "number": 2})
-
-
 def test_an_experiment_cannot_be_changed() -> None:
     with pytest.raises(ValidationError):
         made().rounds = 3

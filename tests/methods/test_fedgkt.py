@@ -246,12 +246,12 @@ def test_private_parts_stay_at_home() -> None:
 
 
 def test_half_precision_halves_the_bytes_of_features_and_nothing_else() -> None:
-    full, half = (site(10, features=precision).ask(0).message for precision in ("float32", "float16"))
+    full, half = (site(10, precision=precision).ask(0).message for precision in ("full", "half"))
     assert full["features"].nbytes == 10 * 200 * 4
     assert half["features"].nbytes * 2 == full["features"].nbytes
     assert full.nbytes - half.nbytes == half["features"].nbytes
     torch.testing.assert_close(half["features"].float(), full["features"], rtol=1e-3, atol=1e-4)
-    server = site(10, features="float16").play_round(0)
+    server = site(10, precision="half").play_round(0)
     assert {tensor.dtype for name, tensor in server.items() if "parameters" in name} == {torch.float32}
 
 
@@ -306,7 +306,7 @@ def test_who_misses_a_round_or_loses_its_upload_is_told_what_was_said_of_it_befo
 
 @pytest.mark.parametrize("extractors", ["average", "private"])
 def test_a_reply_is_exactly_what_is_expected_of_it(extractors: str) -> None:
-    one = site(6, task=NORMAL, extractors=extractors, features="float16")
+    one = site(6, task=NORMAL, extractors=extractors, precision="half")
     for round in (0, 1):
         request = one.method.request(one.server, one.profile(0), one.turn(round))
         reply = one.ask(0, round)
@@ -395,7 +395,7 @@ def test_models_that_label_points_and_models_without_parts_are_refused() -> None
         ({"temperature": 0}, "method.temperature"),
         ({"server_batch": 1}, "method.server_batch"),
         ({"extractors": "shared"}, "method.extractors"),
-        ({"features": "int8"}, "method.features"),
+        ({"precision": "int8"}, "method.precision"),
     ],
     ids=["temperature", "batch", "extractors", "features"],
 )
@@ -416,7 +416,7 @@ def test_digits_are_learnt_and_the_wire_changes_no_bit(
 ) -> None:
     """Ten classes: chance is a tenth. Three rounds with four of five clients each."""
     plan = tiny_plan(
-        method={"name": "fedgkt", "extractors": extractors, "features": "float16"},
+        method={"name": "fedgkt", "extractors": extractors, "precision": "half"},
         model="cnn-bn",
         training={"epochs": 2, "batch": 32, "rate": 0.05},
         participation={"name": "random", "number": 4},

@@ -24,7 +24,7 @@ from fedstill.participation import Clusters, Fleet, dropouts, policies
 
 # Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
 # for a new one.
-BEHAVIOUR = 3
+BEHAVIOUR = 4
 
 # The sections of a configuration in which a part is chosen by name and brings settings of its own.
 PARTS: dict[str, Registry[Any]] = {
@@ -184,20 +184,6 @@ class Experiment(Settings):
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
     norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _dropout_has_a_section_now(cls, given: Any) -> Any:
-        """It was part of participation: runs and recipes from then can still be read."""
-        chosen = given.get("participation") if isinstance(given, Mapping) else None
-        if not isinstance(chosen, Mapping) or not {"dropout", "dropout_when"} & set(chosen):
-            return given
-        if "dropout" in given:
-            raise ValueError("dropout is said twice: leave it out of participation")
-        now = {key: value for key, value in chosen.items() if key not in ("dropout", "dropout_when")}
-        rate, when = chosen.get("dropout", 0.0), chosen.get("dropout_when", "after")
-        lost = {"dropout": {"name": "independent", "rate": rate, "when": when}} if rate else {}
-        return {**given, "participation": now, **lost}
-
     @model_validator(mode="after")
     def _every_client_has_a_model(self) -> Self:
         if self.models and (sum(self.models.values()) != self.clients or min(self.models.values()) < 1):
@@ -224,26 +210,12 @@ class Experiment(Settings):
 
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
-        unused = {"evaluation"} if self.evaluation == "central" else set()
-        unused |= {name for name in ("models", "initial", "queries", "fleet", "clusters") if not getattr(self, name)}
-        unused |= {name for name in ("dropout", "cure") if getattr(self, name) == choose(name, DEFAULT_PARTS[name])}
-        # What came later counts only where it is used, so that runs from before are found.
-        said = self.model_dump(mode="json", exclude=unused)
-        chosen = {section: choice.settings for section in PARTS if (choice := getattr(self, section)) is not None}
-        for section, settings in {**chosen, "training": self.training}.items():
-            for name in settings.later:
-                if section in said and getattr(settings, name) == type(settings).model_fields[name].default:
-                    del said[section][name]
-        said.get("dropout", {}).pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
+        said = self.model_dump(mode="json") | {"teachers": [teacher.facts() for teacher in self.teachers]}
+        said["dropout"].pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
         if self.initial is not None:
             said["initial"] = self.initial.facts()
-        if "dropout" in unused:
-            said["participation"] |= {"dropout": 0.0, "dropout_when": "after"}  # as it was said before
         facts = {
-            "experiment": {
-                **said,
-                "teachers": [teacher.facts() for teacher in self.teachers],
-            },
+            "experiment": said,
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": sorted(plugins),

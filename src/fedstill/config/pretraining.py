@@ -63,8 +63,7 @@ class Pretraining(Settings):
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
         facts = {
-            # What came later counts only where it is used, so that files from before are found.
-            "pretraining": self.model_dump(mode="json", exclude={"reach"} if self.reach == 1 else set()),
+            "pretraining": self.model_dump(mode="json"),
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": sorted(plugins),

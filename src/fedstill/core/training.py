@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import nn
@@ -31,7 +31,6 @@ class Training(Settings):
     encoder_rate: float = Field(
         1.0, gt=0, description="factor of the rate for a model's encoder, where it has one to be treated apart"
     )
-    later: ClassVar[frozenset[str]] = frozenset({"warmup", "encoder_rate"})
 
     def optimiser_of(self, model: nn.Module) -> Optimiser:
         """For all of a model; those of its parameters that it calls slow learn at the encoder's rate."""

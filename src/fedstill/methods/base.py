@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ methods: Registry[type[Method]] = Registry("method")
 
 MODEL = "model/"  # where a message or the server's state keeps a model
 WEIGHTS = MODEL + PARAMETERS
+Precision = Literal["half", "full"]  # of what is sent of single samples
+PRECISIONS: dict[Precision, torch.dtype] = {"half": torch.float16, "full": torch.float32}
 LOGITS = "logits"  # where a reply keeps what a model says of shared samples
 
 MODEL_EGRESS = (

@@ -42,6 +42,7 @@ from fedstill.methods.base import (
     LOGITS,
     MODEL,
     MODEL_EGRESS,
+    PRECISIONS,
     WORK_EGRESS,
     methods,
     same_as,
@@ -52,7 +53,6 @@ from fedstill.methods.base import (
 from fedstill.methods.gradients import correction
 from fedstill.methods.shared_samples import (
     LOGITS_EGRESS,
-    PRECISIONS,
     SELECTED,
     LogitMethod,
     LogitSettings,

@@ -48,7 +48,9 @@ from fedstill.methods.base import (
     LOGITS,
     MODEL,
     MODEL_EGRESS,
+    PRECISIONS,
     WORK_EGRESS,
+    Precision,
     methods,
     same_as,
     train,
@@ -77,7 +79,6 @@ START = "start/"  # where the server's state keeps what private clients start fr
 SAID = "said/"  # what the server says of a client's samples: said/CLIENT/... in its state, said/... in a request
 OPTIMISER = "optimiser/"
 FACTS = "facts/"
-PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 
 SAMPLES_EGRESS = (
     Egress(FEATURES, "features", "what the client's part of the model makes of every training sample"),
@@ -96,7 +97,7 @@ class FedGktSettings(ServerSettings):
     extractors: Literal["average", "private"] = Field(
         "average", description="the clients' parts: averaged into one model; or at home, each client with its own"
     )
-    features: Literal["float32", "float16"] = Field("float32", description="precision of features on the wire")
+    precision: Precision = Field("full", description="of features on the wire")
 
 
 @methods.register("fedgkt")
@@ -182,7 +183,7 @@ class FedGkt(Method):
         load_state(small, part(own, SMALL))
         recall = recalling(request[f"{SAID}{IDS}"], request[f"{SAID}{LOGITS}"]) if f"{SAID}{IDS}" in request else None
         trained = train(client, side, self.training, turn, self.loss(), shared=recall)
-        said = samples_as_sent(client, side, PRECISIONS[self.settings.features])
+        said = samples_as_sent(client, side, PRECISIONS[self.settings.precision])
         learnt = {**under(MODEL, part_state(model, side.extractor)), **under(SMALL, state_of(small))}
         if not self.averages:
             client.state = {**client.state, **learnt}
@@ -201,7 +202,7 @@ class FedGkt(Method):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         count = who.samples
         return {
-            FEATURES: ((count, *self.feature_shape), PRECISIONS[self.settings.features]),
+            FEATURES: ((count, *self.feature_shape), PRECISIONS[self.settings.precision]),
             LOGITS: ((count, len(self.task.classes)), torch.float32),
             LABELS: ((count,), torch.int64),
             IDS: ((count,), torch.int64),

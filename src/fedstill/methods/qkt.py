@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -41,8 +40,6 @@ class TransferSettings(PeerSettings):
 
 
 class QKTSettings(TransferSettings):
-    later: ClassVar[frozenset[str]] = frozenset({"noise_scale"})
-
     query_weight: float = Field(1.5, ge=0, description="lambda: weight of classes that are asked for; local ones: 1")
     threshold: float = Field(0.01, ge=0, le=1, description="least probability of a class in noise to be known")
     noise: int = Field(20, ge=1, description="samples of noise that a model is probed with")

@@ -21,13 +21,12 @@ from fedstill.core.task import Output, Task
 from fedstill.core.training import Training
 from fedstill.distillation import Objective, objectives
 from fedstill.distillation.labels import under_labels
-from fedstill.methods.base import LOGITS
+from fedstill.methods.base import LOGITS, PRECISIONS, Precision
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.detection import Detection
 from fedstill.tasks.segmentation import Segmentation
 
 SELECTED, PROXY = "selected", "proxy"
-PRECISIONS = {"half": torch.float16, "full": torch.float32}
 LOGITS_EGRESS = Egress(LOGITS, "logits", "what the client's model says of the shared proxy samples")
 
 
@@ -35,7 +34,7 @@ class LogitSettings(Settings):
     """What methods that exchange logits on shared samples have in common."""
 
     samples: int = Field(1000, ge=2, description="proxy samples that a round's logits are about; at most all there are")
-    precision: Literal["half", "full"] = Field("half", description="of logits on the wire")
+    precision: Precision = Field("half", description="of logits on the wire")
     weights: Literal["samples", "uniform"] = Field("samples", description="how much each client's word counts")
 
 
