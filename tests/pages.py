@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-FEDSTILL = [sys.executable, "-c", "from fedstill.cli import main; main()"]
+FEDSTILL = [sys.executable, "-m", "fedstill"]
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 # How far figures may be from those shown: another processor rounds otherwise, and training makes much of little.

@@ -19,7 +19,7 @@ RUN = ["run", "part-way", "--data", "stripes", "--model", "flat", "--rounds", "2
 
 
 def fedstill(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from fedstill.cli import main; main()", *words]
+    command = [sys.executable, "-m", "fedstill", *words]
     environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from benchmarks.reliability.jobs import Target
 
-FEDSTILL = (sys.executable, "-c", "from fedstill.cli import main; main()")
+FEDSTILL = (sys.executable, "-m", "fedstill")
 _MARK = "FEDSTILL_RELIABILITY_JOB"
 TEMPORARY = "tmp"  # where the command puts what is meant to be gone when it ends
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fedstill
+
 TINY = ["--rounds", "2", "--clients", "4", "--set", "epochs=1", "--set", "batch=64"]
 Call = Callable[..., tuple[int, str, str]]
 
@@ -274,3 +276,8 @@ def test_an_interrupt_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("fedstill.cli.listing.show", interrupted)
     assert call("list") == (130, "", "fedstill: interrupted: run the same command again to go on\n")
+
+
+def test_the_package_itself_is_the_command() -> None:
+    said = subprocess.run([sys.executable, "-m", "fedstill", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout.split()[-1] == fedstill.__version__

@@ -267,7 +267,7 @@ def use_the_users_ray() -> None:
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["interrupted", "terminated"])
 def test_nothing_is_left_running_when_a_run_is_stopped_from_outside(stop: signal.Signals, tmp_path: Path) -> None:
     words = ["run", "fedavg", "--data", "digits", "--clients", "3", "--rounds", "1000", "--engine", "flower-ray"]
-    command = [sys.executable, "-c", "from fedstill.cli import main; main()", *words, "--quiet"]
+    command = [sys.executable, "-m", "fedstill", *words, "--quiet"]
     process = subprocess.Popen(
         command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -5,8 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import pytest
+
+from fedstill.engines import Processes
 from fedstill.engines.scratch import Scratch, sweep
 
 CHILD = """
@@ -41,3 +45,11 @@ def test_that_of_a_killed_process_is_swept_and_one_in_use_is_not(tmp_path: Path)
     sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {Path(ours.name).name, f"{Path(ours.name).name}.lock"}
     ours.cleanup()
+
+
+def test_workers_that_are_given_nothing_to_do_still_tidy_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a kill at a run's very end: the same command finds the result whole."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert child(tmp_path, "killed") == -signal.SIGKILL
+    with Processes(1):
+        assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,7 @@ if find_spec("ray") is None and not os.environ.get("FEDSTILL_ALL_TESTS"):
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray for all of them
 Make = Callable[..., dict[str, Any]]
 Write = Callable[..., str]
-FEDSTILL = [sys.executable, "-c", "from fedstill.cli import main; main()"]
+FEDSTILL = [sys.executable, "-m", "fedstill"]
 STUDENTS = {
     "experiment": {"model": "cnn", "rounds": 2, "training": {"batch": 64}},
     "grid": {"objective": ["labels-only", "vanilla", "dkd"], "labels": ["use", "no-ce"]},

@@ -26,7 +26,7 @@ from fedstill.core.message import Message
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reply, Turn
 from fedstill.core.task import Tensors
-from fedstill.engines.scratch import Scratch
+from fedstill.engines.scratch import Scratch, sweep
 from fedstill.engines.worker import read_frame, write_frame
 
 _SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are mapped from a file instead of being copied
@@ -131,6 +131,7 @@ class Processes:
             self._scratch = None
 
     def __enter__(self) -> Self:
+        sweep()  # here, not when work begins: a run that was killed at its very end has none left
         return self
 
     def __exit__(

@@ -15,16 +15,14 @@ _PREFIX, _LOCK = "fedstill-", ".lock"
 
 
 class Scratch:
-    """A folder for data that workers map: emptied on `cleanup`, at exit, or else when the next one is made.
+    """A folder for data that workers map: removed on `cleanup`, at exit, or else by the next `sweep`.
 
     A killed process cannot tidy up, and what it leaves is a copy of somebody's data. So each folder has a lock beside
     it, which the system frees however its holder dies: a folder whose lock is free is of no more use to anybody.
     """
 
     def __init__(self, root: Path | None = None) -> None:
-        root = root or Path(tempfile.gettempdir())
-        sweep(root)
-        path = root / f"{_PREFIX}{uuid4().hex}"
+        path = (root or Path(tempfile.gettempdir())) / f"{_PREFIX}{uuid4().hex}"
         lock = FileLock(f"{path}{_LOCK}")
         lock.acquire()  # before the folder is there: nobody shall find it without a holder
         path.mkdir(mode=0o700)
@@ -32,9 +30,9 @@ class Scratch:
         self.cleanup = weakref.finalize(self, _remove, path, lock)
 
 
-def sweep(root: Path) -> None:
+def sweep(root: Path | None = None) -> None:
     """Remove the folders of processes that are no more."""
-    for file in root.glob(f"{_PREFIX}*{_LOCK}"):
+    for file in (root or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*{_LOCK}"):
         lock = FileLock(file)
         with suppress(Timeout, OSError):  # in use, or somebody else's
             lock.acquire(timeout=0)
