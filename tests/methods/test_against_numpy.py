@@ -27,12 +27,12 @@ from fedstill.federation.result import Run
 Floats = NDArray[np.float64]
 Weights = list[Floats]  # of three layers, each with its bias behind it
 
-SEED, CLASSES, ROUNDS = 3, 10, 2
+SEED, CLASSES, ROUNDS = 11, 10, 2
 EPOCHS, BATCH, RATE, MOMENTUM = 1, 64, 0.02, 0.9  # of training on one's own data
 SAMPLES, STEPS, STEP_BATCH, STEP_RATE = 60, 7, 32, 0.002  # of distillation: three epochs of two batches, and one more
-# Of weights. Loops agree to 1e-7 .. 2e-5, depending on processor and seed; once (seed 11, one processor) to 1e-4 only,
-# since Adam makes much of a rounding. What they tell apart differs by 9e-4 and more.
-CLOSE, FAR = 5e-5, 5e-4
+# Of weights, as `apart` has it. Over seeds 1, 2, 3, 4 and 11 loops agree to 3e-6 or better, and what they tell apart
+# differs by 1.7e-3 and more.
+CLOSE, FAR = 1e-5, 1e-3
 
 EXPERIMENT: dict[str, Any] = {
     "data": "digits",
@@ -157,12 +157,12 @@ def weighted(several: list[Floats], weights: Floats) -> Floats:
 
 
 def apart(ours: Weights, theirs: Weights) -> float:
-    """The root of the mean square difference of all weights.
+    """By how much nine of ten weights differ at the most, in the tensor where that is worst.
 
-    Not the largest: Adam gives a step of full length to a gradient that is nothing but rounding.
+    Not all ten: Adam gives a step of full length to a gradient that is nothing but rounding, and rounding is the
+    processor's.
     """
-    squares = [(one - other).ravel() ** 2 for one, other in zip(ours, theirs, strict=True)]
-    return float(np.sqrt(np.concatenate(squares).mean()))
+    return max(float(np.quantile(np.abs(one - other), 0.9)) for one, other in zip(ours, theirs, strict=True))
 
 
 def run_of(method: dict[str, Any], out: Path) -> Run:
