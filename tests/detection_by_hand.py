@@ -106,19 +106,18 @@ def box_costs(
 
 def token_cost(tokens: TokenPredictions, labels: Tensor, truth: Tensor) -> Tensor:
     """Does a token lie in an object, mean over tokens; and of those that do, where is its centre, and what is it?"""
-    objectness, votes = [], []
-    for scene, positions in enumerate(tokens.positions.tolist()):
-        for token, place in enumerate(positions):
-            # Of several objects around a token the smallest has it.
-            around = [thing for thing, kind in enumerate(labels[scene].tolist()) if kind >= 0]
-            around = [thing for thing in around if holds(truth[scene, thing].tolist(), place)]
-            logit = tokens.objectness[scene, token]
-            objectness.append(F.softplus(-logit) if around else F.softplus(logit))
-            if around:
-                own = min(around, key=lambda thing, scene=scene: math.prod(truth[scene, thing, 3:6].tolist()))
-                centre = (tokens.votes[scene, token] - truth[scene, own, :3]).abs().sum()
-                votes.append(centre - tokens.log_probabilities[scene, token, labels[scene, own]])
-    mean = torch.stack(objectness).mean()
+    inside, votes = torch.zeros_like(tokens.objectness), []
+    for scene, (kinds, boxes) in enumerate(zip(labels.tolist(), truth.tolist(), strict=True)):
+        there = [thing for thing, kind in enumerate(kinds) if kind >= 0]
+        for token, place in enumerate(tokens.positions[scene].tolist()):
+            around = [thing for thing in there if holds(boxes[thing], place)]
+            if not around:
+                continue
+            inside[scene, token] = 1
+            own = min((math.prod(boxes[thing][3:6]), thing) for thing in around)[1]  # of several, the smallest
+            away = (tokens.votes[scene, token] - truth[scene, own, :3]).abs().sum()
+            votes.append(away - tokens.log_probabilities[scene, token, kinds[own]])
+    mean = F.softplus((1 - 2 * inside) * tokens.objectness).mean()
     return mean + torch.stack(votes).mean() if votes else mean
 
 

@@ -68,6 +68,7 @@ class Whole:
     journals: Mapping[str, Sequence[Mapping[str, Any]]]  # by run
     seconds: float
     begun: float  # seconds until it first changed something
+    staffed: float  # seconds during which it had workers
     changes: int
     commits: Mapping[str, int]  # by run
 
@@ -90,23 +91,27 @@ class Trial:
 
     def run(self, kills: int) -> Tally:
         whole = self.undisturbed()
-        for number in range(2 * kills + 5):
+        for number in range(4 * kills + 5):
             if self.tally.kills >= kills:
                 break
             place = self.folder / str(number)
             self.episode(place, whole, min(IN_A_ROW, kills - self.tally.kills))
             if not self.tally.different:
                 shutil.rmtree(place)
+        if self.tally.kills < kills:
+            self.tally.different.append(f"only {self.tally.kills} kills of {kills} have hit anybody")
         return self.tally
 
     def undisturbed(self) -> Whole:
         place = self.folder / "whole"
         out, begun, changes = place / OUT, 0.0, 0
-        before = look(out)
+        before, manned = look(out), list[float]()
         with Process(place, self.job.words) as process:
             while process.alive and process.age < _LIMIT:
                 if (now := look(out)) != before:
                     before, changes, begun = now, changes + 1, begun or process.age
+                if _WORKER in self.job.targets and process.workers():
+                    manned.append(process.age)
                 sleep(0.002)
             seconds = process.age
             process.wait(1.0)
@@ -117,7 +122,8 @@ class Trial:
         commits = {name: len(journal) for name, journal in journals.items()}
         if self.job.epochs:
             commits = {"encoder.partial": self.job.epochs}
-        return Whole(contents(out), journals, seconds, begun, changes, commits)
+        staffed = manned[-1] - manned[0] if manned else 0.0
+        return Whole(contents(out), journals, seconds, begun, staffed, changes, commits)
 
     def episode(self, place: Path, whole: Whole, kills: int) -> None:
         """Some kills, then to the end, and compare."""
@@ -151,14 +157,15 @@ class Trial:
             self.tally.different.append(f"{place.name}: ended with code {process.code}: {process.last_words}")
         return not hit
 
-    def comes(self, process: Process, out: Path, whole: Whole, late: bool) -> bool:
-        """Wait for the instant of the kill; False where the command ends before. Workers are there after the start."""
+    def comes(self, process: Process, out: Path, whole: Whole, worker: bool) -> bool:
+        """Wait for the instant of the kill; False where the command ends before."""
         left = 1 - progress(out, whole.rounds) / whole.all_rounds
-        if self.draw.random() < 0.5 or late:
-            end = whole.begun + (whole.seconds - whole.begun) * left
-            instant = self.draw.uniform(whole.begun if late else 0.0, end)
-            while process.alive and process.age < instant:
-                sleep(min(0.01, max(0.0, instant - process.age)))
+        if worker:
+            while process.alive and not process.workers():
+                sleep(0.01)
+            _until(process, process.age + self.draw.uniform(0, whole.staffed))
+        elif self.draw.random() < 0.5:
+            _until(process, self.draw.uniform(0.0, whole.begun + (whole.seconds - whole.begun) * left))
         else:
             wanted, delay = self.draw.randint(1, max(1, round(whole.changes * left))), self.draw.uniform(0, _AFTER)
             before = look(out)
@@ -181,6 +188,11 @@ class Trial:
         tally.different += [f"{place.name}: {name}" for name in unequal]
         lying = [path.name for path in (place / TEMPORARY).glob("fedstill*")]  # torch, too, keeps things there
         tally.left_behind += [f"{place.name}: {name}" for name in (*hidden, *lying, *held_locks(out))]
+
+
+def _until(process: Process, age: float) -> None:
+    while process.alive and process.age < age:
+        sleep(min(0.01, max(0.0, age - process.age)))
 
 
 def unexplained(run: Path, whole: Sequence[Mapping[str, Any]]) -> str | None:

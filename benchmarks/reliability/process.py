@@ -66,7 +66,7 @@ class Process:
         elif target == "the command":
             self.process.kill()
         else:
-            workers = sorted(self.family() - {self.process.pid})
+            workers = self.workers()
             if not workers:
                 return False
             with suppress(ProcessLookupError):
@@ -79,6 +79,10 @@ class Process:
         except subprocess.TimeoutExpired:
             self.end()
             raise TimeoutError(f"it has not ended after {limit:.0f} seconds: {self.last_words}") from None
+
+    def workers(self) -> list[int]:
+        """The processes that it has started and that live."""
+        return sorted(self.family() - {self.process.pid})
 
     def family(self) -> set[int]:
         """The processes that carry the mark and live."""
@@ -93,7 +97,7 @@ class Process:
     def survivors(self, grace: float) -> int:
         """How many of its processes outlive it by more than a while; they are ended then."""
         until = monotonic() + grace
-        while (left := self.family() - {self.process.pid}) and monotonic() < until:
+        while (left := self.workers()) and monotonic() < until:
             sleep(0.05)
         for process in left:
             with suppress(OSError):

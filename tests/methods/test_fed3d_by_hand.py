@@ -11,7 +11,8 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -100,8 +101,8 @@ class Reading:
     factor: bool = True  # O, in G
     kept: bool = True  # the G of a class that nobody has; else what the formula says of it
     mean: str = "samples"  # of clients' models; `uniform`
-    frozen: bool = True  # tokens and encoder
-    evaluated: bool = True  # their BatchNorm
+    learns: str = "prompts-and-heads"  # what is learnt and shared; `prompts`, `all`
+    evaluated: bool = True  # BatchNorm of what does not learn
     moments: str = "fresh"  # of AdamW, in each round; `kept`
 
 
@@ -122,15 +123,17 @@ class ByHand:
     exact: bool = True
     across: Tensor = field(init=False)
     kept: dict[int, AdamW] = field(default_factory=dict)
-    matched: int = 0
 
     def __post_init__(self) -> None:
         self.across = torch.ones(len(self.task.classes), dtype=torch.float64)
-        self.holds = self.fed3d and self.reading.frozen
 
     def travels(self, name: str) -> bool:
-        """Prompts and all that comes after them; of FedAvg everything."""
-        return not self.holds or not (is_slow(name) or name == "fourier")
+        """What learns and is shared: prompts and all that comes after them; of FedAvg everything."""
+        if not self.fed3d or self.reading.learns == "all":
+            return True
+        if self.reading.learns == "prompts":
+            return name == "prompts"
+        return not is_slow(name) and name != "fourier"
 
     def play(self, cohorts: Sequence[Sequence[int]]) -> None:
         for round, cohort in enumerate(cohorts):
@@ -147,10 +150,10 @@ class ByHand:
         model = self.task.build(self.task.architectures[0])
         model.load_state_dict(self.state)
         model.train()
-        if self.holds and self.reading.evaluated:
+        learning = {name: one for name, one in model.named_parameters() if self.travels(name)}
+        if self.reading.evaluated and not self.travels("encoder."):
             model.tokens.eval()
             model.encoder.eval()
-        learning = {name: one for name, one in model.named_parameters() if not (self.holds and is_slow(name))}
         optimiser = self.kept.setdefault(client, AdamW(self.pace)) if self.keeps else AdamW(self.pace)
         found: list[list[tuple[int, float]]] = []
         streams = Streams(self.seed).at("round", round, "train", "client", client)
@@ -217,3 +220,52 @@ def merged(models: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
         return max(models)
     mean = sum(weight * model.double() for weight, model in zip(weights, models, strict=True)) / sum(weights)
     return mean.to(models[0].dtype)
+
+
+def model_in(server: Tensors) -> dict[str, Tensor]:
+    """The shared model, by the names that a detector gives."""
+    return {name.split("/", 2)[2]: tensor.clone() for name, tensor in server.items() if name.startswith("model/")}
+
+
+def apart(ours: Tensors, theirs: Tensors, start: Tensors, leave: Callable[[str], bool] = lambda name: False) -> float:
+    """How far two models lie apart, as a share of the way that one of them came; statistics count for themselves."""
+    shares = []
+    for running in (False, True):
+        names = [name for name in ours if ("running_" in name) == running and not leave(name)]
+        names = [name for name in names if ours[name].is_floating_point()]
+        gap, way = (distance(ours, other, names) for other in (theirs, start))
+        shares.append(gap / way if way else gap)
+    return max(shares)
+
+
+def distance(some: Tensors, others: Tensors, names: Sequence[str]) -> float:
+    return math.sqrt(sum(float((some[name].double() - others[name].double()).square().sum()) for name in names))
+
+
+# In double precision, on one processor
+
+
+def task_of(headings: str) -> Exact:
+    bins = 1 if headings == "right-angled" else 4
+    return Exact(CLASSES, (POINTS, 3), ("tiny",), augmentation=SceneAugmentation(), bins=bins)
+
+
+def data_of(headings: str) -> list[ArrayDataset]:
+    """Three clients with 5, 3 and 4 rooms. Three classes are in the first one's rooms alone."""
+    return [rooms(number, first, headings) for number, first in ((5, 9), (3, 14), (4, 17))]
+
+
+@cache
+def played(method: str, headings: str, *settings: tuple[str, Any]) -> tuple[Tensors, Tensors]:
+    """The server before and after all rounds of the package's own method."""
+    site = Site(build(method, task_of(headings), TRAINING, **dict(settings)), task_of(headings), data_of(headings), 3)
+    start = site.server
+    for round, cohort in enumerate(COHORTS):
+        site.play_round(round, cohort)
+    return start, site.server
+
+
+def by_hand(start: Tensors, headings: str, fed3d: bool, **changes: Any) -> ByHand:
+    one = ByHand(task_of(headings), data_of(headings), model_in(start), rounds=len(COHORTS), fed3d=fed3d, **changes)
+    one.play(COHORTS)
+    return one
