@@ -2,6 +2,9 @@
 
 Nothing of the package's own loss, optimisers or training is used here. What is, since it is tested elsewhere: what a
 detector says of a batch, the cost of matching a query with an object, and the generalised IoU of two boxes.
+
+Also a detector small enough to train in milliseconds, in double precision: two ways to add up the same numbers then
+differ by nothing that counts. In single precision Adam makes steps of full length of what is nothing but rounding.
 """
 
 from __future__ import annotations
@@ -9,18 +12,78 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedstill.core.dataset import ArrayDataset, Batch
+from fedstill.core.kinds import load_state
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.data.rooms import CLASSES, make_rooms
+from fedstill.data.rooms.augment import SceneAugmentation
+from fedstill.models import build_model, duplicate
 from fedstill.models.detector import Layer, Predictions, TokenPredictions
 from fedstill.tasks.boxes import MatchingWeights, generalised_iou, matching_costs
+from fedstill.tasks.detection import Detected, Detection
 
-# Of matched objects: their classes and the probabilities that are given to these; what the loss of each one's class
-# weighs, and what that of its box does.
-Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+POINTS = 256
+HEADINGS = ("right-angled", "free")
+SMALL = {"width": 16, "heads": 2, "feedforward": 16, "tokens": 24, "neighbours": 8, "candidates": 16, "prompts": 3}
+SIZES = {
+    "tiny": {**SMALL, "decoder_layers": 2, "queries": 9},
+    "larger": {**SMALL, "width": 20, "decoder_layers": 1, "queries": 12},
+}
+
+
+@dataclass(frozen=True)
+class Exact(Detection):
+    """Detection with tiny detectors, in double precision."""
+
+    bins: int = 1  # of headings; 1: it tells none
+
+    def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
+        if state is None:
+            with (streams or Streams(0)).ambient("initialise"):
+                return exact_detector(architecture, self.bins)
+        model = duplicate(_template(architecture, self.bins))
+        load_state(model, state)
+        return model
+
+    def forward(self, model: nn.Module, batch: Batch) -> Detected:
+        return super().forward(model, doubled(batch))
+
+
+def exact_detector(architecture: str, bins: int) -> nn.Module:
+    sizes = {**SIZES[architecture], "angle_bins": bins}
+    return build_model("small-detr3d-lite", (POINTS, 3), len(CLASSES), **sizes).double()
+
+
+@cache
+def _template(architecture: str, bins: int) -> nn.Module:
+    return exact_detector(architecture, bins)
+
+
+def doubled(batch: Batch) -> Batch:
+    return {name: column.double() if column.is_floating_point() else column for name, column in batch.items()}
+
+
+@cache
+def rooms(number: int, first: int, headings: Any) -> ArrayDataset:
+    """Scenes with boxes, axis-aligned or turned."""
+    made = make_rooms(number, points=POINTS, first=first, seen=4, headings=headings)
+    columns = (torch.as_tensor(column) for column in (made.points, made.classes, made.boxes))
+    return ArrayDataset(**dict(zip(("inputs", "labels", "boxes"), columns, strict=True)))
+
+
+def task_for(headings: str) -> Exact:
+    """With a detector that tells headings where boxes have some; scenes are augmented."""
+    bins = 1 if headings == "right-angled" else 4
+    return Exact(CLASSES, (POINTS, 3), ("tiny",), augmentation=SceneAugmentation(), bins=bins)
 
 
 @dataclass(frozen=True)
@@ -40,11 +103,14 @@ def data_of(said: Predictions) -> Data:
     return SUN_RGBD if said.layers[0].bin_logits.shape[-1] > 0 else SCANNET
 
 
+Pairs = list[tuple[int, int, int]]  # scene, query and object, matched one to one
+
+
 @dataclass(frozen=True)
 class Costs:
     """Of one layer of the decoder, in a batch: losses of matched objects (objects,), and what is left."""
 
-    pairs: list[tuple[int, int, int]]  # scene, query and object
+    pairs: Pairs
     kinds: Tensor
     own: Tensor  # log-probabilities of the true classes
     boxes: Tensor
@@ -52,9 +118,13 @@ class Costs:
     others: int  # how many these are
 
 
-def costs_of(layer: Layer, extent: Tensor, labels: Tensor, truth: Tensor, data: Data) -> Costs:
-    """Scene by scene, each of which has the objects whose label is not -1."""
-    pairs = []
+# What the loss of each matched object's class weighs, and what that of its box does.
+Weigh = Callable[[Costs], tuple[Tensor, Tensor]]
+
+
+def pairs_of(layer: Layer, extent: Tensor, labels: Tensor, truth: Tensor, data: Data) -> Pairs:
+    """Who answers for what, scene by scene, each of which has the objects whose label is not -1."""
+    pairs: Pairs = []
     for scene, kinds in enumerate(labels):
         there = [thing for thing, kind in enumerate(kinds.tolist()) if kind >= 0]
         price = matching_costs(
@@ -65,13 +135,19 @@ def costs_of(layer: Layer, extent: Tensor, labels: Tensor, truth: Tensor, data: 
             data.matching,
             extent=extent[scene],
         )
-        pairs += [(scene, query, there[at]) for query, at in zip(*linear_sum_assignment(price.numpy()), strict=True)]
+        matched = zip(*(side.tolist() for side in linear_sum_assignment(price.numpy())), strict=True)
+        pairs += [(scene, query, there[place]) for query, place in matched]
+    return pairs
+
+
+def costs_of(layer: Layer, extent: Tensor, labels: Tensor, truth: Tensor, data: Data, pairs: Pairs) -> Costs:
+    """What a layer's answers cost, given who answers for what."""
     scenes, queries, things = (list(side) for side in zip(*pairs, strict=True)) if pairs else ([], [], [])
     kinds = labels[scenes, things]
     free = torch.ones(layer.log_probabilities.shape[:2], dtype=torch.bool)
     free[scenes, queries] = False
     return Costs(
-        [(int(scene), int(query), int(thing)) for scene, query, thing in pairs],
+        pairs,
         kinds,
         layer.log_probabilities[scenes, queries, kinds],
         box_costs(layer, scenes, queries, truth[scenes, things], extent[scenes], data),
@@ -128,18 +204,22 @@ def holds(box: Sequence[float], place: Sequence[float]) -> bool:
     return all(2 * far <= size for far, size in zip(along, box[3:6], strict=True))
 
 
-def alike(kinds: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.ones_like(probabilities), torch.ones_like(probabilities)
+def alike(costs: Costs) -> tuple[Tensor, Tensor]:
+    return torch.ones_like(costs.own), torch.ones_like(costs.own)
 
 
-def loss_of(said: Predictions, labels: Tensor, truth: Tensor, weigh: Weigh = alike) -> Tensor:
-    """Class and boxes in every layer of the decoder, and tokens; `weigh` is asked layer by layer."""
+def loss_of(said: Predictions, labels: Tensor, truth: Tensor, weigh: Weigh = alike, own: bool = True) -> Tensor:
+    """Class and boxes in every layer of the decoder, and tokens; `weigh` is asked layer by layer.
+
+    Each layer has matches of its `own`; that all have those of the last would be a mistake.
+    """
     data = data_of(said)
     total = token_cost(said.tokens, labels, truth)
-    for layer in said.layers:
-        costs = costs_of(layer, said.extent, labels, truth, data)
+    matches = [pairs_of(layer, said.extent, labels, truth, data) for layer in said.layers]
+    for layer, pairs in zip(said.layers, matches, strict=True):
+        costs = costs_of(layer, said.extent, labels, truth, data, pairs if own else matches[-1])
         objects = len(costs.kinds)
-        by_class, by_box = weigh(costs.kinds, costs.own.exp())
+        by_class, by_box = weigh(costs)
         classes = -(by_class * costs.own).sum() + data.empty * costs.empty
         total = total + classes / (objects + data.empty * costs.others)
         total = total + (by_box * costs.boxes).sum() / max(objects, 1)
@@ -169,40 +249,43 @@ def is_slow(name: str) -> bool:
     return name.startswith(("tokens.", "encoder."))
 
 
-@dataclass
 class AdamW:
-    """AdamW with betas 0.9 and 0.999 and epsilon 1e-8, after Loshchilov and Hutter, algorithm 2."""
+    """AdamW with betas 0.9 and 0.999 and epsilon 1e-8, after Loshchilov and Hutter, algorithm 2.
 
-    pace: Pace
+    All weights are one long row, and so are their slopes.
+    """
 
-    def __post_init__(self) -> None:
-        self.first: dict[str, Tensor] = {}
-        self.second: dict[str, Tensor] = {}
-        self.steps: dict[str, int] = {}
+    def __init__(self, pace: Pace) -> None:
+        self.pace, self.steps = pace, 0
+        self.first = self.second = torch.zeros(())
 
-    def step(self, weights: Mapping[str, Tensor], slopes: Mapping[str, Tensor], rate: float) -> None:
+    @torch.no_grad()
+    def step(self, weights: Mapping[str, Tensor], slopes: Sequence[Tensor], rate: float) -> None:
         """Move these weights, each along its slope."""
-        for name, slope in clipped(slopes, self.pace).items():
-            weight, pace = weights[name], self.pace
-            speed = rate * pace.slow if is_slow(name) else rate
-            slope = slope if pace.decoupled else slope + pace.decay * weight
-            time = self.steps[name] = self.steps.get(name, 0) + 1
-            first = self.first[name] = 0.9 * self.first.get(name, torch.zeros_like(slope)) + 0.1 * slope
-            second = self.second[name] = 0.999 * self.second.get(name, torch.zeros_like(slope)) + 0.001 * slope**2
-            if pace.corrected:
-                first, second = first / (1 - 0.9**time), second / (1 - 0.999**time)
-            faded = weight * (1 - speed * pace.decay) if pace.decoupled else weight
-            weight.copy_(faded - speed * first / (second.sqrt() + 1e-8))
+        pace, slow = self.pace, torch.cat([torch.full((one.numel(),), is_slow(name)) for name, one in weights.items()])
+        row = torch.cat([one.flatten() for one in weights.values()])
+        slope = clipped(torch.cat([one.flatten() for one in slopes]), slow, pace)
+        slope = slope if pace.decoupled else slope + pace.decay * row
+        self.steps += 1
+        self.first = first = 0.9 * self.first + 0.1 * slope
+        self.second = second = 0.999 * self.second + 0.001 * slope**2
+        if pace.corrected:
+            first, second = first / (1 - 0.9**self.steps), second / (1 - 0.999**self.steps)
+        rates = rate * torch.where(slow, row.new_tensor(pace.slow), row.new_tensor(1.0))
+        row = row * (1 - rates * pace.decay) if pace.decoupled else row
+        row = row - rates * first / (second.sqrt() + 1e-8)
+        for one, moved in zip(weights.values(), row.split([one.numel() for one in weights.values()]), strict=True):
+            one.copy_(moved.view_as(one))
 
 
-def clipped(slopes: Mapping[str, Tensor], pace: Pace) -> dict[str, Tensor]:
-    """As long as `clip` at most, all of them together; torch adds 1e-6 to a length before it divides by it."""
+def clipped(slope: Tensor, slow: Tensor, pace: Pace) -> Tensor:
+    """No longer than `clip`; torch adds 1e-6 to a length before it divides by it."""
     if pace.clipped == "values":
-        return {name: slope.clamp(-pace.clip, pace.clip) for name, slope in slopes.items()}
-    shorter = {}
-    for names in [[*filter(is_slow, slopes)], [*filter(lambda name: not is_slow(name), slopes)]]:
-        counted = names if pace.clipped == "apart" else list(slopes)
-        length = math.sqrt(sum(float((slopes[name].double() ** 2).sum()) for name in counted))
-        factor = 1.0 if pace.clipped == "never" else min(1.0, pace.clip / (length + 1e-6))
-        shorter |= {name: factor * slopes[name] for name in names}
-    return shorter
+        return slope.clamp(-pace.clip, pace.clip)
+    if pace.clipped == "apart":
+        return torch.where(slow, shortened(slope * slow, pace.clip), shortened(slope * ~slow, pace.clip))
+    return slope if pace.clipped == "never" else shortened(slope, pace.clip)
+
+
+def shortened(slope: Tensor, most: float) -> Tensor:
+    return slope * min(1.0, most / (slope.norm().item() + 1e-6))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
-from fedstill.data.catalogue import Bundle, Source, add, available, data_root, datasets, load
+from fedstill.data.catalogue import Bundle, Source, add, available, check, data_root, datasets, load
 from fedstill.data.files import FromFiles
 
 
@@ -60,13 +61,16 @@ def test_what_is_missing_is_described(name: str, tmp_path: Path) -> None:
     loader = datasets[name]
     assert isinstance(loader, FromFiles)
     expected = "a folder of scenes" if name in ("scannet", "scenes", "sunrgbd") else "an .npz file"
-    with pytest.raises(InputError, match=f"data root .*root does not exist.*{name}, expected is {expected}"):
+    how = f"{re.escape(loader.get)}; `fedstill data add {name} PATH`"
+    with pytest.raises(InputError, match=f"{name} is not here, the data root .*root does not exist .*: {how}"):
         load(name)
-    with pytest.raises(InputError, match=f"holds none of {name}, {name}.npz.*expected is {expected}") as error:
+    with pytest.raises(InputError, match=f"{name} is not here, .* holds none of {name}, {name}.npz.*: {how}") as error:
         load(name, tmp_path)
     assert loader.get
-    assert loader.get in str(error.value)
     assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match=f"does not exist; {re.escape(loader.get)}; expected is {expected}"):
+        load(name, path=tmp_path / "nothing")
+    assert check(name, root=tmp_path).where == "not here"
 
 
 def test_where_to_get_the_free_ones_is_said(tmp_path: Path) -> None:

@@ -27,8 +27,12 @@ def show_available(root: Path | None, plugins: Sequence[Path], as_json: bool) ->
     if as_json:
         print_json([asdict(entry) for entry in entries])
         return
-    rows = [("✓" if entry.found else "·", entry.name, entry.summary, entry.where) for entry in entries]
-    table("", ("", "name", "what it is", "where, or how to get it"), rows)
+    here = [(entry.name, entry.summary, entry.where) for entry in entries if entry.found]
+    elsewhere = [(entry.name, entry.summary) for entry in entries if not entry.found]
+    table("here", ("name", "what it is", "where"), here)
+    if elsewhere:
+        table("known, and not here", ("name", "what it is"), elsewhere)
+        console.print("`fedstill data check NAME` says how to come by one of these")
 
 
 def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:

@@ -52,7 +52,7 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
     splits: dict[str, Samples] = {}
     classes: tuple[str, ...] = ()
     bundle: Bundle | None = None
-    where = "built in"
+    where = "not here" if isinstance(loader, FromFiles) else "built in"
     if isinstance(loader, FromFiles):
         with found.collecting():
             where = str(loader.locate(source))

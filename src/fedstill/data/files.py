@@ -54,22 +54,21 @@ class FromFiles:
 
     def locate(self, source: Source) -> Path:
         """Where the files are, or a sentence saying where they were looked for and how to get them."""
-        advice = f"expected is {self.expected}" + (f"; {self.get}" if self.get else "")
+        how = f"{self.get}; " if self.get else ""
         if source.path is not None:
             if not source.path.exists():
-                raise InputError(f"{source.path} does not exist; {advice}")
+                raise InputError(f"{source.path} does not exist; {how}expected is {self.expected}")
             return source.path
+        how += f"`fedstill data add {source.name} PATH` records where it lies"
         if not source.root.is_dir():
-            raise InputError(
-                f"the data root {source.root} does not exist: create it, or name another (--data-root, FEDSTILL_DATA); "
-                f"for {source.name}, {advice}"
-            )
+            why = f"the data root {source.root} does not exist (--data-root, FEDSTILL_DATA)"
+            raise InputError(f"{source.name} is not here, {why}: {how}")
         places = [source.root / place for place in (source.name, f"{source.name}.npz", *self.places)]
         for place in places:
             if place.exists():
                 return place
         looked = ", ".join(place.relative_to(source.root).as_posix() for place in places)
-        raise InputError(f"{source.root} holds none of {looked}; {advice}")
+        raise InputError(f"{source.name} is not here, {source.root} holds none of {looked}: {how}")
 
 
 def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...], notes: tuple[str, ...] = ()) -> Bundle:
