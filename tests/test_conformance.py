@@ -192,6 +192,19 @@ def test_resuming_after_any_round_gives_the_same_bits(
         assert everything(execute(plan, engine, out).path) == reference, stop
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_order_of_many_replies_shows_nowhere(
+    tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path, seed: int
+) -> None:
+    """Of clients that are lost on the way shares of work are counted, and sums of such depend on their order."""
+    plan = tiny_plan(
+        model="mlp", clients=20, rounds=2, seed=seed, dropout={"name": "independent", "rate": 0.5, "when": "during"}
+    )
+    once, again = (execute(plan, engines[name], tmp_path / name) for name in ("in-process", "wire"))
+    assert any(record["work"] % 1 for record in once.journal())
+    assert everything(once.path) == everything(again.path)
+
+
 def test_the_conformance_run_has_everything_that_can_go_wrong(
     tiny_plan: Any, engines: dict[str, Engine], tampered: Any, tmp_path: Path
 ) -> None:

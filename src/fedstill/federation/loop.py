@@ -182,7 +182,7 @@ class Federation:
                     outcome.traffic.send(request, exchange.once)
                     if fate is not None and fate.when == "during":
                         outcome.lost.append(_lost_during(who, request, fate, book))
-                        outcome.work += outcome.lost[-1].work
+                        outcome.work.append(outcome.lost[-1].work)
                     else:
                         yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
@@ -205,7 +205,7 @@ class Federation:
         accepted: list[Reply] = []
         results = yield Errand(exchange, jobs(), turn)
         for result in map(settled, results):
-            outcome.work += result.work
+            outcome.work.append(result.work)
             if isinstance(result, Lost):
                 outcome.lost.append(result)
                 continue

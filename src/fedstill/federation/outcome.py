@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +34,8 @@ class Traffic:
 class Outcome:
     """What became of one round's requests.
 
-    `work` is what clients did, lost or not: of one that was lost on the way the share that it had done.
+    `work` is what each client did, lost or not: of one that was lost on the way the share that it had done. Shares are
+    not whole numbers, and are added up only in the end and exactly, since a running sum would depend on who came first.
     """
 
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class Outcome:
     heard: set[int] = field(default_factory=set)  # whose reply was accepted in some exchange
     lost: list[Lost] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
-    work: float = 0.0
+    work: list[float] = field(default_factory=list)
     losses: dict[str, float] = field(default_factory=dict)
     told: dict[int, float] = field(default_factory=dict)  # the loss that each client reported
     surveys: list[dict[str, Any]] = field(default_factory=list)  # those in which somebody was lost
@@ -65,7 +67,7 @@ class Outcome:
             "lost": lost_ones(self.lost),
             "skipped": self.skipped,
             "bytes": self.traffic.record(),
-            "work": self.work,
+            "work": math.fsum(self.work),
             "loss": self.losses,
             **({"surveys": self.surveys} if self.surveys else {}),
             **({"fleet": dict(self.attended)} if self.attended else {}),
