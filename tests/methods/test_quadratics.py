@@ -19,7 +19,7 @@ from fedstill.core.protocols import Reply
 from fedstill.core.task import Output
 from fedstill.methods.moon import contrastive
 
-from .sites import Quadratic, Site, build, points, returned, weight
+from .sites import Point, Quadratic, Site, build, points, returned, weight
 
 A, B, C = points(2, 2, 2, 2, 2, 2), points(10, 10), points(4, 4)
 TWO_EPOCHS = {"epochs": 2}
@@ -116,6 +116,34 @@ def test_scaffold_corrects_gradients_of_momentum_too_and_steps_of_nothing_but_pl
     site = Site(build("scaffold", training=training, correction="gradient"), Quadratic(), [A])
     assert weight(site.play_round()) == 2
     assert site.states[0][CONTROL].item() == -1.5
+
+
+def test_scaffold_corrects_gradients_at_two_rates_and_steps_at_one_only() -> None:
+    """Rate 1/2, and half of that for the weight: one step of A from 0 goes to 1/2. Its gradient is -2, so c_A = -2.
+
+    Taking (x - y)/(K eta) for the control would find -1.
+    """
+
+    class Slow(Point):
+        def slow_parameters(self) -> list[nn.Parameter]:
+            return [self.w]
+
+    class SlowQuadratic(Quadratic):
+        def make(self) -> nn.Module:
+            return Slow(self.start)
+
+    training = {"encoder_rate": 0.5}
+    with pytest.raises(InputError, match=r"set training.clip=null and training.encoder_rate=1, or method.correction"):
+        build("scaffold", SlowQuadratic(), training)
+    site = Site(build("scaffold", SlowQuadratic(), training, correction="gradient"), SlowQuadratic(), [A])
+    assert weight(site.play_round()) == 0.5
+    assert site.states[0][CONTROL].item() == -2
+
+
+def test_scaffold_refuses_clipped_steps() -> None:
+    with pytest.raises(InputError, match=r"clipping cuts short: set training.clip=null and training.encoder_rate"):
+        build("scaffold", training={"clip": 1.0})
+    build("scaffold", training={"clip": 1.0}, correction="gradient")
 
 
 def test_fednova_without_momentum() -> None:

@@ -11,9 +11,10 @@ https://arxiv.org/abs/1910.06378 (option II for the control variates, server rat
 K counts steps really taken. A client's control variate is committed only when its reply was accepted; a lost upload
 would otherwise pull the mean of the c_i away from c.
 
-Option II holds for plain SGD. With `correction: gradient` the term c - c_i is added before any local optimiser (Adam,
-momentum), and c_i+ is the mean of the client's own gradients over its K steps, which under plain SGD is the same
-number: substitute the step into the formula above.
+Option II holds for plain SGD at one rate for all parameters. With `correction: gradient` the term c - c_i is added
+before any local optimiser (Adam, momentum), and c_i+ is the mean of the client's own gradients over its K steps. Under
+such SGD without weight decay that is the same number: substitute the step into the formula above. With weight decay
+option II counts the decay as part of the gradient, and the mean does not.
 """
 
 from __future__ import annotations
@@ -56,16 +57,20 @@ class Scaffold(FedAvg):
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.0}}
 
     def check(self) -> None:
-        plain = self.training.optimiser == "sgd" and self.training.momentum == 0
-        if self.settings.correction == "step" and not plain:
+        if self.settings.correction != "step":
+            return
+        if self.training.optimiser != "sgd" or self.training.momentum:
             raise InputError(
                 "scaffold corrects plain SGD steps: set training.optimiser=sgd and training.momentum=0, or"
                 " method.correction=gradient for any other optimiser"
             )
-        if self.settings.correction == "step" and self.training.clip is not None:
+        # A model may have wished for these, and nobody else: a detector's defaults clip, and slow its encoder down.
+        clips, slows = self.training.clip is not None, self.training.encoder_rate != 1
+        if clips or slows:
+            why = "clipping cuts short" if clips else "an encoder takes at a rate of its own"
             raise InputError(
-                "scaffold finds its control variates from the steps taken, which clipping would cut short: leave"
-                " training.clip out, or set method.correction=gradient"
+                f"scaffold finds its control variates from the steps taken, which {why}: set training.clip=null and"
+                " training.encoder_rate=1, or method.correction=gradient"
             )
 
     def start(self, streams: Streams) -> Tensors:
