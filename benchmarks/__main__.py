@@ -7,6 +7,7 @@ import json
 import platform
 import sys
 import tempfile
+import traceback
 from importlib import import_module
 from pathlib import Path
 
@@ -37,10 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="fedstill-bench-") as folder:
             try:
                 found[name] = import_module(f"benchmarks.{ON_DEMAND.get(name, name)}").measure(size, Path(folder))
-            except DifferenceError as error:
-                differences.append(f"{name}: {error}")
-    for title, lines in ((title, lines) for one in found.values() for title, lines in one.tables.items()):
-        print(f"{title}\n\n{table(lines)}\n")
+            except Exception as error:  # what the others measured is not lost with it
+                differences.append(f"{name}: {error if isinstance(error, DifferenceError) else traceback.format_exc()}")
+                continue
+        for title, lines in found[name].tables.items():
+            print(f"{title}\n\n{table(lines)}\n", flush=True)
     print(table([HEAD, *(row.cells() for one in found.values() for row in one.rows)]))
     print(f"\nMedians of ratios [middle half]. {_machine()}")
     if given.json:
@@ -48,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         given.json.write_text(json.dumps({"machine": _machine(), **content}, indent=2) + "\n")
     differences += [f"{name}: {what}" for name, one in found.items() for what in one.differences]
     for difference in differences:
-        print(f"results differ: {difference}", file=sys.stderr)
+        print(f"failed: {difference}", file=sys.stderr)
     return 1 if differences else 0
 
 

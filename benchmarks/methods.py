@@ -29,8 +29,9 @@ ALIKE = {"epochs": 1, "batch": 32, "optimiser": "sgd", "rate": 0.01, "momentum":
 def measure(size: Size, folder: Path) -> Findings:
     images, kind = write_images(folder, size.samples // 4)
     names = ["fedavg", *(name for name in methods if name != "fedavg" and not methods[name].pooled)]
-    share = {"fed3d": {"share": "all"}}  # the only way it has on images
-    players = {name: _Player(images, {"name": name, **share.get(name, {})}, folder / name) for name in names}
+    proxy = {"proxy": f"npz:{images}"}
+    needs = {"fed3d": {"share": "all"}, "feddf": proxy, "fedmd": proxy}  # what they cannot do without, on images
+    players = {name: _Player(images, {"name": name, **needs.get(name, {})}, folder / name) for name in names}
     players["fedavg, recalibrated"] = _Player(images, {"name": "fedavg", "buffers": "recalibrate"}, folder / "again")
     for player in players.values():
         player()  # the first round has no previous models and cold caches
@@ -54,7 +55,7 @@ class _Player:
         engine.open(plan.clients)
         folder.mkdir()
         self.store = ClientStore(folder / "clients", CLIENTS)
-        self.federation = Federation(plan.method, plan.policy, engine, plan.profiles, plan.streams, 1000)
+        self.federation = Federation(plan.method, plan.participants, engine, plan.profiles, plan.streams, 1000)
         self.progress = self.federation.begin(self.store)
 
     def __call__(self) -> None:

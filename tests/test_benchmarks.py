@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fedstill.methods import methods
+
 ROOT = Path(__file__).parent.parent
 FASTER_LOOP = """
 from benchmarks.plain_loop import PlainLoop
@@ -35,13 +37,14 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_table_comes_out(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    chosen = [word for name in ("rounds", "where") for word in ("--only", name)]
+    chosen = [word for name in ("rounds", "where", "methods") for word in ("--only", name)]
     done = python("-m", "benchmarks", *chosen, "--size", "tiny", "--json", str(file))
     assert done.returncode == 0, done.stderr
     for text in ("measured", "round of 4 clients, in-process / loop", "2 workers / loop", "<= 1.03", "backward"):
         assert text in done.stdout
     figures = json.loads(file.read_text())
     assert all(row["measured"]["middle"] > 0 for row in figures["rounds"]["rows"])
+    assert len(figures["methods"]["rows"]) == sum(not methods[name].pooled for name in methods)
     (parts,) = figures["where"]["tables"].values()
     assert {"forward", "backward", "optimiser", "evaluation", "other", "all"} <= {line[0] for line in parts}
 
@@ -50,7 +53,7 @@ def test_a_loop_that_learns_something_else_is_noticed() -> None:
     code = f"{FASTER_LOOP}\nfrom benchmarks.__main__ import main\nraise SystemExit(main())"
     done = python("-c", code, "--only", "rounds", "--size", "tiny")
     assert done.returncode == 1
-    assert "results differ: rounds: 4 clients" in done.stderr
+    assert "failed: rounds: 4 clients" in done.stderr
 
 
 def test_the_doctests_of_the_helpers() -> None:
