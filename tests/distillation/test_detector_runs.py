@@ -23,6 +23,7 @@ from fedstill.federation.launch import distillation
 from fedstill.federation.plan import Plan, make_plan
 from fedstill.federation.result import Run
 from fedstill.federation.run import execute
+from fedstill.federation.teachers import Staff
 from fedstill.methods import Distillation
 from fedstill.methods.distill import Student, together
 from fedstill.models import build_model
@@ -61,12 +62,12 @@ def weights(path: Path, model: str) -> dict[str, Any]:
     return {"file": str(path), "model": model}
 
 
-def planned(teachers: Any, objective: Any = None, labels: str = "use", **more: Any) -> Plan:
+def planned(teachers: Any, objective: Any = None, labels: str = "use", staff: Staff | None = None, **more: Any) -> Plan:
     objective = {"name": "detector", "least": 0.0} if objective is None else objective
     given = distillation(teachers, STUDENT, objective, labels)
     given |= {"data": "few-rooms", "rounds": 2, "seed": 3, "training": {"batch": 4}}
     given["method"] |= more.pop("method", {})
-    return make_plan(make_experiment({**given, **more}), bundle=bundle())
+    return make_plan(make_experiment({**given, **more}), bundle=bundle(), staff=staff)
 
 
 def finished(plan: Plan, engine: Engine, out: Path) -> Run:
@@ -119,7 +120,8 @@ def test_a_student_alone_is_centralised_training(engine: Engine, tmp_path: Path)
 
 def test_students_that_learn_together_get_the_bits_they_get_alone(teacher: Any) -> None:
     """One sees labels and the other none, whose batches have no boxes to be augmented."""
-    plans = [planned(teacher, labels="withhold"), planned(teacher)]
+    staff = Staff()
+    plans = [planned(teacher, labels="withhold", staff=staff), planned(teacher, staff=staff)]
     assert plans[0].task.augments
 
     def student(plan: Plan) -> Student:

@@ -25,6 +25,7 @@ from fedstill.federation.launch import distillation
 from fedstill.federation.plan import Plan, make_plan
 from fedstill.federation.result import Run
 from fedstill.federation.run import execute
+from fedstill.federation.teachers import Staff
 from fedstill.methods import Distillation
 from fedstill.methods.distill import Student, before, moments, together
 from fedstill.models import build_model
@@ -61,10 +62,17 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any
     return f"npz:{folder / 'clouds.npz'}", weights(folder / "teacher.safetensors", "pointnet", (24, 3), 3)
 
 
-def planned(teacher: Any, student: str = "mlp", objective: Any = "vanilla", labels: str = "use", **more: Any) -> Plan:
+def planned(
+    teacher: Any,
+    student: str = "mlp",
+    objective: Any = "vanilla",
+    labels: str = "use",
+    staff: Staff | None = None,
+    **more: Any,
+) -> Plan:
     given = {"rounds": 2, "seed": 3, "training": {"batch": BATCH}, **distillation(teacher, student, objective, labels)}
     given["method"] |= {"share": SHARE, **more.pop("method", {})}
-    return make_plan(make_experiment({**given, **more}))
+    return make_plan(make_experiment({**given, **more}), staff=staff)
 
 
 def method_of(plan: Plan) -> Distillation:
@@ -155,13 +163,13 @@ def alone_and_together(plans: list[Plan], rounds: int) -> None:
 
 def test_students_that_learn_together_get_the_bits_they_get_alone(teacher: Any) -> None:
     """Unaugmented digits: words are remembered. Labels are there for some, and the first in line gets none."""
-    same = {"same_model": True}
+    same, staff = {"same_model": True}, Staff()
     plans = [
-        planned(teacher, "cnn-bn", "dkd", "withhold", rounds=4, method=same),
-        planned(teacher, "mlp", "vanilla", rounds=4),
-        planned(teacher, "cnn-bn", "feature", "no-ce", rounds=4, method=same),
-        planned(teacher, "cnn-bn", "self", rounds=2, method=same),
-        planned(teacher, "mlp", "crd", rounds=4),
+        planned(teacher, "cnn-bn", "dkd", "withhold", staff, rounds=4, method=same),
+        planned(teacher, "mlp", "vanilla", staff=staff, rounds=4),
+        planned(teacher, "cnn-bn", "feature", "no-ce", staff, rounds=4, method=same),
+        planned(teacher, "cnn-bn", "self", staff=staff, rounds=2, method=same),
+        planned(teacher, "mlp", "crd", staff=staff, rounds=4),
     ]
     assert [plan.rounds for plan in plans] == [4] * 5
     alone_and_together(plans, 4)
@@ -169,7 +177,7 @@ def test_students_that_learn_together_get_the_bits_they_get_alone(teacher: Any) 
 
 def test_students_of_augmented_clouds_get_the_bits_they_get_alone(clouds: tuple[str, dict[str, Any]]) -> None:
     data, teacher = clouds
-    more = {"data": data, "method": {"share": 1.0}, "training": {"batch": 16}}
+    more = {"data": data, "method": {"share": 1.0}, "training": {"batch": 16}, "staff": Staff()}
     plans = [
         planned(teacher, "pointnet-tiny", {"name": "self", "generations": 2}, rounds=1, **more),
         planned(teacher, "pointnet-tiny", "feature", "withhold", **more),
@@ -179,14 +187,36 @@ def test_students_of_augmented_clouds_get_the_bits_they_get_alone(clouds: tuple[
     alone_and_together(plans, 2)
 
 
-def test_only_students_with_the_same_lesson_can_learn_together(teacher: Any) -> None:
-    plan, other = planned(teacher), planned(teacher, training={"batch": 32})
-    students = [
+def as_students(*plans: Plan) -> list[Student]:
+    return [
         Student(method_of(one), client_of(one, 0, {}), Message(one.method.start(one.streams)), turn_of(one, 0))
-        for one in (plan, other)
+        for one in plans
     ]
-    with pytest.raises(ValueError, match="the same proxy, teachers"):
-        together(students)
+
+
+def test_only_students_with_the_same_lesson_can_learn_together(
+    teacher: Any, clouds: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Also not with a teacher who only has the other one's name and model, nor where clouds are augmented otherwise."""
+    staff = Staff()
+    plan = planned(teacher, staff=staff)
+    namesake = weights(tmp_path / Path(teacher["file"]).name, "cnn-bn", (1, 8, 8), 10, seed=6)
+    others = [
+        planned(teacher, staff=staff, training={"batch": 32}),
+        planned(namesake, staff=staff),
+        planned(teacher, staff=staff, method={"proxy": "digits"}),
+        planned(teacher, staff=staff, method={"share": SHARE + 1e-4}),  # as many samples
+    ]
+    assert len({len(client_of(one, 0, {}).data) for one in (plan, others[0], others[1], others[3])}) == 1
+    pairs = [(plan, other) for other in others]
+    data, of_clouds = clouds
+    more = {"data": data, "staff": staff, "training": {"batch": 16}}
+    shifted = [
+        planned(of_clouds, "pointnet-tiny", augmentation={"name": "points", "shift": by}, **more) for by in (0.1, 0.2)
+    ]
+    for one, other in [*pairs, (shifted[0], shifted[1])]:
+        with pytest.raises(ValueError, match="the same proxy, teachers"):
+            together(as_students(one, other))
 
 
 # What is counted

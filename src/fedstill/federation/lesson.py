@@ -120,6 +120,8 @@ def _replies(plans: Sequence[Plan], errands: Sequence[Errand]) -> list[list[Repl
 def _at_once(
     plans: Sequence[Plan], errands: Sequence[Errand], jobs: Sequence[tuple[Profile, Message, Tensors]]
 ) -> list[list[Reply | Lost]]:
+    if len({plan.fingerprint for plan in plans}) > 1:
+        raise ValueError("students that learn together need the same data")
     students = []
     for plan, errand, (who, request, state) in zip(plans, errands, jobs, strict=True):
         if not isinstance(plan.method, Distillation):

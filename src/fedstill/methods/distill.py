@@ -35,6 +35,7 @@ from fedstill.distillation.labels import LabelMode, under_labels
 from fedstill.distillation.teaching import Lectures, Teacher, said_by
 from fedstill.distillation.words import spoken, words
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, work_expected, work_report
+from fedstill.tasks.classification import Classification
 
 ADAPTERS = "adapters/"
 
@@ -265,15 +266,20 @@ def named(voice: str, output: Output) -> dict[str, Tensor]:
 
 
 def _check_agreement(students: Sequence[Student]) -> None:
-    facts = {
-        (
-            student.client.streams,
-            len(student.client.data),
-            student.client.task.augments,
-            tuple((teacher.name, teacher.architecture) for teacher in student.method.teachers),
-            *(getattr(student.method.training, name) for name in ("epochs", "batch", "clip")),
-        )
-        for student in students
-    }
-    if len(facts) != 1:
+    if any(_lesson(student) != _lesson(students[0]) for student in students):
         raise ValueError("students that learn together need the same proxy, teachers, round, seed and schedule")
+
+
+def _lesson(student: Student) -> tuple[object, ...]:
+    """What must be the same for all, or one would hear what was said to another. Teachers are whom they are, not what
+    they are called: two runs of one method may have names and models in common."""
+    method, task = student.method, student.client.task
+    assert isinstance(task, Classification)
+    return (
+        student.client.streams,
+        len(student.client.data),
+        (method.settings.proxy, method.settings.share),
+        (task.shape, task.augmentation),
+        [id(teacher) for teacher in method.teachers],
+        (method.training.epochs, method.training.batch, method.training.clip),
+    )
