@@ -14,6 +14,8 @@ from fedstill.audit.from_results import evidence_from
 from fedstill.audit.reading import evidence_of
 from fedstill.core.errors import InputError
 from fedstill.studies import Results, Study
+from fedstill.studies.grid import Taught
+from fedstill.studies.results import Pupil, Row
 
 RECIPE: dict[str, Any] = {
     "about": "Two teachers, two objectives.",
@@ -165,3 +167,70 @@ def test_one_data_set_at_a_time(tmp_path: Path) -> None:
     assert one.alone["7"] != other.alone["7"]
     assert len(one.students) == len(other.students) == 2
     assert one.students[0].alone == one.alone["7"]
+
+
+def written(axes: dict[str, list[str]], teachers: dict[tuple[str, ...], float], students: list[Any]) -> Results:
+    """Results as a file has them: `students` are labels, mode, data, accuracy, and what the teacher gets there."""
+    first = {axis: {label: label for label in labels} for axis, labels in axes.items()}
+    width = len(next(iter(teachers)))
+    own = dict(list(first.items())[:width])
+    taught = {cell: Pupil(Taught("feature", mode, 0.5), data, "mlp") for cell, mode, data, *_ in students}
+    runs = {cell: Row("s", {"accuracy": accuracy, "teacher.0": there}) for cell, _, _, accuracy, there in students}
+    second = Results("made up, students", "", {"which": "last"}, first, None, (), runs, pupils=taught)
+    rows = {cell: Row("t", {"accuracy": accuracy, "constant": 0.3}) for cell, accuracy in teachers.items()}
+    return Results("made up", "", {}, own, None, (), rows, students=second)
+
+
+def test_a_setting_is_no_label_mode_where_all_students_have_labels() -> None:
+    """Two objectives at two weights are four students, and not two."""
+    accuracies = {
+        ("feature", "seed"): 0.5,
+        ("feature", "reference"): 0.6,
+        ("rkd", "seed"): 0.7,
+        ("rkd", "reference"): 0.8,
+    }
+    axes = {"method": ["fedavg"], "objective": ["feature", "rkd"], "beta": ["seed", "reference"]}
+    students = [(("fedavg", *cell), "use", "digits", accuracy, 0.9) for cell, accuracy in accuracies.items()]
+    pairs = judge(evidence_from(written(axes, {("fedavg",): 0.9}, students))).pairs
+    assert {pair.objective: pair.labelled for pair in pairs} == {
+        "feature beta seed": 0.5,
+        "feature beta reference": 0.6,
+        "rkd beta seed": 0.7,
+        "rkd beta reference": 0.8,
+    }
+
+
+def test_a_mode_on_two_values_makes_them_no_label_modes() -> None:
+    """Of `hot`, `cold` and `without` two are taught with labels: they are not one student."""
+    axes = {"method": ["fedavg"], "how": ["hot", "cold", "without"]}
+    students = [
+        (("fedavg", "hot"), "use", "digits", 0.5, 0.9),
+        (("fedavg", "cold"), "use", "digits", 0.6, 0.9),
+        (("fedavg", "without"), "withhold", "digits", 0.7, 0.9),
+    ]
+    found = evidence_from(written(axes, {("fedavg",): 0.9}, students)).students
+    assert [one.objective for one in found] == ["feature how hot", "feature how cold", "feature how without"]
+
+
+def test_a_teacher_is_held_against_its_students_on_their_test_data() -> None:
+    """It gets everything right on its own, and less than a third where its students are tested."""
+    axes = {"method": ["fedavg"], "data": ["easy", "hard"]}
+    students = [
+        (("fedavg", "easy"), "use", "easy", 1.0, 1.0),
+        (("fedavg", "hard"), "use", "hard", 0.4, 0.305),
+    ]
+    made = written(axes, {("fedavg",): 1.0}, students)
+    for data, accuracy, constant in (("easy", 1.0, 0.3), ("hard", 0.305, None)):
+        evidence = evidence_from(made, data=data)
+        (teacher,), (student,) = evidence.teachers, evidence.students
+        assert teacher.score is not None
+        assert (teacher.score.accuracy, teacher.constant) == (accuracy, constant)
+        assert student.objective == "feature", "what all of them have in common tells nobody apart"
+
+
+def test_teachers_of_two_data_sets_with_students_on_one_have_two_names() -> None:
+    axes = {"data": ["here", "there"], "seed": ["7"]}
+    teachers = {("here", "7"): 0.9, ("there", "7"): 0.8}
+    students = [(cell, "use", "here", 0.5 + place / 10, value) for place, (cell, value) in enumerate(teachers.items())]
+    verdict = judge(evidence_from(written(axes, teachers, students)))
+    assert {pair.teacher: pair.labelled for pair in verdict.pairs} == {"here": 0.5, "there": 0.6}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedstill.audit.evidence import Evidence
+from fedstill.audit.evidence import Evidence, Score
 from fedstill.core.errors import InputError
 
 
 def refuse_damaged(evidence: Evidence) -> None:
-    """Accuracies are shares, and a test set has samples; a file that was edited or cut may say otherwise."""
+    """Accuracies are shares, a test set has samples, and a student has one score; a file may say otherwise."""
+    _refuse_mixed(evidence)
     for what, value in _accuracies(evidence):
         if not 0 <= value <= 1:  # which NaN is not, either
             raise InputError(f"{evidence.name} is damaged: {what} is {value:g}, and not from 0 to 1")
@@ -18,6 +19,20 @@ def refuse_damaged(evidence: Evidence) -> None:
         raise InputError(f"{evidence.name} is damaged: a class has {min(counts)} test samples")
     if counts and not sum(counts):
         raise InputError(f"{evidence.name} is damaged: by its class counts the test set is empty")
+
+
+def _refuse_mixed(evidence: Evidence) -> None:
+    """Two scores of what has one name would be two models; an audit of either alone is not one of both."""
+    known: dict[tuple[str, str, str, bool], Score] = {}
+    for student in evidence.students:
+        if student.score is None:
+            continue
+        first = known.setdefault((student.teacher, student.objective, student.seed, student.free), student.score)
+        if first != student.score:
+            raise InputError(
+                f"{evidence.name} has two students of {student.teacher} with {student.objective}, seed {student.seed},"
+                f" {'without' if student.free else 'with'} labels, that differ: give them two names"
+            )
 
 
 def _accuracies(evidence: Evidence) -> Iterator[tuple[str, float]]:

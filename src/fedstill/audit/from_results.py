@@ -92,17 +92,21 @@ class _Reader:
         )
 
     def _teacher(self, cell: Labels, row: Row) -> Teacher:
+        """What it gets right counts on the students' test data, which may not be what it was tested on itself."""
         run, figures = self._run(row), row.figures
         finite = self.which != "last" or figures.get("finite", 1) == 1
         up = figures.get("bytes_up")
+        own, there = _score(row, self.which), self._of_students(cell, "teacher.0")
+        at_home = not there or (own is not None and own.accuracy in there)
+        score = own if at_home else Score(there[0])
         return Teacher(
             name=self._name(cell),
             seed=self._seed(cell),
-            score=_score(row, self.which) if finite else None,
+            score=score if finite else None,
             which=self.which,
-            constant=figures.get("constant" if self.which == "last" else f"{self.which}_constant"),
-            accuracies=_accuracies(row),
-            recalibrated=self._of_students(cell, "teacher.0.recalibrated"),
+            constant=figures.get("constant" if self.which == "last" else f"{self.which}_constant") if at_home else None,
+            accuracies=_accuracies(row) if at_home else {},
+            recalibrated=next(iter(self._of_students(cell, "teacher.0.recalibrated")), None),
             rounds=_rounds(run),
             ceilings=self._ceilings(cell),
             traffic=None if up is None or _pooled(run) else up / 2**20,
@@ -134,42 +138,43 @@ class _Reader:
         return None if row is None else _score(row, self.which)
 
     def _name(self, cell: Labels) -> str:
-        """What a teacher is called: whatever tells it from the others, its seed and data aside."""
+        """What a teacher is called: whatever tells it from the others, its seed aside; its data where that differs."""
         labels = dict(zip(self.results.axes, cell, strict=False))
-        varied = [axis for axis, values in self.results.axes.items() if axis not in (SEED, "data") and len(values) > 1]
+        varied = [
+            axis
+            for place, (axis, values) in enumerate(self.results.axes.items())
+            if axis != SEED and len({one[place] for one in self.taught_by} if axis == "data" else values) > 1
+        ]
         shown = varied or [axis for axis in self.results.axes if axis != SEED][:1]
         return " ".join(labels[axis] for axis in shown) or self.results.study
 
     def _objective(self, cell: Labels) -> str:
-        """The objective as labelled, with whatever else is varied among students."""
+        """The objective as labelled, with whatever else is varied among these students."""
         labels = dict(zip(self.students.axes, cell, strict=True))
-        varied = [
-            axis
-            for axis in self.students.axes
-            if axis not in (*self.results.axes, OBJECTIVE)
-            and len(self.students.axes[axis]) > 1
-            and axis not in self._mode_axes
-        ]
         first = labels.get(OBJECTIVE, self.pupils[cell].taught.objective)
-        return " ".join([first, *(f"{axis} {labels[axis]}" for axis in varied)])
+        return " ".join([first, *(f"{axis} {labels[axis]}" for axis in self._varied)])
 
     @cached_property
-    def _mode_axes(self) -> frozenset[str]:
-        """Axes that are nothing but the label mode, whatever they are called."""
-        found = set()
+    def _varied(self) -> tuple[str, ...]:
+        """Axes of the students' own that tell them apart, beside objective and label mode."""
+        found = []
         for place, axis in enumerate(self.students.axes):
-            modes: dict[str, set[str]] = {}
-            for cell, pupil in self.pupils.items():
-                modes.setdefault(cell[place], set()).add(pupil.taught.labels)
-            if len(modes) > 1 and all(len(one) == 1 for one in modes.values()):
-                found.add(axis)
-        return frozenset(found)
+            seen = {(cell[place], pupil.taught.labels) for cell, pupil in self.pupils.items()}
+            labels, modes = ({one[side] for one in seen} for side in (0, 1))
+            # One label for one mode and the other way round: nothing but the label mode, whatever it is called.
+            mode_alone = len(seen) == len(labels) == len(modes)
+            if axis not in (*self.results.axes, OBJECTIVE) and len(labels) > 1 and not mode_alone:
+                found.append(axis)
+        return tuple(found)
 
-    def _of_students(self, teacher: Labels, figure: str) -> float | None:
-        values = (
-            row.figures.get(figure) for cell, row in self.students.runs.items() if cell[: len(teacher)] == teacher
+    def _of_students(self, teacher: Labels, figure: str) -> list[float]:
+        """What its students here wrote down of a teacher, each of them."""
+        known = (
+            self.students.runs[cell].figures.get(figure)
+            for cell in self.pupils
+            if cell[: len(teacher)] == teacher and cell in self.students.runs
         )
-        return next((value for value in values if value is not None), None)
+        return [value for value in known if value is not None]
 
     def _ceilings(self, teacher: Labels) -> dict[str, float]:
         return {
