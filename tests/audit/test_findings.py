@@ -69,6 +69,26 @@ def test_a_teacher_that_is_not_finite_and_why() -> None:
     assert "recalibrate" not in found.advice
 
 
+def test_a_teacher_that_is_not_finite_in_one_seed_is_not_one_at_chance() -> None:
+    """90 and 92 are fine, and the third seed counts for nothing: 1 point is gained by measuring anew, not 31."""
+    made = evidence({"t": [90, 90, 92]}, facts={"recalibrated": 0.92})
+    first, *others = made.teachers
+    made = replace(made, teachers=(replace(first, score=None), *others))
+    found = finding(made, "non-finite-teacher")
+    assert found.title == "Teacher t does not give finite outputs in 1 of 3 seeds"
+    assert "gains" not in found.evidence
+    assert "Accuracy 91.00" in found.evidence
+    verdict = judge(made)
+    assert verdict.teachers[0].word == "non-finite"
+    told = " ".join(verdict.summary)
+    assert "t does not give finite outputs in some seeds." in told
+    assert "chance" not in told
+    assert "stale-teacher" not in topics(made)
+    everywhere = replace(made, teachers=tuple(replace(one, score=None) for one in made.teachers))
+    assert finding(everywhere, "non-finite-teacher").title == "Teacher t does not give finite outputs"
+    assert "The only teacher is no better than chance: t (non-finite)." in " ".join(judge(everywhere).summary)
+
+
 def test_single_class_answers_in_any_round() -> None:
     begins = changed(evidence(GOOD), "a", rounds=rounds((True, 1.0, 0.0), (True, 0.5, 0.0), (True, 0.4, 0.0)))
     ends = changed(evidence(GOOD), "a", rounds=rounds((True, 0.4, 0.0), (True, 0.5, 0.0), (True, 1.0, 0.0)))

@@ -179,6 +179,25 @@ def test_words_for_teachers() -> None:
     assert teacher_word(replace(made, teachers=broken)) == "non-finite"
 
 
+def test_one_class_need_not_be_the_same_in_every_seed() -> None:
+    """Classes of 20, 30 and 50: always one, but another in each seed, measured or read off a table."""
+    assert teacher_word(evidence({"t": [20, 30, 20]}, counts=(20, 30, 50))) == "constant"
+    assert teacher_word(evidence({"t": [20, 30, 20]}, counts=(20, 30, 50), facts={"constant": 1.0})) == "constant"
+    assert teacher_word(evidence({"t": [20, 31, 20]}, counts=(20, 30, 50))) == "chance"
+
+
+def test_two_scores_of_one_name_are_refused() -> None:
+    """Both label-free controls are one computation; whatever else has two scores is two students."""
+    made = evidence({"t": [60]}, {PAIR: [80]}, {PAIR: [40]})
+    again = replace(made, students=(*made.students, made.students[1]))
+    assert judge(again).pairs == judge(made).pairs
+    absent = replace(made.students[1], score=None, missing="no luck")
+    assert judge(replace(made, students=(absent, *made.students))).pairs == judge(made).pairs
+    other = replace(made.students[1], score=Score(0.41))
+    with pytest.raises(InputError, match=r"two students of .*, seed 0, without labels, that differ"):
+        judge(replace(made, students=(*made.students, other)))
+
+
 def test_one_teacher_of_one_seed_against_chance() -> None:
     """31 % of 200 samples: Wilson's interval reaches down to 25 %, that of 33 % does not."""
     assert teacher_word(evidence({"t": [31]})) == "chance"

@@ -100,11 +100,11 @@ class Book:
         return mean([score for score in found if score is not None] or shared.values())
 
     def equals_a_class(self, scores: Iterable[Score]) -> bool:
-        """Whether accuracies are, in every seed, what always answering one class would get."""
+        """Whether accuracies are, in every seed, what always answering one class would get: not always the same."""
         tolerance = max(self.evidence.precision, TINY) + 1e-9
         values = [score.accuracy for score in scores]
-        return bool(values) and any(
-            all(abs(value - share) <= tolerance for value in values) for share in set(self.class_shares)
+        return bool(values) and all(
+            any(abs(value - share) <= tolerance for share in set(self.class_shares)) for value in values
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedstill.audit.book import Book
-from fedstill.audit.teachers import FAR, cannot_tell, is_collapsed
+from fedstill.audit.teachers import FAR, cannot_tell, is_collapsed, is_partly_broken
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, TeacherVerdict
 
 LEADERS = 12
@@ -32,6 +32,11 @@ class Case:
     def untold(self) -> list[TeacherVerdict]:
         """Teachers that cannot be told from chance, although their means are far above it."""
         return [one for one in self.teachers if cannot_tell(one, self.book.chance, self.delta)]
+
+    @property
+    def partly_broken(self) -> list[TeacherVerdict]:
+        """Teachers whose outputs are not finite in some seeds, and are in others."""
+        return [one for one in self.teachers if is_partly_broken(one)]
 
     def reads_labels(self, pair: PairVerdict) -> bool:
         """False only where the objective is known to give labels no weight, and no control shows otherwise."""

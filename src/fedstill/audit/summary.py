@@ -79,12 +79,12 @@ def _teachers(case: Case) -> Iterator[str]:
     if not case.teachers:
         yield "Nothing is known of the teachers themselves."
         return
-    bad, untold = case.collapsed.values(), case.untold
+    bad, untold, partly = case.collapsed.values(), case.untold, case.partly_broken
     if bad:
         listed = [f"{one.teacher} ({one.word})" for one in bad]
         told = f"{part(len(bad), len(case.teachers), 'teacher')} {be(len(bad))}"
         yield f"{capital(told)} no better than chance: {named(listed, 6)}."
-    elif case.book.chance is not None and not untold:
+    elif case.book.chance is not None and not untold and not partly:
         total = count(len(case.teachers), "teacher")
         yield f"No teacher is at the chance level of {share(case.book.chance)} ({total})."
     if untold:
@@ -93,6 +93,9 @@ def _teachers(case: Case) -> Iterator[str]:
             f"{named([one.teacher for one in untold], 6)} cannot be told from the chance level of"
             f" {share(case.book.chance)}, although {so} far above it."
         )
+    if partly:
+        verb = "does" if len(partly) == 1 else "do"
+        yield f"{named([one.teacher for one in partly], 6)} {verb} not give finite outputs in some seeds."
     stale = [one.teacher for one in case.teachers if one.word == "stale"]
     if stale:
         yield f"BatchNorm's statistics are stale in {named(stale, 6)}: measured anew, the same weights do better."

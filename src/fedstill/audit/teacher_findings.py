@@ -8,7 +8,7 @@ from statistics import fmean
 from fedstill.audit.book import TINY
 from fedstill.audit.case import Case
 from fedstill.audit.evidence import RoundFacts, Student, Teacher
-from fedstill.audit.teachers import recalibration_gain
+from fedstill.audit.teachers import before_and_anew, is_partly_broken, recalibration_gain
 from fedstill.audit.verdicts import Finding, Severity
 from fedstill.audit.words import named, part
 from fedstill.core.numbers import capital, points, share
@@ -45,6 +45,9 @@ def _broken(case: Case, name: str, seeds: Sequence[Teacher]) -> Iterator[Finding
     severity, what, so = titles[verdict.word]
     if verdict in case.untold:
         what, so = "cannot be told from the chance level", "Its mean says little; look at every seed by itself."
+    if is_partly_broken(verdict):
+        what += f" in {part(sum(one.score is None for one in seeds), len(seeds), 'seed')}"
+        so = "Its mean is over the other seeds, and no student can learn from it in these."
     if verdict.word == "constant" and all(one.constant is None for one in seeds):
         what = "seems to answer one and the same class"
     told = "" if verdict.accuracy is None else f" Accuracy {share(verdict.accuracy)}."
@@ -108,7 +111,7 @@ def _stale(case: Case, name: str, seeds: Sequence[Teacher]) -> Iterator[Finding]
     gain = recalibration_gain(seeds)
     if gain is None or gain <= case.delta:
         return
-    anew = fmean(one.recalibrated for one in seeds if one.recalibrated is not None)
+    anew = fmean(after for _, after in before_and_anew(seeds))
     yield Finding(
         "warning",
         "stale-teacher",

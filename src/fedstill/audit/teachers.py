@@ -27,8 +27,16 @@ def teacher_verdict(book: Book, name: str, delta: float) -> TeacherVerdict:
 
 
 def is_collapsed(verdict: TeacherVerdict, chance: float | None, delta: float) -> bool:
-    """Whether a teacher is no better than chance, rather than not told from it because its interval is wide."""
-    return verdict.word in NO_BETTER and not cannot_tell(verdict, chance, delta)
+    """Whether a teacher is no better than chance, rather than not told from it because its interval is wide.
+
+    One that is not finite in some seeds alone is something else: see `is_partly_broken`.
+    """
+    return verdict.word in NO_BETTER and not is_partly_broken(verdict) and not cannot_tell(verdict, chance, delta)
+
+
+def is_partly_broken(verdict: TeacherVerdict) -> bool:
+    """Whether its outputs are not finite in some seeds, and are in others."""
+    return verdict.word == "non-finite" and verdict.accuracy is not None
 
 
 def cannot_tell(verdict: TeacherVerdict, chance: float | None, delta: float) -> bool:
@@ -58,12 +66,17 @@ def accuracy_interval(scores: Sequence[Score], samples: int) -> Interval | None:
 
 def recalibration_gain(seeds: Sequence[Teacher]) -> float | None:
     """What measuring BatchNorm's statistics anew adds to the accuracy, mean over seeds where both are known."""
-    gains = [
-        one.recalibrated - (one.score.accuracy if one.score is not None else 0.0)
-        for one in seeds
-        if one.recalibrated is not None
-    ]
+    gains = [anew - before for before, anew in before_and_anew(seeds)]
     return fmean(gains) if gains else None
+
+
+def before_and_anew(seeds: Sequence[Teacher]) -> list[tuple[float, float]]:
+    """The accuracies before and after, of every seed that has both."""
+    return [
+        (one.score.accuracy, one.recalibrated)
+        for one in seeds
+        if one.score is not None and one.recalibrated is not None
+    ]
 
 
 def _word(
