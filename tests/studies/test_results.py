@@ -142,6 +142,14 @@ def test_results_grow_run_by_run() -> None:
     assert whole.extended(both, {}).encode() == whole.encode()
 
 
+def test_what_is_known_of_the_test_data_grows_too() -> None:
+    older = results(test_counts={"digits": [1, 2], "mnist": [3, 4]})
+    assert results(test_counts={"digits": [5, 6]}).extended(older, {}).test_counts == {
+        "digits": [5, 6],
+        "mnist": [3, 4],
+    }
+
+
 def test_the_order_of_a_grown_file_is_that_of_its_axes() -> None:
     grown = part(results(), "1").extended(part(results(), "3"), {})
     assert [cell[2] for cell in grown.runs] == ["3", "1"] * 4

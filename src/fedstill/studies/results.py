@@ -125,6 +125,7 @@ class Results:
             runs={cell: runs[cell] for cell in sorted(runs, key=place)},
             failures={cell: failures[cell] for cell in sorted(failures, key=place)},
             refused={cell: refused[cell] for cell in sorted(refused, key=place)},
+            test_counts=older.test_counts | self.test_counts,
             pupils=older.pupils | self.pupils,
             students=self.students.extended(older.students, *identities[1:])
             if self.students and older.students
