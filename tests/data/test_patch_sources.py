@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from fedstill.core.errors import InputError
+from fedstill.data.catalogue import add
 from fedstill.data.heads import make_heads
 from fedstill.data.patch_sources import cloud_source, is_cloud_source, patch_source
 
@@ -99,8 +100,8 @@ def test_damaged_files_get_a_sentence(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ("chine", "unknown image 'chine': did you mean 'china'"),
         ("noise:5", "write noise:WIDTHxHEIGHT"),
-        ("noise:0x20", "must lie between 1 and 16,384"),
-        ("noise:20x99999", "must lie between 1 and 16,384"),
+        ("noise:0x20", "must lie between 1 and 4,096"),
+        ("noise:20x99999", "must lie between 1 and 4,096"),
         ("heads:0", "heads:0 is a cloud, and an image is needed"),
         ("image:", "or give image:FILE"),
     ],
@@ -112,16 +113,20 @@ def test_names_that_are_no_image(name: str, sentence: str) -> None:
 
 def test_pictures_of_scikit_image_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     package, data = ModuleType("skimage"), ModuleType("skimage.data")
-    vars(data).update(astronaut=lambda: PIXELS, camera=lambda: PIXELS[:, :, 0], volume=lambda: np.zeros((2, 3, 4, 5)))
+    vars(data).update(astronaut=lambda: PIXELS, camera=lambda: PIXELS[:, :, 0], page=lambda: np.zeros((2, 3, 4, 5)))
+    vars(data).update(download_all=lambda: pytest.fail("a name was called that is no picture"))
     vars(package).update(data=data)
     monkeypatch.setitem(sys.modules, "skimage", package)
     monkeypatch.setitem(sys.modules, "skimage.data", data)
     assert np.array_equal(patch_source("skimage:astronaut"), PIXELS)
     assert patch_source("skimage:camera").shape == (30, 40, 3)
     with pytest.raises(InputError, match="is no 8-bit picture"):
-        patch_source("skimage:volume")
-    with pytest.raises(InputError, match="scikit-image has no picture 'zebra' here"):
-        patch_source("skimage:zebra")
+        patch_source("skimage:page")
+    with pytest.raises(InputError, match="scikit-image has no picture 'moon' here"):
+        patch_source("skimage:moon")
+    for name in ("download_all", "zebra", "__class__"):
+        with pytest.raises(InputError, match=f"scikit-image comes with no picture '{name}': "):
+            patch_source(f"skimage:{name}")
     monkeypatch.setitem(sys.modules, "skimage.data", None)
     with pytest.raises(InputError, match="needs scikit-image: install it"):
         patch_source("skimage:astronaut")
@@ -137,6 +142,9 @@ def test_clouds_by_row_and_by_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "many.npz", x=clouds)
     row = cloud_source(f"npz:{tmp_path / 'many.npz'}:2")
     assert np.allclose(row, clouds[2], atol=1e-6)
+    np.savez(tmp_path / "labelled.npz", x=clouds, y=np.arange(4) % 2)
+    add("mine", tmp_path / "labelled.npz", tmp_path)
+    assert cloud_source("mine:1", tmp_path).shape == (300, 3)
     corners = "".join(f"{x} {y} {z}\n" for x in (0, 1) for y in (0, 1) for z in (0, 1))
     (tmp_path / "box.off").write_text(f"OFF\n8 2 0\n{corners}3 0 1 2\n3 5 6 7\n")
     assert cloud_source("cloud:box.off", tmp_path).shape == (20_000, 3)

@@ -8,10 +8,8 @@ Clouds: `cloud:FILE`, a scan or a mesh; `DATA:ROW`, a training sample of a data 
 from __future__ import annotations
 
 import re
-import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,18 +17,24 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.streams import Streams
-from fedstill.data.bundle import datasets
+from fedstill.data.readers.pictures import decode
 from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
-from fedstill.data.readers.raw import content
 from fedstill.data.roots import data_root as root_of
 from fedstill.data.unlabelled import load_proxy
 
 Image = NDArray[np.uint8]
 
 _SKLEARN = ("china", "flower")
+# Pictures that come with scikit-image, in 8 bits. Its module has functions that do other things, such as to download
+# gigabytes, and the name may be one that a server sent.
+_SKIMAGE = (
+    *("astronaut", "brick", "camera", "cat", "cell", "chelsea", "clock", "coffee", "coins", "colorwheel"),
+    *("grass", "gravel", "hubble_deep_field", "immunohistochemistry", "logo", "microaneurysms", "moon", "page"),
+    *("retina", "rocket", "text"),
+)
 _IMAGES = ("image", "noise", "skimage")  # words before a colon
 _NOISE_SIDE = 512
-_LARGEST_SIDE = 16_384
+_LARGEST_SIDE = 4096  # 50 MB
 _SURFACE_POINTS = 20_000  # taken of a mesh, or of a larger cloud
 
 
@@ -53,7 +57,7 @@ def patch_source(name: str, data_root: Path | None = None) -> Image:
     """
     kind, _, rest = name.partition(":")
     if kind == "image" and rest:
-        return _read(_found(rest, data_root))
+        return decode(_found(rest, data_root), "RGB", alone=True)
     if name in _SKLEARN:
         from sklearn.datasets import load_sample_image
 
@@ -80,8 +84,6 @@ def cloud_source(name: str, data_root: Path | None = None) -> NDArray[np.float32
     if not is_cloud_source(name):
         raise InputError(f"unknown cloud {name!r}: give cloud:FILE, or DATA:ROW for a sample of a data set")
     data, _, row = name.rpartition(":")
-    if data not in datasets and ":" not in data:
-        raise InputError(f"unknown data set {data!r}: {did_you_mean(data, datasets.names())}")
     bundle = load_proxy(data, data_root)
     if bundle.kind != "cloud":
         raise InputError(f"{data} holds {bundle.kind}s, and a cloud is needed")
@@ -99,56 +101,16 @@ def _found(name: str, data_root: Path | None) -> Path:
     raise InputError(f"there is no file {name}, neither here nor under the data root {root_of(data_root)}")
 
 
-def _read(path: Path) -> Image:
-    """Pixels as a viewer shows them: turned as the camera says, and what is transparent on white."""
-    from PIL import Image as Pictures
-    from PIL import ImageOps
-
-    content(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Pictures.DecompressionBombWarning)
-            picture = Pictures.open(path)
-    except (Pictures.DecompressionBombError, Pictures.DecompressionBombWarning):
-        raise InputError(f"{path} is an image of too many pixels to be opened safely") from None
-    except Exception:
-        raise InputError(f"{path} is no image that Pillow can read") from None
-    with picture:
-        try:
-            # A photo in several sizes (MPO) is one photo.
-            frames = 1 if picture.format == "MPO" else getattr(picture, "n_frames", 1)
-            if frames == 1:
-                return _eight_bits(ImageOps.exif_transpose(picture))
-        except Exception as error:  # decoders raise whatever they trip over
-            raise InputError(f"{path} is a damaged image ({' '.join(str(error).split())})") from None
-    raise InputError(f"{path} holds {frames} pictures: give a still image")
-
-
-def _eight_bits(picture: Any) -> Image:
-    if picture.mode.startswith("I") or picture.mode == "F":
-        deep = np.asarray(picture).astype(np.float64)
-        # Sixteen bits as they are; other ranges, which no file format fixes, from darkest to brightest.
-        whole = picture.mode != "F" and deep.min() >= 0 and deep.max() <= 65_535
-        low, high = (0.0, 65_535.0) if whole else (deep.min(), deep.max())
-        grey = np.floor((deep - low) / ((high - low) or 1.0) * 255 + 0.5).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    if picture.has_transparency_data:
-        from PIL import Image as Pictures
-
-        solid = Pictures.new("RGBA", picture.size, "white")
-        solid.alpha_composite(picture.convert("RGBA"))
-        picture = solid
-    return np.asarray(picture.convert("RGB"), np.uint8)
-
-
 def _from_skimage(name: str) -> Image:
+    if name not in _SKIMAGE:
+        raise InputError(f"scikit-image comes with no picture {name!r}: {did_you_mean(name, _SKIMAGE)}")
     try:
         data = import_module("skimage.data")
     except ImportError:
         raise InputError(f"skimage:{name} needs scikit-image: install it with `pip install scikit-image`") from None
     try:
         found = np.asarray(getattr(data, name)())
-    except Exception as error:  # no such name, or a picture that it would have to fetch and cannot
+    except Exception as error:  # a picture that this version would have to fetch and cannot
         raise InputError(f"scikit-image has no picture {name!r} here ({' '.join(str(error).split())})") from None
     if found.dtype != np.uint8 or found.ndim not in (2, 3):
         raise InputError(f"skimage:{name} is no 8-bit picture: its data are {found.dtype} of shape {found.shape}")

@@ -2,40 +2,98 @@
 
 from __future__ import annotations
 
-import struct
 import warnings
-import zlib
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from numpy.typing import NDArray
+from PIL import ExifTags, Image
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.raw import Array, content
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "F"})
-_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+_DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
+GREY_MODES = _DEEP_MODES | {"1", "L", "LA"}
+_SIXTEEN_BITS = 65_535
 # Pillow warns of very large images, and refuses twice as large ones, as attacks on memory.
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_UPRIGHT = {  # how a picture is brought upright, by what the camera says of it
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ON_ITS_SIDE = (5, 6, 7, 8)
 
 
 def header(path: Path) -> tuple[tuple[int, int], str]:
-    """Width and height, and Pillow's mode, without decoding the pixels."""
+    """Width and height as a viewer shows them, and Pillow's mode, without decoding the pixels."""
     with _opened(path) as image:
-        return image.size, image.mode
+        width, height = image.size
+        return (height, width) if _orientation(image) in _ON_ITS_SIDE else (width, height), image.mode
 
 
-def decode(path: Path, mode: str, size: tuple[int, int] | None = None) -> Array:
-    """The pixels in a mode (`L` or `RGB`), resized if a size (width, height) is given and differs."""
+def decode(path: Path, mode: str, size: tuple[int, int] | None = None, alone: bool = False) -> NDArray[np.uint8]:
+    """The pixels in a mode (`L` or `RGB`), 8-bit, resized if a size (width, height) is given and differs.
+
+    They are as a viewer shows them: turned as the camera says, and what is transparent on white. Of 16 bits the
+    upper 8 are kept, rounded, and floats go from 0 to 1, so that pictures of one data set stay comparable. One that
+    stands `alone`, and must be a still picture, may have any range: it goes from darkest to brightest.
+    """
     with _opened(path) as image:
         try:
-            pixels = image.convert(mode)
-        except _DAMAGE as error:
-            raise InputError(f"{path} is a damaged image ({error})") from None
+            # A photo in several sizes (MPO) is one photo.
+            frames = getattr(image, "n_frames", 1) if alone and image.format != "MPO" else 1
+            if frames > 1:
+                raise InputError(f"{path} holds {frames} pictures: give a still image")
+            upright = _UPRIGHT.get(_orientation(image))
+            pixels = image if upright is None else image.transpose(upright)
+            if pixels.mode in _DEEP_MODES:
+                pixels = Image.fromarray(_eight_bits(np.asarray(pixels), pixels.mode, alone, path))
+            elif pixels.has_transparency_data:
+                solid = Image.new("RGBA", pixels.size, "white")
+                solid.alpha_composite(pixels.convert("RGBA"))
+                pixels = solid
+            pixels = pixels.convert(mode)
+        except InputError:
+            raise
+        except Exception as error:  # decoders raise whatever they trip over
+            raise InputError(f"{path} is a damaged image ({' '.join(str(error).split())})") from None
         if size is not None and pixels.size != size:
             pixels = pixels.resize(size, Image.Resampling.BILINEAR)
         return np.asarray(pixels)
+
+
+def _eight_bits(deep: Array, mode: str, alone: bool, path: Path) -> NDArray[np.uint8]:
+    """By the range of the mode; what lies outside has a range that nobody knows."""
+    values = deep.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise InputError(f"{path} holds pixels that are NaN or infinite")
+    low, high = 0.0, 1.0 if mode == "F" else float(_SIXTEEN_BITS)
+    darkest, brightest = float(values.min()), float(values.max())
+    if alone and (mode == "F" or darkest < low or brightest > high):
+        low, high = darkest, brightest if brightest > darkest else darkest + 1
+    elif darkest < low or brightest > high:
+        kind = "floats" if mode == "F" else "whole numbers"
+        raise InputError(
+            f"{path} holds {kind} from {darkest:g} to {brightest:g}, and black to white are {low:g} to {high:g}:"
+            " write it anew with 8 or 16 bits"
+        )
+    return np.floor((values - low) / (high - low) * 255 + 0.5).astype(np.uint8)
+
+
+def _orientation(image: Image.Image) -> int:
+    """What the camera says in the header; TIFF files are brought upright by Pillow itself."""
+    if "exif" not in image.info:  # asked for more, Pillow would decode a PNG to look behind its pixels
+        return 1
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # a header that is no header says nothing, and the pixels may be sound
+        return 1
 
 
 def _opened(path: Path) -> Image.Image:
@@ -45,6 +103,6 @@ def _opened(path: Path) -> Image.Image:
             return Image.open(path)
     except _TOO_LARGE:
         raise InputError(f"{path} is an image of too many pixels to be opened safely") from None
-    except _DAMAGE:
+    except Exception:
         content(path)  # a missing or empty file has a plainer sentence
         raise InputError(f"{path} is no image that Pillow can read") from None
