@@ -14,6 +14,8 @@ from fedstill.core.protocols import Client, Profile, Reply, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
+from fedstill.data.parts import shape_kinds
+from fedstill.data.splits import split_validation
 from fedstill.methods import FedAvg, LocalOnly
 from fedstill.methods.fedavg import FedAvgSettings
 from fedstill.methods.local_only import Best, LocalSettings
@@ -136,6 +138,23 @@ def test_kept_moments_are_part_of_the_clients_state(keep: bool) -> None:
     reply = answer(make, method, WHO, method.request(SERVER, WHO, turn(0)), {}, turn(0))
     assert any(name.startswith("optimiser/") for name in reply.state) == keep
     assert not any(name.startswith("optimiser/") for name in method.personalise({}, reply.state))
+
+
+def test_what_is_held_out_is_never_trained_on() -> None:
+    """The same samples are apart in every round, and they are those that the first round's own stream draws."""
+    method = LocalOnly(LocalSettings(patience=1, hold_out=0.3), TASK, TRAINING)
+    apart = []
+    for round in range(3):
+        client = make(WHO, {}, turn(round))
+        data, held = method.held_out(client)
+        both = [set(one.batch(torch.arange(len(one)))["sample_id"].tolist()) for one in (data, held)]
+        assert not both[0] & both[1]
+        assert len(both[0] | both[1]) == 13
+        apart.append(both[1])
+    assert apart[0] == apart[1] == apart[2] != set()
+    first = make(WHO, {}, turn(0))
+    _, rows = split_validation(shape_kinds(first.data), 0.3, first.streams.at("hold-out"), may_be_empty=True)
+    assert apart[0] == set(rows.tolist())
 
 
 def test_of_equally_accurate_epochs_the_surest_is_kept() -> None:

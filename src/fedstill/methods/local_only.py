@@ -81,10 +81,12 @@ class LocalOnly(Method):
         return self.settings.patience is not None
 
     def held_out(self, client: Client) -> tuple[Dataset, Dataset]:
-        """What a client trains on, and what it keeps apart; the same however often it is asked in a round."""
-        rows, apart = split_validation(
-            shape_kinds(client.data), self.settings.hold_out, client.streams.at("hold-out"), may_be_empty=True
-        )
+        """What a client trains on, and what it keeps apart: the same in every round, whatever the first one was.
+
+        Drawn anew in each round, what is apart now would have been learnt before, and patience would praise memory.
+        """
+        streams = Streams(client.streams.seed).at("round", 0, self.name, "client", client.profile.id, "hold-out")
+        rows, apart = split_validation(shape_kinds(client.data), self.settings.hold_out, streams, may_be_empty=True)
         return Subset(client.data, rows), Subset(client.data, apart)
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
