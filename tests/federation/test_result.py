@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import fedstill
+from fedstill.config import make_experiment
+from fedstill.core.errors import InputError
 
 
 def test_a_run_in_which_nobody_was_heard_has_no_accuracy_and_can_still_be_looked_at(tmp_path: Path) -> None:
@@ -14,3 +20,26 @@ def test_a_run_in_which_nobody_was_heard_has_no_accuracy_and_can_still_be_looked
     assert math.isnan(run.accuracy)
     assert math.isnan(run.best_accuracy)
     assert "accuracy nan" in repr(run)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"colour": "red"}, r"\(unknown setting 'colour': .*\): run the experiment again$"),
+        ({"rounds": "many"}, r"\(rounds: input should be a valid integer"),
+        ({"method": {"name": "fedavg", "colour": "red"}}, r"\(unknown setting 'method\.colour'"),
+        ({"method": "of-my-own"}, r"or with another --plugin \(unknown method 'of-my-own'"),
+        (None, r"\(its config\.json has no 'experiment'\): run the experiment again$"),
+    ],
+)
+def test_a_run_with_other_settings_than_there_are_gets_one_sentence(
+    changed: dict[str, Any] | None, says: str, tmp_path: Path
+) -> None:
+    experiment = make_experiment({"method": "fedavg"}).model_dump(mode="json")
+    config = {"format": 1} if changed is None else {"format": 1, "experiment": experiment | changed}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    run = fedstill.Run(tmp_path)
+    with pytest.raises(InputError, match=f"was written by another version of fedstill.*{says}"):
+        _ = run.experiment
+    with pytest.raises(InputError, match="has no 'shape'"):
+        _ = run.config["shape"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from torch import nn
 
 from fedstill.config import Experiment
+from fedstill.config.experiment import sentence
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import candidates
@@ -19,21 +23,44 @@ from fedstill.tasks.classification import Classification
 from fedstill.tasks.kinds import task_of
 
 
+class _Config(dict[str, Any]):
+    """What a run's folder says of it, in which whatever is missing is somebody else's idea of a run."""
+
+    def __init__(self, said: Mapping[str, Any], path: Path) -> None:
+        super().__init__(said)
+        self.path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise _of_another_version(self.path, f"its config.json has no {key!r}")
+
+
+def _of_another_version(path: Path, why: str) -> InputError:
+    return InputError(
+        f"{path} was written by another version of fedstill, or with another --plugin ({why}): run the experiment again"
+    )
+
+
 class Run:
     """What a run directory holds: `Run("runs/fedavg-digits-…").accuracy`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._folder = RunFolder(self.path)
-        self.config = self._folder.config()
+        self.config = _Config(self._folder.config(), self.path)
 
     def __repr__(self) -> str:
         state = f"accuracy {self.accuracy:.4f}" if self.finished else f"{len(self.journal)} rounds so far"
         return f"Run({str(self.path)!r}, {state})"
 
-    @property
+    @cached_property
     def experiment(self) -> Experiment:
-        return Experiment.model_validate(self.config["experiment"])
+        said = self.config["experiment"]
+        try:
+            return Experiment.model_validate(said)
+        except ValidationError as error:
+            raise _of_another_version(self.path, sentence(error, Experiment.model_fields)) from None
+        except InputError as error:  # settings of a part, or a part that nobody here knows
+            raise _of_another_version(self.path, str(error)) from None
 
     @property
     def finished(self) -> bool:
