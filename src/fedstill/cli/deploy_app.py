@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedstill.cli.completion import named
+from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import (
-    Cut,
-    Data,
     Device,
-    Dropout,
     DryRun,
     Experiment,
     Json,
-    Model,
     Out,
-    Participation,
     Plugin,
-    Preset,
-    Query,
     Quiet,
     Root,
-    Rounds,
-    Seed,
-    Set,
-    Variant,
 )
 from fedstill.cli.plain import Commands
 
@@ -66,59 +57,33 @@ def deploy_renew(
 
 
 @deploy_app.command(name="split")
+@with_flags("clients")
 def deploy_split(
     experiment: Experiment,
+    flags: Flags,
     out: Annotated[Path, typer.Argument(help="Folder for the files.", metavar="OUT")],
     sites: Annotated[
         int | None, typer.Option(help="How many sites; else as many as the experiment has clients.")
     ] = None,
-    data: Data = None,
-    model: Model = None,
-    partition: Cut = None,
-    participation: Participation = None,
-    dropout: Dropout = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    query: Query = None,
-    set_: Set = None,
     data_root: Root = None,
-    preset: Preset = None,
-    variant: Variant = None,
-    plugin: Plugin = None,
     json: Json = False,
 ) -> None:
     """Cut an experiment's data into a file for each site, as a simulation would."""
-    from fedstill.cli import deploying, experiments
+    from fedstill.cli import deploying
 
-    flags = experiments.Flags(
-        data=data,
-        model=model,
-        partition=partition,
-        participation=participation,
-        dropout=dropout,
-        clients=sites,
-        rounds=rounds,
-        seed=seed,
-        query=query,
-        set_=[*(set_ or []), "evaluation=on-site"],
-    )
-    deploying.split(experiments.assemble(experiment, flags, preset, variant, plugin or []), out, sites, data_root, json)
+    chosen = replace(flags, clients=sites, set_=[*(flags.set_ or []), "evaluation=on-site"]).assemble(experiment)
+    deploying.split(chosen, out, sites, data_root, json)
 
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="WITHOUT ENCRYPTION: for tests on one machine only.")]
 
 
 @deploy_app.command(name="server")
+@with_flags("data", "partition", "clients")
 def deploy_server(
     folder: Folder,
     experiment: Experiment,
-    model: Model = None,
-    participation: Participation = None,
-    dropout: Dropout = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    query: Query = None,
-    set_: Set = None,
+    flags: Flags,
     out: Out = Path("runs"),
     only: Annotated[str | None, typer.Option(help="Only these sites, e.g. 0,2; else all of the deployment.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",
@@ -130,27 +95,15 @@ def deploy_server(
     data_root: Root = None,
     device: Device = "cpu",
     insecure: Insecure = False,
-    preset: Preset = None,
-    variant: Variant = None,
-    plugin: Plugin = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
-    from fedstill.cli import experiments, serving
+    from fedstill.cli import serving
     from fedstill.deploy.terms import Terms
 
-    flags = experiments.Flags(
-        model=model,
-        participation=participation,
-        dropout=dropout,
-        rounds=rounds,
-        seed=seed,
-        query=query,
-        set_=set_,
-    )
-    chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
+    chosen = flags.assemble(experiment)
     sites, largest = serving.site_numbers(only), int(limit * 2**20)
     terms = Terms(host, port, insecure, sites, patience, wait, largest, fresh, data_root, device)
     if dry_run:
@@ -195,40 +148,18 @@ def deploy_status(folder: Folder, json: Json = False) -> None:
 
 
 @deploy_app.command(name="try")
+@with_flags("clients", rounds=3)
 def deploy_try(
     folder: Folder,
+    flags: Flags,
     experiment: Experiment = "fedavg",
-    data: Data = None,
-    model: Model = None,
-    partition: Cut = None,
-    participation: Participation = None,
-    dropout: Dropout = None,
-    rounds: Rounds = 3,
-    seed: Seed = None,
-    query: Query = None,
-    set_: Set = None,
     data_root: Root = None,
     compare: Annotated[bool, typer.Option(help="Also run it in this process, and compare the models.")] = True,
     insecure: Insecure = False,
-    preset: Preset = None,
-    variant: Variant = None,
-    plugin: Plugin = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Rehearse a deployment on this machine: a server and all sites, each with its own shard only."""
-    from fedstill.cli import experiments, trying
+    from fedstill.cli import trying
 
-    flags = experiments.Flags(
-        data=data,
-        model=model,
-        partition=partition,
-        participation=participation,
-        dropout=dropout,
-        rounds=rounds,
-        seed=seed,
-        query=query,
-        set_=set_,
-    )
-    asked = trying.Asked(experiment, flags, preset, variant, plugin or [])
-    trying.try_out(folder, asked, data_root, compare, insecure, quiet, json)
+    trying.try_out(folder, experiment, flags, data_root, compare, insecure, quiet, json)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.experiments import Flags
+from fedstill.cli.flags import Flags
 from fedstill.cli.pairing import paired
 from fedstill.config import Experiment, make_experiment, named_part
 from fedstill.core.errors import InputError, did_you_mean
@@ -45,9 +45,8 @@ def assemble(
     labels: str,
     proxy: str | None,
     flags: Flags,
-    plugins: Sequence[Path],
 ) -> Experiment:
-    use_plugins(plugins)
+    use_plugins(flags.plugin or ())
     if flags.rounds is not None and flags.rounds < 1:
         raise InputError(f"--epochs is at least 1, not {flags.rounds}")
     if labels not in LABEL_MODES:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,79 +12,15 @@ from rich.console import Console
 from fedstill.cli.answered import queries_told, show_answers
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import Experiment, assignments, given_by, make_experiment, named_part, overlay, override
-from fedstill.config.assemble import parse_value, section_of, set_part
-from fedstill.config.experiment import PARTS, spelt_out
+from fedstill.config import Experiment
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, share, size
 from fedstill.core.settings import Settings
-from fedstill.federation.launch import launch, use_plugins
+from fedstill.federation.launch import launch
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 from fedstill.tasks.measures import ACCURACY, DETECTED, detects, measure_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flags:
-    """What was given on the command line, over what the method or recipe says."""
-
-    data: str | None = None
-    model: str | None = None
-    partition: str | None = None
-    participation: str | None = None
-    dropout: str | None = None
-    clients: int | None = None
-    rounds: int | None = None
-    seed: int | None = None
-    query: Sequence[str] | None = None
-    set_: Sequence[str] | None = None
-
-    def layer(self) -> dict[str, Any]:
-        plain = {key: getattr(self, key) for key in ("data", "model", "clients", "rounds", "seed")}
-        parts: dict[str, Any] = {
-            key: named_part(text) for key in ("partition", "participation") if (text := getattr(self, key)) is not None
-        }
-        if self.dropout is not None:
-            rate = parse_value(self.dropout)
-            parts["dropout"] = rate if isinstance(rate, int | float) else named_part(self.dropout)
-        queries = {"queries": {"by_hand": asked_for(self.query)}} if self.query else {}
-        return {**{key: value for key, value in plain.items() if value is not None}, **parts, **queries}
-
-    def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What was given with these laid over it; refuses a setting that has two values on the command line."""
-        layer, typed = self.layer(), list(self.set_ or ())
-        for key, value in assignments(typed):
-            section, _, below = key.partition(".")
-            chosen, other = section_of(layer, section), set_part(key, value)
-            if below:
-                chosen = chosen.get(below) if isinstance(chosen, Mapping) else None
-            elif section in PARTS:
-                other = spelt_out(section, other)
-            if section in layer and chosen is not None and chosen != other:
-                option = "--query" if section == "queries" else f"--{section}"
-                raise InputError(f"{option} and `--set {key}={value}` contradict each other: leave one of them out")
-        return override(overlay(given, layer), typed)
-
-
-def asked_for(words: Sequence[str]) -> dict[int, list[int]]:
-    """Classes by client, as written on the command line.
-
-    >>> asked_for(["3:7,8", "0:1", "3:2"])
-    {3: [7, 8, 2], 0: [1]}
-    """
-    asked: dict[int, list[int]] = {}
-    for word in words:
-        if re.fullmatch(r"\d+:\d+(,\d+)*", word) is None:
-            raise InputError(f"cannot read the query {word!r}: write client:class,class, e.g. 3:7,8, both by number")
-        client, _, classes = word.partition(":")
-        asked.setdefault(int(client), []).extend(map(int, classes.split(",")))
-    return asked
-
-
-def assemble(name: str, flags: Flags, preset: str | None, variant: str | None, plugins: Sequence[Path]) -> Experiment:
-    use_plugins(plugins)
-    return make_experiment(flags.over(given_by(name, preset, variant)))
 
 
 def run(

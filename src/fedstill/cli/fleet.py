@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from fedstill.cli.experiments import Flags
+from fedstill.cli.flags import Flags
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, make_experiment, recipe_by
 from fedstill.core.errors import InputError
@@ -18,23 +17,14 @@ from fedstill.report.writing import checked_page
 from fedstill.studies.grid import expand, read_axes
 
 
-def show(
-    source: str,
-    flags: Flags,
-    preset: str | None,
-    variant: str | None,
-    html: Path | None,
-    data_root: Path | None,
-    plugins: Sequence[Path],
-    as_json: bool,
-) -> None:
+def show(source: str, flags: Flags, html: Path | None, data_root: Path | None, as_json: bool) -> None:
     if html is not None:
         checked_page(html)
-    use_plugins(plugins)
+    use_plugins(flags.plugin or ())
     run = Run(source) if (Path(source) / "config.json").is_file() else None
-    if run is not None and (flags != Flags() or preset or variant):
+    if run is not None and replace(flags, plugin=None) != Flags():
         raise InputError(f"{source} is a run, whose fleet is what it was: leave all settings out")
-    experiment = run.experiment if run is not None else _experiment(source, flags, preset, variant)
+    experiment = run.experiment if run is not None else _experiment(source, flags)
     found = described(experiment, data_root, run)
     page = None if html is None else write_fleet_page(found, html)
     if as_json:
@@ -45,9 +35,9 @@ def show(
         console.print(f"\nopen {page.resolve()} in a browser", soft_wrap=True)
 
 
-def _experiment(name: str, flags: Flags, preset: str | None, variant: str | None) -> Experiment:
+def _experiment(name: str, flags: Flags) -> Experiment:
     """As for `fedstill run`; of a study, the first of its experiments."""
-    recipe = recipe_by(name, preset, variant)
+    recipe = recipe_by(name, flags.preset, flags.variant)
     given = recipe.experiment
     if recipe.grid:
         given = next(expand(given, read_axes(recipe.grid), {})).given

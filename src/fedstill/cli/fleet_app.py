@@ -7,23 +7,11 @@ from typing import Annotated
 import typer
 
 from fedstill.cli.completion import named
+from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import (
-    Clients,
-    Cut,
-    Data,
-    Dropout,
     Html,
     Json,
-    Model,
-    Participation,
-    Plugin,
-    Preset,
-    Query,
     Root,
-    Rounds,
-    Seed,
-    Set,
-    Variant,
 )
 from fedstill.cli.plain import Commands
 
@@ -36,6 +24,7 @@ def _only_below() -> None:
 
 
 @fleet_app.command(name="show")
+@with_flags()
 def fleet_show(
     source: Annotated[
         str,
@@ -45,36 +34,12 @@ def fleet_show(
             autocompletion=named("methods", "recipes", "studies"),
         ),
     ],
-    data: Data = None,
-    model: Model = None,
-    partition: Cut = None,
-    participation: Participation = None,
-    dropout: Dropout = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    query: Query = None,
-    set_: Set = None,
+    flags: Flags,
     html: Html = None,
     data_root: Root = None,
-    preset: Preset = None,
-    variant: Variant = None,
-    plugin: Plugin = None,
     json: Json = False,
 ) -> None:
     """Devices by tier, and what a round costs them; of a run, also what became of them. Nothing is run."""
-    from fedstill.cli import experiments, fleet
+    from fedstill.cli import fleet
 
-    flags = experiments.Flags(
-        data=data,
-        model=model,
-        partition=partition,
-        participation=participation,
-        dropout=dropout,
-        clients=clients,
-        rounds=rounds,
-        seed=seed,
-        query=query,
-        set_=set_,
-    )
-    fleet.show(source, flags, preset, variant, html, data_root, plugin or [], json)
+    fleet.show(source, flags, html, data_root, json)

@@ -8,26 +8,15 @@ from typing import Annotated
 import typer
 
 from fedstill.cli.completion import named, runs
+from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import (
-    Clients,
-    Cut,
-    Data,
-    Dropout,
     Experiment,
     Json,
-    Model,
     OneData,
     Out,
-    Participation,
     Plugin,
-    Preset,
-    Query,
     Root,
-    Rounds,
     RunFolder,
-    Seed,
-    Set,
-    Variant,
     a_page,
 )
 
@@ -57,40 +46,12 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
     runs.show(run, plugin or [], json)
 
 
-def egress(
-    experiment: Experiment,
-    data: Data = None,
-    model: Model = None,
-    partition: Cut = None,
-    participation: Participation = None,
-    dropout: Dropout = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    query: Query = None,
-    set_: Set = None,
-    data_root: Root = None,
-    preset: Preset = None,
-    variant: Variant = None,
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
+@with_flags()
+def egress(experiment: Experiment, flags: Flags, data_root: Root = None, json: Json = False) -> None:
     """What leaves a client in this experiment, with measured sizes."""
     from fedstill.cli import experiments
 
-    flags = experiments.Flags(
-        data=data,
-        model=model,
-        partition=partition,
-        participation=participation,
-        dropout=dropout,
-        clients=clients,
-        rounds=rounds,
-        seed=seed,
-        query=query,
-        set_=set_,
-    )
-    experiments.egress(experiments.assemble(experiment, flags, preset, variant, plugin or []), data_root, json)
+    experiments.egress(flags.assemble(experiment), data_root, json)
 
 
 def report(

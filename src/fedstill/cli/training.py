@@ -8,24 +8,18 @@ from typing import Annotated
 import typer
 
 from fedstill.cli.completion import named, one_of, runs
+from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import (
-    Clients,
-    Cut,
     Data,
     Device,
-    Dropout,
     DryRun,
     Experiment,
     Json,
-    Model,
     Out,
-    Participation,
     Plugin,
     Preset,
-    Query,
     Quiet,
     Root,
-    Rounds,
     RunFolder,
     Seed,
     Set,
@@ -35,18 +29,10 @@ from fedstill.cli.options import (
 )
 
 
+@with_flags()
 def run(
     experiment: Experiment,
-    data: Data = None,
-    model: Model = None,
-    partition: Cut = None,
-    participation: Participation = None,
-    dropout: Dropout = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    query: Query = None,
-    set_: Set = None,
+    flags: Flags,
     out: Out = Path("runs"),
     engine: Annotated[
         str, typer.Option(help="in-process, processes, flower-ray or wire.", autocompletion=named("engines"))
@@ -54,9 +40,6 @@ def run(
     workers: Annotated[int, typer.Option(help="Processes of the engines processes and flower-ray.")] = 2,
     data_root: Root = None,
     device: Device = "cpu",
-    preset: Preset = None,
-    variant: Variant = None,
-    plugin: Plugin = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -64,19 +47,7 @@ def run(
     """Run an experiment, go on with it, or show a finished one."""
     from fedstill.cli import experiments
 
-    flags = experiments.Flags(
-        data=data,
-        model=model,
-        partition=partition,
-        participation=participation,
-        dropout=dropout,
-        clients=clients,
-        rounds=rounds,
-        seed=seed,
-        query=query,
-        set_=set_,
-    )
-    chosen = experiments.assemble(experiment, flags, preset, variant, plugin or [])
+    chosen = flags.assemble(experiment)
     if dry_run:
         experiments.show_plan(chosen, data_root, json)
     else:
@@ -227,8 +198,8 @@ def distill(
     from fedstill.cli import distilling, experiments
 
     sources = distilling.sources(teacher or [], teacher_file, teacher_model or [], teacher_call, which)
-    flags = experiments.Flags(data=data, rounds=epochs, seed=seed, set_=set_)
-    chosen = distilling.assemble(sources, student, objective, labels, proxy, flags, plugin or [])
+    flags = Flags(data=data, rounds=epochs, seed=seed, set_=set_, plugin=plugin)
+    chosen = distilling.assemble(sources, student, objective, labels, proxy, flags)
     if dry_run:
         experiments.show_plan(chosen, data_root, json)
     else:

@@ -6,12 +6,13 @@ import json
 import shutil
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import Flags, assemble, run_told, show_result
+from fedstill.cli.experiments import run_told, show_result
+from fedstill.cli.flags import Flags
 from fedstill.cli.screen import console, errors, print_json
 from fedstill.cli.serving import INSECURE
 from fedstill.config import Experiment
@@ -21,25 +22,13 @@ from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 
 
-@dataclass(frozen=True)
-class Asked:
-    """An experiment as it was asked for, so that a server can be asked the same."""
-
-    experiment: str
-    flags: Flags
-    preset: str | None
-    variant: str | None
-    plugins: Sequence[Path]
-
-    def arguments(self) -> list[str]:
-        """For `fedstill deploy server`: data and partition are the sites' own affair."""
-        flags = self.flags
-        options = {name: getattr(flags, name) for name in ("model", "participation", "dropout", "rounds", "seed")}
-        options |= {"preset": self.preset, "variant": self.variant}
-        given = [text for name, value in options.items() if value is not None for text in (f"--{name}", str(value))]
-        repeated = [text for setting in flags.set_ or () for text in ("--set", setting)]
-        repeated += [text for query in flags.query or () for text in ("--query", query)]
-        return [self.experiment, *given, *repeated, *plugin_arguments(self.plugins)]
+def arguments(experiment: str, flags: Flags) -> list[str]:
+    """The same experiment for `fedstill deploy server`: data and partition are the sites' own affair."""
+    once = ("model", "participation", "dropout", "rounds", "seed", "preset", "variant")
+    given = [text for name in once if (value := getattr(flags, name)) is not None for text in (f"--{name}", str(value))]
+    repeated = [text for setting in flags.set_ or () for text in ("--set", setting)]
+    repeated += [text for query in flags.query or () for text in ("--query", query)]
+    return [experiment, *given, *repeated, *plugin_arguments(flags.plugin or ())]
 
 
 def plugin_arguments(plugins: Sequence[Path]) -> list[str]:
@@ -47,7 +36,14 @@ def plugin_arguments(plugins: Sequence[Path]) -> list[str]:
 
 
 def try_out(
-    folder: Path, asked: Asked, data_root: Path | None, compare: bool, insecure: bool, quiet: bool, as_json: bool
+    folder: Path,
+    name: str,
+    flags: Flags,
+    data_root: Path | None,
+    compare: bool,
+    insecure: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     need_extra()
     stop_cleanly()
@@ -59,9 +55,8 @@ def try_out(
 
     place = open_server(folder)
     open_site(folder, 0)  # all folders must be here
-    settings = [*(asked.flags.set_ or ()), "evaluation=on-site"]
-    given = replace(asked.flags, clients=place.sites, set_=settings)
-    experiment = assemble(asked.experiment, given, asked.preset, asked.variant, asked.plugins)
+    on_site = [*(flags.set_ or ()), "evaluation=on-site"]
+    experiment = replace(flags, clients=place.sites, set_=on_site).assemble(name)
     for_sites(experiment, place.sites, place.name)  # refused now if it cannot be deployed
     if insecure:
         errors.print(INSECURE, style="bold red")
@@ -72,7 +67,7 @@ def try_out(
     # Copies: what is handed out later must not hold agreements and states of a rehearsal.
     for part in (SERVER, *(site_name(site) for site in range(place.sites))):
         shutil.copytree(folder / part, tried / "folders" / part)
-    run = _played(tried / "folders", tried, asked, shards, insecure, quiet)
+    run = _played(tried, name, flags, shards, insecure, quiet)
     same = _alone(experiment, tried / "alone", data_root).sha256 == run.sha256 if compare else None
     if as_json:
         print_json({**run_told(run), **({} if same is None else {"as_in_one_process": same})})
@@ -84,9 +79,10 @@ def try_out(
         raise RunError("the same experiment in one process gives other models: that must not be, please report it")
 
 
-def _played(folder: Path, tried: Path, asked: Asked, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
+def _played(tried: Path, name: str, flags: Flags, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
     from fedstill.deploy.rehearsal import Company
 
+    folder = tried / "folders"
     plain = ["--insecure"] if insecure else []
     port = str(_free_port())
     with Company(tried / "logs", {"FEDSTILL_DATA": str(tried / "no-data-here")}) as company:
@@ -94,12 +90,11 @@ def _played(folder: Path, tried: Path, asked: Asked, shards: Sequence[Path], ins
         answer = tried / "result.json"
         with open(answer, "wb") as output:
             listen = ["--host", "127.0.0.1", "--port", port, "--json", *plain]
-            company.start(
-                "server", ["server", str(folder), *asked.arguments(), "--out", str(tried / "runs"), *listen], output
-            )
+            same = [*arguments(name, flags), "--out", str(tried / "runs")]
+            company.start("server", ["server", str(folder), *same, *listen], output)
             for number, shard in enumerate(shards):
                 where = ["--site", str(number), "--server", f"127.0.0.1:{port}", "--data", f"npz:{shard}", *plain]
-                company.start(f"site-{number}", ["site", str(folder), *where, *plugin_arguments(asked.plugins)])
+                company.start(f"site-{number}", ["site", str(folder), *where, *plugin_arguments(flags.plugin or ())])
             company.wait("server")
         content: dict[str, Any] = json.loads(answer.read_text())
     return Run(content["run"])
