@@ -78,8 +78,19 @@ class Partition(Settings):
         """Shards for the clients; the only randomness is `streams`."""
 
     def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        """Shards of further rows, of the classes that each client has of the rows `like`, cut with the same streams."""
-        return self.cut(labels, clients, classes, streams)
+        """Shards of further rows, of the classes that each client has of the rows `like`, cut with the same streams.
+
+        Each class is dealt out in the shares that clients have of it there; one that nobody has, evenly. Of further
+        rows, such as test data, some clients may get none.
+        """
+        held = self.cut(like, clients, classes, streams).table(like, classes).T.numpy()
+        held = np.where(held.any(axis=1, keepdims=True), held, 1)
+        # Whole numbers are added up before they are divided: the edges of who has none of a class are then the same.
+        edges = held.cumsum(axis=1)[:, :-1] / held.sum(axis=1, keepdims=True)
+        counts = np.bincount(labels.numpy(), minlength=classes)
+        generator = streams.draw("partition", "further rows")
+        amounts = np.stack([_between(*each) for each in zip(edges, counts, generator.random(classes), strict=True)])
+        return _dealt(labels.numpy(), amounts, generator)
 
 
 partitions: Registry[type[Partition]] = Registry("partition")
@@ -115,7 +126,7 @@ def partition(
     if int(labels.min()) < (-1 if labels.ndim == 2 else 0) or int(labels.max()) >= classes:
         raise InputError(f"labels range over {int(labels.min())}..{int(labels.max())}, not 0..{classes - 1}")
     if like is not None:
-        return chosen.cut_alike(labels, like, clients, classes, streams)
+        return chosen.cut_alike(labels, like, clients, max(classes, int(like.max()) + 1), streams)
     return chosen.cut(labels, clients, classes, streams)
 
 
@@ -125,6 +136,10 @@ class Iid(Partition):
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         return _near_equal(streams.draw("partition").permutation(len(labels)), clients)
+
+    def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        # An equal random sample of further rows too, whatever classes chance gave a client of the others.
+        return self.cut(labels, clients, classes, streams)
 
 
 @partitions.register("label-skew")
@@ -162,21 +177,17 @@ class Dirichlet(Partition):
     tries: int = Field(100, ge=1, description="how often to draw before giving up")
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        return self.cut_alike(labels, labels, clients, classes, streams)
-
-    def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        # Which draw counts is decided by `like` alone: of further rows, such as test data, some may get none.
-        if clients * self.min_samples > len(like):
+        if clients * self.min_samples > len(labels):
             raise InputError(
-                f"{len(like):,} samples are too few for {clients:,} clients of at least {self.min_samples:,} each"
+                f"{len(labels):,} samples are too few for {clients:,} clients of at least {self.min_samples:,} each"
             )
         generator = streams.draw("partition")
-        held, counts = (np.bincount(rows.numpy(), minlength=classes) for rows in (like, labels))
+        counts = np.bincount(labels.numpy(), minlength=classes)
         for _ in range(self.tries):
             shares = generator.dirichlet(np.full(clients, self.alpha), size=classes)
-            phases = generator.random(classes)
-            if _in_shares(shares, held, phases).sum(axis=0).min() >= self.min_samples:
-                return _dealt(labels.numpy(), _in_shares(shares, counts, phases), generator)
+            amounts = _in_shares(shares, counts, generator.random(classes))
+            if amounts.sum(axis=0).min() >= self.min_samples:
+                return _dealt(labels.numpy(), amounts, generator)
         raise InputError(
             f"Dirichlet({self.alpha:g}) gave some of {clients:,} clients fewer than {self.min_samples:,} samples "
             f"in each of {self.tries} draws: raise alpha, lower min_samples, or ask for fewer clients"
@@ -227,11 +238,16 @@ def _near_equal(order: Ints, clients: int) -> Shards:
 
 
 def _amounts(shares: NDArray[np.float64], count: int, phase: float) -> Ints:
-    """Whole amounts in these proportions that add up to the count.
+    """Whole amounts in these proportions that add up to the count."""
+    return _between(np.cumsum(shares[:-1]), count, phase)
+
+
+def _between(edges: NDArray[np.float64], count: int, phase: float) -> Ints:
+    """Whole amounts between edges in 0..1, of which the first and the last are not said.
 
     A random phase in 0..1 rounds fairly: without it the same clients would lose the fraction in every class.
     """
-    cuts = np.floor(np.cumsum(shares[:-1]) * count + phase).astype(np.int64)
+    cuts = np.floor(edges * count + phase).astype(np.int64)
     return np.diff(np.concatenate([[0], np.minimum(cuts, count), [count]]))
 
 

