@@ -93,7 +93,7 @@ def test_too_few_replies_skip_the_round(
     run = execute(plan, tampered(engines["in-process"], tamper), tmp_path)
     first, second = run.journal()
     assert first["skipped"] is None
-    assert second["skipped"] == "2 of 5 replies, and 3 are needed"
+    assert second["skipped"] == "2 of 5 replies (3 refused), and 3 are needed"
     assert second["accepted"] == []
     assert run.load_models("last")["cnn"].keys() == whole.load_models("last")["cnn"].keys()
     for name, tensor in whole.load_models("last")["cnn"].items():

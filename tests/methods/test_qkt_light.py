@@ -121,7 +121,7 @@ def test_a_round_without_its_volunteer_is_skipped(tmp_path: Path, tampered: Any)
     plan = planned("qkt-light", {**EASY, **VOLUNTEER}, rounds=2)
     ended = left(fedstill.Run(execute(plan, tampered(InProcess(), spoilt), tmp_path).path))
     first, second = ended.run.journal
-    assert first["skipped"] == "0 of 4 replies, and 1 are needed"
+    assert first["skipped"] == "0 of 4 replies (1 refused as not finite), and 1 are needed"
     assert [lost["reason"] for lost in first["lost"]] == ["refused"]
     assert first["accepted"] == []
     assert second["skipped"] is None

@@ -18,6 +18,7 @@ from fedstill.core.numbers import count, share, size
 from fedstill.core.settings import Settings
 from fedstill.federation.launch import launch
 from fedstill.federation.manifest import egress_manifest
+from fedstill.federation.outcome import by_reason, only_not_finite
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 from fedstill.tasks.measures import ACCURACY, DETECTED, detects, measure_of
@@ -93,7 +94,11 @@ def show_result(run: Run, begun: str = "") -> None:
     for name, value in result["facts"].items():
         console.print(f"{name}: {value:.4g}")
     if result["lost"] or result["skipped"]:
-        console.print(f"{result['lost']} replies lost, {result['skipped']} rounds skipped")
+        lost = [one for record in run.journal for one in record["lost"]]  # none where a site was sent the result
+        why = f" ({by_reason(lost)})" if lost else ""
+        console.print(f"{result['lost']} replies lost{why}, {result['skipped']} rounds skipped")
+        if only_not_finite(lost) and run.experiment.attack.name == "none":
+            console.print("training diverged: lower training.rate", style="bold")
     if not result["finite"]:
         console.print("some rounds had models that are not finite: they are never `best`", style="bold")
     if begun:

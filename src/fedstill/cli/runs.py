@@ -10,6 +10,7 @@ from fedstill.cli.experiments import run_told, show_result
 from fedstill.cli.screen import console, print_json, sparkline, table
 from fedstill.core.numbers import share, size
 from fedstill.federation.launch import use_plugins
+from fedstill.federation.outcome import by_reason
 from fedstill.federation.result import Run
 from fedstill.tasks.measures import detects, measure_of
 
@@ -66,6 +67,5 @@ def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _trouble(record: dict[str, Any]) -> str:
     if record["skipped"]:
         return f"skipped: {record['skipped']}"
-    reasons = [lost["reason"] for lost in record["lost"]]
-    told = [f"{reasons.count(reason)} {reason}" for reason in sorted(set(reasons))]
+    told = [by_reason(record["lost"])] if record["lost"] else []
     return ", ".join([*told, *([] if record.get("finite", True) else ["not finite"])])

@@ -33,7 +33,7 @@ from fedstill.core.protocols import (
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.federation.checkpoint import Progress
-from fedstill.federation.outcome import Outcome
+from fedstill.federation.outcome import Outcome, by_reason, lost_ones
 from fedstill.federation.settle import fault
 from fedstill.federation.spool import Spool
 from fedstill.federation.stores import Store
@@ -106,7 +106,9 @@ class Federation:
                 _stop_if_all_failed(outcome.lost[before:], replies)
             least = self.min_replies if exchange.least is None else exchange.least
             if len(replies) < least:
-                outcome.skipped = f"{len(replies)} of {len(cohort)} replies, and {least} are needed"
+                gone = lost_ones(outcome.lost[before:])
+                why = f" ({by_reason(gone)})" if gone else ""
+                outcome.skipped = f"{len(replies)} of {len(cohort)} replies{why}, and {least} are needed"
                 outcome.told.clear()
                 fleet = self._after(book, outcome)
                 outcome.heard.clear()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedstill.core.message import Message
 from fedstill.core.protocols import BLAMELESS, Fate, Lost
+from fedstill.federation.settle import NOT_FINITE
 
 
 @dataclass
@@ -89,3 +91,20 @@ def lost_ones(lost: Iterable[Lost]) -> list[dict[str, Any]]:
         {"client": one.profile.id, "reason": one.reason, "detail": one.detail}
         for one in sorted(lost, key=lambda one: one.profile.id)
     ]
+
+
+def by_reason(lost: Sequence[Mapping[str, Any]]) -> str:
+    """How many were lost why, of those that the journal tells of.
+
+    >>> by_reason([{"reason": "refused", "detail": "w holds numbers that are not finite"}, {"reason": "dropped"}])
+    '1 dropped, 1 refused as not finite'
+    """
+    counts = Counter(one["reason"] for one in lost)
+    notes = {"refused": " as not finite"} if only_not_finite(lost) else {}
+    return ", ".join(f"{counts[reason]} {reason}{notes.get(reason, '')}" for reason in sorted(counts))
+
+
+def only_not_finite(lost: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether replies were refused, and every one of them for numbers that are not finite."""
+    refused = [one["detail"] for one in lost if one["reason"] == "refused"]
+    return bool(refused) and all(detail.endswith(NOT_FINITE) for detail in refused)

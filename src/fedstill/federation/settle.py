@@ -11,6 +11,8 @@ from torch import Tensor
 from fedstill.core.message import Message
 from fedstill.core.protocols import Shape
 
+NOT_FINITE = "holds numbers that are not finite"  # how such a reply's fault ends
+
 
 def fault(
     reply: Message,
@@ -34,7 +36,7 @@ def fault(
         if not _fits(tuple(tensor.shape), shape):
             return f"{name} has shape {tuple(tensor.shape)}, not {shape}"
         if not all_finite(tensor):
-            return f"{name} holds numbers that are not finite"
+            return f"{name} {NOT_FINITE}"
     if norm_limit is not None:
         norm = _distance(reply, request, update)
         if not norm <= norm_limit:
