@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
+from fedstill.federation.chosen import Chosen
 from fedstill.report.embedding import Map, embedding_figure, tsne
+from fedstill.report.proxy_maps import draw_maps
 
 NAMES = [f"class {number}" for number in range(30)]
 
@@ -132,3 +136,10 @@ def test_embeddings_that_have_no_map() -> None:
         tsne(torch.tensor([[0.0, float("nan")]]))
     with pytest.raises(InputError, match="shape"):
         tsne(torch.zeros(5))
+
+
+def test_a_class_with_dollars_in_its_name_is_no_formula(tmp_path: Path) -> None:
+    rows = torch.arange(3)
+    seen = Chosen("digits", "image", 3, "", 1, None, rows, torch.zeros(3, 1, 8, 8), torch.eye(3), rows)
+    draw_maps([seen], ["$x_ and y^$", "y", "z"], tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 0

@@ -190,7 +190,7 @@ def test_fairness_by_hand(tmp_path: Path) -> None:
     [
         (("mean", "std"), ("mean of inputs", "standard deviation of inputs")),
         (("skewness",), ("skewness of inputs", "client")),
-        ("labels", ("share of class a", "share of class b")),
+        ("labels", ("share of class &lt;a&gt;", "share of class b")),
     ],
     ids=["two", "one", "labels"],
 )
@@ -199,7 +199,7 @@ def test_clusters_in_their_plane(statistics: Any, names: tuple[str, str], tmp_pa
     table = torch.arange(4 * width, dtype=torch.float64).reshape(4, width)
     table[2] = float("nan")
     fleet = {"statistics": table, "cluster": torch.tensor([0, 1, -1, 0])}
-    figure = cluster_plane("clusters", "Clusters", Clusters(statistics=statistics), fleet, ["a", "b", "c"])
+    figure = cluster_plane("clusters", "Clusters", Clusters(statistics=statistics), fleet, ["<a>", "b", "c"])
     assert [trace["customdata"] for trace in figure.data] == [[0, 3], [1]]
     assert figure.data[1]["x"] == [width]
     assert (figure.layout["xaxis"]["title"]["text"], figure.layout["yaxis"]["title"]["text"]) == names
@@ -258,6 +258,8 @@ def test_a_pair_of_panels_for_every_rate(make_run: MakeRun, tmp_path: Path) -> N
     forty, _, eighty, _ = figures
     assert [key.label for key in forty.keys] == ["no dropout", "dropped", "replaced"]
     calm, seeds, mean, replaced = forty.data
+    assert seeds["hovertemplate"] == "dropped, round %{x}, a seed: %{y:.1%}<extra></extra>"
+    assert mean["hovertemplate"] == "dropped, round %{x}: %{y:.1%}<extra></extra>"
     assert (calm["y"], replaced["y"]) == ([0.8, 0.9], [0.6, 0.7])
     assert seeds["y"] == [0.3, 0.4, 0.5, 0.8]
     assert (mean["x"], mean["y"]) == ([1, 2], pytest.approx([0.4, 0.6]))

@@ -15,6 +15,8 @@ from fedstill.core.errors import InputError
 from fedstill.data.catalogue import load
 from fedstill.federation.result import Run
 from fedstill.report import Holdings, partition_tables, write_report
+from fedstill.report.facts import Facts
+from fedstill.report.grids import partitions
 
 PLACES = ("central", "on-site")
 MakeRun = Callable[..., Run]
@@ -63,6 +65,12 @@ def page(make_run: MakeRun, tmp_path: Path) -> Page:
     }
     tables = {"whole": Holdings([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
     return Page(write_report(runs, tmp_path / "new" / "report.html", tables=tables))
+
+
+def test_class_names_are_no_markup(make_run: MakeRun) -> None:
+    table = Holdings([[5, 0], [2, 2]], ("<b>bold</b>", "a & b"))
+    (figure,) = partitions([Facts.of("whole", make_run())], {"whole": table})
+    assert figure.data[0]["y"] == ["&lt;b&gt;bold&lt;/b&gt; ", "a &amp; b "]
 
 
 def test_headings_are_in_order(page: Page) -> None:

@@ -61,13 +61,35 @@ def test_classes_are_told_by_whose_they_are(tmp_path: Path) -> None:
     figure = recall_changes(
         "classes", "Client 3", "abcd", [0.9, 0, 0.5, 0], [0.6, 0, 0.5, 0.8], own=[0, 2], asked=[3, 2]
     )
-    lines = [(trace["y"][0], trace["x"]) for trace in figure.data if trace["mode"] == "lines"]
+    names = figure.layout["yaxis"]["ticktext"]
+    lines = [(names[trace["y"][0]], trace["x"]) for trace in figure.data if trace["mode"] == "lines"]
     assert lines == [("c", [0.5, 0.5]), ("d", [0, 0.8]), ("a", [0.9, 0.6]), ("b", [0, 0])]
     assert [key.label for key in figure.keys] == [
         *("class asked for", "client's own class", "neither", "before", "after")
     ]
     assert "d (asked for) from 0\u00a0% to 80\u00a0%" in figure.sentence
     drawn(figure, tmp_path)
+
+
+def test_names_that_begin_alike_stay_apart(tmp_path: Path) -> None:
+    """Both are cut to 18 letters; each keeps a place of its own, and its whole name where there is room."""
+    names = ("immature granulocytes", "immature granulocytes (all kinds)")
+    values = np.array([[0.6, 0.4]])
+    figure = probe_figure("probe", "Clients", Probed((0,), names, values, values, 0.01))
+    assert [trace["x"] for trace in figure.data] == [[0, 1], [0, 1]]
+    assert figure.layout["xaxis2"]["ticktext"] == ["immature granuloc…"] * 2
+    assert figure.data[0]["customdata"] == [list(names)]
+    drawn(figure, tmp_path)
+    figure = recall_changes("classes", "Client", names, [0.5, 0.6], [0.7, 0.8], own=[0], asked=[1])
+    assert sorted({y for trace in figure.data for y in trace["y"]}) == [0, 1]
+    drawn(figure, tmp_path)
+
+
+def test_a_seed_is_told_after_the_name_whatever_is_in_it() -> None:
+    figure = gain_against_forgetting("balance", "Both", [Balance("rate: 0.1", [(-0.2, 0.7), (-0.4, 0.9)])])
+    mean, seeds = (trace["hovertemplate"] for trace in figure.data)
+    assert mean.startswith("rate: 0.1: forgetting")
+    assert seeds.startswith("rate: 0.1, a seed: forgetting")
 
 
 def test_epochs_of_both_phases_follow_each_other(tmp_path: Path) -> None:

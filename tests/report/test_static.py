@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ from matplotlib.axes import Axes
 
 from fedstill.federation.result import Run
 from fedstill.report import Holdings, write_report
-from fedstill.report.figure import HATCHES, SYMBOLS, Figure, Key, axis, level, names_axis
+from fedstill.report.figure import HATCHES, QUIET, SYMBOLS, Figure, Key, axis, label, level, names_axis
 from fedstill.report.static import draw, draw_files, paint
 from fedstill.report.traces import HATCHES as DRAWN_HATCHES
 from fedstill.report.traces import MARKERS
@@ -41,6 +44,29 @@ def test_bars_are_as_long_as_their_values_and_names_stay_in_order() -> None:
     assert axes.get_xlim() == (0, 1)
     assert axes.get_ylim() == (1.5, -0.5)  # the first is on top
     assert any(list(line.get_xdata()) == [0.3, 0.3] for line in axes.lines)
+
+
+def test_words_are_drawn_as_they_are(tmp_path: Path) -> None:
+    """Two dollars are no formula, an entity in a key is no other sign, and a name may hold what breaks a line."""
+    name = "a $x_ and $y^ &amp; <br>"
+    bars = {"type": "bar", "orientation": "h", "x": [1, 2], "y": [label(name), "b<br>c"], "text": [label(name), ""]}
+    bars["marker"] = {"color": "var(--ink)"}
+    layout = {"xaxis": axis(name, type="log", range=[-2, 2]), "yaxis": names_axis()}
+    one = figure([bars], layout, [Key(name, "var(--ink)", shape="box"), Key("?", QUIET, shape="text", symbol="?")])
+    (axes,) = (canvas := draw(replace(one, title=name))).axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == [name, "b\nc"]
+    assert axes.get_xlabel() == name
+    assert canvas.legends[0].get_texts()[0].get_text() == name
+    svg, _ = draw_files([replace(one, title=name)], tmp_path)
+    letters = re.findall(r"<!-- (.*?) -->", svg.read_text(encoding="utf-8"))
+    assert {"10⁻²", "10⁰", "10²"} <= set(letters), "decades as matplotlib writes them, in plain letters"
+    assert letters.count(escape(name, quote=False)) == 5  # title, axis, tick, beside the bar, key
+
+
+def test_ticks_with_names_are_drawn_as_they_are() -> None:
+    layout = {"xaxis": axis("x", tickvals=[0], ticktext=["&lt;1"]), "yaxis": axis("y")}
+    (axes,) = draw(figure([{"type": "bar", "x": [0], "y": [1], "marker": {"color": "var(--ink)"}}], layout)).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["<1"]
 
 
 def test_cells_have_their_texts_and_holes_have_none() -> None:

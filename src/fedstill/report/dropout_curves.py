@@ -117,14 +117,13 @@ def _figure(
             continue
         tint, form = colour(_COLOURS[index % len(_COLOURS)]), ".1%" if metric == "accuracy" else ".3f"
         own = [len(data)]
-        hover = f"{label(way)}, round %{{x}}: %{{y:{form}}}<extra></extra>"
         line = {"color": tint, "dash": dash(index), "width": 2.25}
         if len(runs) > 1:
             faint = {"color": tint, "size": 4, "opacity": 0.4}
             points = [point for curve in curves for point in curve.items()]
-            data.append(_trace(points, "markers", marker=faint, hovertemplate=hover.replace(":", ", a seed:", 1)))
+            data.append(_trace(points, "markers", marker=faint, hovertemplate=_hover(way, "round %{x}, a seed", form)))
             own.append(len(data))
-        data.append(_trace(list(means.items()), "lines", line=line, hovertemplate=hover))
+        data.append(_trace(list(means.items()), "lines", line=line, hovertemplate=_hover(way, "round %{x}", form)))
         keys.append(Key(way, tint, tuple(own), DASHES[dash(index)]))
     seeds = [len(runs) for runs in panel.ways.values()]
     told = f"Mean accuracy of the last {LAST} evaluations: {listed(_ends(panel))}."
@@ -143,6 +142,10 @@ def _figure(
         },
         keys,
     )
+
+
+def _hover(way: str, when: str, form: str) -> str:
+    return f"{label(way)}, {when}: %{{y:{form}}}<extra></extra>"
 
 
 def _ends(panel: Panel) -> list[str]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share
 from fedstill.data.colours import part_colours
-from fedstill.report.figure import Figure, Key, label, symbol
+from fedstill.report.figure import Figure, Key, axis, label, symbol
 
 Floats = npt.NDArray[np.float64]
 Classes = npt.NDArray[np.int64]
@@ -89,13 +89,7 @@ def feature_maps(id: str, title: str, before: Features, after: Features, names: 
             data.append({**_marks(own, names[number], tints[look[number]], symbol(look[number])), **where})
         bare = {"showgrid": False, "showticklabels": False}
         edges = {"x": _ends(ground["x"]), "y": _ends(ground["y"])}
-        layout[f"xaxis{ending}"] = {
-            "title": {"text": one.title},
-            "domain": domain,
-            "anchor": f"y{ending}",
-            "range": edges["x"],
-            **bare,
-        }
+        layout[f"xaxis{ending}"] = axis(one.title, domain=domain, anchor=f"y{ending}", range=edges["x"], **bare)
         layout[f"yaxis{ending}"] = {"anchor": f"x{ending}", "range": edges["y"], **bare}
         told.append(
             f"{one.title}: the plane holds {share(explained, 0)} of the variance, and {share(agreeing, 0)} of samples"

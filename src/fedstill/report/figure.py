@@ -111,7 +111,8 @@ def label(name: str) -> str:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title}, **more}
+    """An axis and what is said along it."""
+    return {"title": {"text": label(title)}, **more}
 
 
 def curve(index: int, points: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from fedstill.core.numbers import capital, listed
 from fedstill.report import describe
 from fedstill.report.facts import Facts, Record
-from fedstill.report.figure import CAUSES, Figure, Key, axis, cause_colour, whole_axis
+from fedstill.report.figure import CAUSES, Figure, Key, axis, cause_colour, label, whole_axis
 from fedstill.report.shards import Holdings
 
 _ROWS = 60  # more clients than this are counted, not drawn one by one
@@ -138,7 +138,7 @@ def _partition(number: int, group: Sequence[Facts], table: Holdings, most: int) 
             {
                 "type": "heatmap",
                 "x": list(range(len(shown))),
-                "y": [f"{name} " for name in table.names],
+                "y": [f"{label(name)} " for name in table.names],
                 # The square root lets a handful of samples be seen beside a thousand.
                 "z": [[count**0.5 for count in column] for column in columns],
                 "text": [[f"{count:,}" if count else "" for count in column] for column in columns],

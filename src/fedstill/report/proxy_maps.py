@@ -15,6 +15,7 @@ from fedstill.core.numbers import share
 from fedstill.federation.chosen import Chosen
 from fedstill.federation.proxy import PATCHES
 from fedstill.report.embedding import Map, embedding_figure, tsne
+from fedstill.report.static import words_as_they_are
 from fedstill.report.thumbnails import Pictures
 
 MOST = 9  # maps in a picture
@@ -22,9 +23,10 @@ MOST = 9  # maps in a picture
 
 def draw_maps(every: Sequence[Chosen], names: Sequence[str], path: Path, pictures: bool = False, seed: int = 0) -> None:
     """A map for each model's samples, as a PNG; with `pictures`, of the samples themselves."""
-    figure = embedding_figure([_map(one, pictures, seed) for one in every], names)
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, facecolor="white")
+    with words_as_they_are():
+        figure = embedding_figure([_map(one, pictures, seed) for one in every], names)
+        figure.savefig(buffer, format="png", dpi=160, facecolor="white")
     write_atomically(path, buffer.getvalue())
 
 

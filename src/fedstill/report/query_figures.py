@@ -29,6 +29,7 @@ _ROLES = {"asked for": "var(--series-2)", "own": "var(--series-1)", "other": "va
 _SHADES = [[step / 3, f"var(--shade-{step})"] for step in range(4)]
 _NUMBERS = 12  # up to so many classes there is room for numbers in the cells
 _ROW = 24  # pixels of a line
+_LETTERS = 18  # of a name
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,14 @@ def gain_against_forgetting(id: str, title: str, balances: Sequence[Balance], pa
         number = place if one.index is None else one.index
         own, (lost, gained) = [len(data)], one.mean
         look = {"color": colour(number), "symbol": symbol(number)}
-        hover = f"{label(one.name)}: forgetting %{{x:.1%}}, gain %{{y:.1%}}<extra></extra>"
+        hover = _balance_hover(one.name)
         data.append(_scatter([lost], [gained], "markers", marker={**look, "size": 12}, hovertemplate=hover))
         if len(one.pairs) > 1:
             own.append(len(data))
             x, y = zip(*one.pairs, strict=True)
             faint = {**look, "size": 6, "opacity": 0.5}
-            data.append(_scatter(x, y, "markers", marker=faint, hovertemplate=hover.replace(":", ", a seed:", 1)))
+            hover = _balance_hover(f"{one.name}, a seed")
+            data.append(_scatter(x, y, "markers", marker=faint, hovertemplate=hover))
         keys.append(Key(one.name, colour(number), tuple(own), shape="symbol", symbol=symbol(number)))
     told = [f"{one.name} gains {points(one.mean[1])} and forgets {points(one.mean[0])}" for one in balances]
     seeds = max(len(one.pairs) for one in balances)
@@ -82,13 +84,24 @@ def gain_against_forgetting(id: str, title: str, balances: Sequence[Balance], pa
     )
 
 
+def _balance_hover(name: str) -> str:
+    return f"{label(name)}: forgetting %{{x:.1%}}, gain %{{y:.1%}}<extra></extra>"
+
+
 def probe_figure(id: str, title: str, probed: Probed) -> Figure:
     """Two maps side by side: which classes clients have, and which their models give away when they see noise."""
     rows = list(range(len(probed.clients)))
     numbers = len(probed.names) <= _NUMBERS
-    names = [label(_short(name)) for name in probed.names]
+    names = [label(name) for name in probed.names]
     ticks = {"tickvals": rows, "range": [len(rows) - 0.5, -0.5], "showgrid": False}
-    across = {"type": "category", "showgrid": False, "tickangle": -40 if max(map(len, names)) > 3 else 0}
+    # Classes have places, not names: names that begin alike would be one.
+    across = {
+        "tickvals": list(range(len(names))),
+        "ticktext": [label(_short(name)) for name in probed.names],
+        "range": [-0.5, len(names) - 0.5],
+        "showgrid": False,
+        "tickangle": -40 if max(map(len, probed.names)) > 3 else 0,
+    }
     errors = [f"{error:.3f}" for error in probed.errors]
     found = (
         f"At a threshold of {probed.threshold:g} the probe finds {share(probed.recall, 0)} of the classes that clients"
@@ -130,9 +143,9 @@ def recall_changes(
     whose = ["asked for" if number in wanted else "own" if number in held else "other" for number in every]
     roles = {number: role for role in _ROLES for number in every if whose[number] == role}
     data: list[dict[str, Any]] = []
-    for number in roles:
-        place, tint = label(_short(names[number])), _ROLES[roles[number]]
-        hover = f"{place} ({roles[number]}): {share(before[number], 1)} → {share(after[number], 1)}<extra></extra>"
+    for place, number in enumerate(roles):
+        name, tint = label(names[number]), _ROLES[roles[number]]
+        hover = f"{name} ({roles[number]}): {share(before[number], 1)} → {share(after[number], 1)}<extra></extra>"
         ends = [before[number], after[number]]
         data.append(_scatter(ends, [place] * 2, "lines", line={"color": tint}, hoverinfo="skip"))
         for end, mark in zip(ends, ("circle-open", "circle"), strict=True):
@@ -152,7 +165,12 @@ def recall_changes(
         {
             "height": 110 + _ROW * len(names),
             "xaxis": axis("recall", range=[-0.02, 1.02], **_PERCENT),
-            "yaxis": {"type": "category", "autorange": "reversed", "showgrid": True},
+            "yaxis": {
+                "tickvals": list(range(len(roles))),
+                "ticktext": [label(_short(names[number])) for number in roles],
+                "range": [len(roles) - 0.5, -0.5],
+                "showgrid": True,
+            },
         },
         [
             *(Key(_role(role), _ROLES[role], shape="box") for role in there),
@@ -237,11 +255,12 @@ def _map(
 ) -> dict[str, Any]:
     return {
         "type": "heatmap",
-        "x": list(names),
+        "x": list(range(len(names))),
         "y": list(rows),
         "xaxis": x,
         "yaxis": y,
         "z": [list(row) for row in values],
+        "customdata": [list(names) for _ in rows],
         "text": [[f"{100 * value:.0f}" if value >= 0.005 else "" for value in row] for row in values],
         "texttemplate": "%{text}" if numbers else "",
         "textfont": {"size": 10},
@@ -251,7 +270,7 @@ def _map(
         "showscale": False,
         "xgap": 1,
         "ygap": 1,
-        "hovertemplate": f"client %{{y}}, %{{x}}: %{{z:.1%}} {what}<extra></extra>",
+        "hovertemplate": f"client %{{y}}, %{{customdata}}: %{{z:.1%}} {what}<extra></extra>",
     }
 
 
@@ -259,10 +278,10 @@ def _role(role: str) -> str:
     return {"own": "client's own class", "asked for": "class asked for", "other": "neither"}[role]
 
 
-def _short(name: str, most: int = 18) -> str:
+def _short(name: str) -> str:
     """What fits beside a figure.
 
     >>> _short("immature granulocytes (all kinds)")
     'immature granuloc…'
     """
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"

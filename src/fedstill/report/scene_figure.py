@@ -9,14 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstill.report.figure import DASHES, Figure, Key, colour
+from fedstill.report.figure import DASHES, SERIES, Figure, Key, colour, dash
 
 Floats = NDArray[np.float64]
 HEIGHT = 470
 LOWEST = 0.05  # scores below this are left out of a page
 MOST_POINTS = 4096  # of a scene: more take room on a page, and show no more
 TRUE, RIGHT, WRONG = 0, 1, 2  # the looks of boxes where the truth is known
-_DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,7 @@ def scene_figure(
 def _by_class(finders: Sequence[Finder], classes: Sequence[str]) -> list[_Look]:
     """A look for each class that was found; after the last colour they come again with another dash."""
     found = sorted({box.kind for finder in finders for boxes in finder.found for box in boxes if box.score >= LOWEST})
-    return [
-        _Look(classes[kind], colour(number), _DASHES[number // 7 % len(_DASHES)], 2.2)
-        for number, kind in enumerate(found)
-    ]
+    return [_Look(classes[kind], colour(number), dash(number // SERIES), 2.2) for number, kind in enumerate(found)]
 
 
 def _written(box: Box) -> dict[str, Any]:

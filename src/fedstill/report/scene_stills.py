@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from html import unescape
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ def draw_stills(canvas: Canvas, trace: Trace, paint: Paint) -> None:
         sure = [one for one in found if 100 * one["score"] >= trace["least"]]
         _draw(axes, scene, sure, trace, paint)
         name = f"{scene['name']}, {finder['title']}" if len(trace["runs"]) > 1 else scene["name"]
-        axes.set_title(unescape(name), fontsize=9, color=paint("var(--quiet)"), loc="left")
+        axes.set_title(name, fontsize=9, color=paint("var(--quiet)"), loc="left")
 
 
 def _draw(axes: Axes, scene: Mapping[str, Any], found: list[Trace], trace: Trace, paint: Paint) -> None:
@@ -67,7 +66,7 @@ def _draw(axes: Axes, scene: Mapping[str, Any], found: list[Trace], trace: Trace
         colour = paint(look["colour"])
         axes.add_collection(LineCollection(ends[EDGES][:, :, :2], colors=colour, linewidths=1.1, linestyles=[style]))
         if text:
-            name_box(axes, (ends[4:, 0].mean(), ends[4:, 1].max()), unescape(text), colour, 7, "bottom")
+            name_box(axes, (ends[4:, 0].mean(), ends[4:, 1].max()), text, colour, 7, "bottom")
     axes.set_aspect("equal")
     axes.autoscale_view()
 

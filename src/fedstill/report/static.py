@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
-from html import unescape
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,20 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MultipleLocator
+from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, MultipleLocator
 
 from fedstill.core.files import writable_folder, write_atomically
 from fedstill.report.figure import DASHES, Figure, Key
 from fedstill.report.page import style_sheet
 from fedstill.report.scene_stills import draw_stills, still_height
-from fedstill.report.traces import DRAW, HATCHES, LINES, MARKERS, Painter, draw_cloud
+from fedstill.report.traces import DRAW, HATCHES, LINES, MARKERS, Painter, draw_cloud, plain
 
 _INCH = 96.0  # pixels of a browser
 _WIDTH = 760.0
 _FORMATS = ("svg", "png")
+_RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")  # noqa: RUF001 (a minus sign)
 
 
 def figures_beside(page: Path) -> Path:
@@ -41,20 +43,25 @@ def draw_files(figures: Sequence[Figure], folder: Path) -> list[Path]:
     """Each figure as `<id>.svg` and `<id>.png`; the same figure gives the same bytes."""
     writable_folder(folder)
     written = []
-    for figure in figures:
-        canvas = draw(figure)
-        canvas.draw_without_rendering()  # lays it out, once for both files
-        canvas.set_layout_engine(None)
-        for kind in _FORMATS:
-            path = folder / f"{figure.id}.{kind}"
-            buffer = BytesIO()
-            # A fixed salt and no date.
-            with matplotlib.rc_context({"svg.hashsalt": "fedstill", "hatch.linewidth": 1.2}):
+    # A fixed salt and, below, no date.
+    with words_as_they_are(), matplotlib.rc_context({"svg.hashsalt": "fedstill", "hatch.linewidth": 1.2}):
+        for figure in figures:
+            canvas = draw(figure)
+            canvas.draw_without_rendering()  # lays it out, once for both files
+            canvas.set_layout_engine(None)
+            for kind in _FORMATS:
+                path = folder / f"{figure.id}.{kind}"
+                buffer = BytesIO()
                 metadata = {"Date": None} if kind == "svg" else {}
                 canvas.savefig(buffer, format=kind, dpi=150, facecolor="white", metadata=metadata)
-            write_atomically(path, buffer.getvalue())
-            written.append(path)
+                write_atomically(path, buffer.getvalue())
+                written.append(path)
     return written
+
+
+def words_as_they_are() -> AbstractContextManager[None]:
+    """Where figures are made and drawn: in a name, what stands between two dollars is no formula."""
+    return matplotlib.rc_context({"text.parse_math": False})
 
 
 def draw(figure: Figure) -> Canvas:
@@ -131,9 +138,11 @@ def _dress(axes: Axes, across: Mapping[str, Any], up: Mapping[str, Any]) -> None
     """Titles, ranges, numbers and grid, as the layout wants them."""
     for axis, wanted, name in ((axes.xaxis, across, "x"), (axes.yaxis, up, "y")):
         title = wanted.get("title", {}).get("text", "")
-        axis.set_label_text(title, fontsize=9.5, color=paint("var(--quiet)"))
+        axis.set_label_text(plain(title), fontsize=9.5, color=paint("var(--quiet)"))
         if wanted.get("type") == "log":
             getattr(axes, f"set_{name}scale")("log")
+            axis.set_major_formatter(_Powers())
+            axis.set_minor_formatter(_Powers())
         if "range" in wanted:
             ends = [10**end for end in wanted["range"]] if wanted.get("type") == "log" else wanted["range"]
             getattr(axes, f"set_{name}lim")(*ends)
@@ -144,7 +153,8 @@ def _dress(axes: Axes, across: Mapping[str, Any], up: Mapping[str, Any]) -> None
         if wanted.get("tickformat") == ".0%":
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
         if "tickvals" in wanted:
-            axis.set_ticks(wanted["tickvals"], wanted.get("ticktext"))
+            named = wanted.get("ticktext")
+            axis.set_ticks(wanted["tickvals"], None if named is None else [plain(text) for text in named])
         elif isinstance(wanted.get("dtick"), int) and wanted.get("type") not in ("log", "category"):
             axis.set_major_locator(MultipleLocator(wanted["dtick"]))
         if wanted.get("showticklabels") is False:
@@ -164,6 +174,23 @@ def _dress(axes: Axes, across: Mapping[str, Any], up: Mapping[str, Any]) -> None
         spine.set_visible(False)
 
 
+class _Powers(LogFormatterSciNotation):
+    """Matplotlib's labels of decades in plain letters: it writes them as formulas, which are not read here."""
+
+    def __call__(self, value: float, position: int | None = None) -> str:
+        formula = super().__call__(value, position)
+        text = re.sub(r"\$|\\mathdefault", "", formula).replace(r"\times", "×")  # noqa: RUF001 (a product)
+        raised = re.sub(r"\^\{(.*?)\}", lambda found: found[1].translate(_RAISED), text)
+        return raised.replace("{", "").replace("}", "")
+
+
+@cache
+def _question_mark() -> MarkerStyle:
+    """The only marker that is a letter, which matplotlib has as a formula alone."""
+    with matplotlib.rc_context({"text.parse_math": True}):
+        return MarkerStyle("$?$")
+
+
 def _line(axes: Axes, shape: Mapping[str, Any]) -> None:
     style = {
         "color": paint(shape["line"]["color"]),
@@ -180,7 +207,7 @@ def _line(axes: Axes, shape: Mapping[str, Any]) -> None:
 
 def _handle(key: Key) -> Line2D | Patch:
     """A line of the key, as matplotlib has it."""
-    colour, name = paint(key.colour), unescape(key.label)
+    colour, name = paint(key.colour), key.label
     if key.shape == "line":
         names = {svg: dash for dash, svg in DASHES.items()}
         return Line2D([], [], color=colour, linestyle=LINES[names[key.dash]], linewidth=2, label=name)
@@ -188,7 +215,7 @@ def _handle(key: Key) -> Line2D | Patch:
         hatch = HATCHES[key.symbol] if key.shape == "hatched" else ""
         return Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=name)
     if key.shape == "text":
-        sign = f"${key.symbol}$" if key.symbol == "?" else {"▲": "^", "┃": "|"}.get(key.symbol, "o")
+        sign = _question_mark() if key.symbol == "?" else {"▲": "^", "┃": "|"}.get(key.symbol, "o")
         return Line2D([], [], color=colour, linestyle="", marker=sign, markersize=9, markeredgewidth=1, label=name)
     marker = "X" if key.shape == "cross" else MARKERS[key.symbol]
     face = "none" if key.shape == "open" else colour

@@ -33,6 +33,15 @@ _SMALLER = 0.8  # from a browser's pixels to points of print
 Trace = Mapping[str, Any]
 
 
+def plain(text: str) -> str:
+    """What Plotly reads as markup, as the letters and lines that it shows.
+
+    >>> plain("teacher<br>a &lt;br&gt; b")
+    'teacher\\na <br> b'
+    """
+    return "\n".join(unescape(line) for line in text.split("<br>"))
+
+
 @dataclass
 class Painter:
     """Where traces go, what colours are, and what the layout and earlier traces say of the axes."""
@@ -51,7 +60,7 @@ class Painter:
         axis = self.axes.xaxis if way == "x" else self.axes.yaxis
         known = self.names.setdefault(way, list(wanted.get("categoryarray", [])))
         known += [name for name in dict.fromkeys(trace[way]) if name not in known]
-        axis.set_ticks(range(len(known)), [unescape(name).replace("<br>", "\n") for name in known])
+        axis.set_ticks(range(len(known)), [plain(name) for name in known])
         return [known.index(name) for name in trace[way]]
 
     def many(self, colours: str | Sequence[str], count: int) -> list[str]:
@@ -64,7 +73,7 @@ def scatter(painter: Painter, trace: Trace) -> None:
         for across, up, text in zip(x, y, trace["text"], strict=True):
             colour = painter.paint(trace["textfont"]["color"])
             side = "left" if trace.get("textposition") == "middle right" else "center"
-            painter.axes.text(across, up, unescape(text), ha=side, va="center", fontsize=8.5, color=colour)
+            painter.axes.text(across, up, plain(text), ha=side, va="center", fontsize=8.5, color=colour)
     if "lines" in mode:
         line = trace["line"]
         painter.axes.plot(
@@ -128,7 +137,7 @@ def _write(
         where = (value + beyond, place) if lying else (place, value + beyond)
         below = value < 0
         painter.axes.annotate(
-            unescape(text.strip()),
+            plain(text.strip()),
             where,
             xytext=(4, 0) if lying else (0, -3 if below else 2),
             textcoords="offset points",
@@ -165,7 +174,7 @@ def heatmap(painter: Painter, trace: Trace) -> None:
             if np.isfinite(value):
                 ground = scale((value - low) / ((high - low) or 1.0))
                 colour = max((painter.paint("var(--ink)"), "#ffffff"), key=partial(contrast, ground[:3]))
-                painter.axes.text(across, place, unescape(text), ha="center", va="center", fontsize=8.5, color=colour)
+                painter.axes.text(across, place, plain(text), ha="center", va="center", fontsize=8.5, color=colour)
 
 
 def draw_cloud(axes: Any, trace: Trace, paint: Callable[[str], str]) -> None:
