@@ -48,3 +48,20 @@ def test_clean_spares_what_figures_of_a_fleet_are_read_from(call: Call) -> None:
     assert not (plain / "checkpoint.safetensors").exists()
     assert told[fleet.name]["frees_bytes"] == 0
     assert told[plain.name]["bytes"] > told[plain.name]["frees_bytes"] > 0
+
+
+def test_clean_frees_what_it_cannot_read_and_follows_no_links(call: Call) -> None:
+    """Of another format, with a part of a plugin that is not here, and a link to a folder elsewhere."""
+    runs = [Path(answer(call, "run", "fedavg", *TINY, "--seed", str(seed))["run"]) for seed in range(3)]
+    other, plugged, linked = runs
+    for run, field, said in ((other, "format", 99), (plugged, "experiment", {"method": {"name": "mine"}})):
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps({**config, field: said}))
+    linked.rename("elsewhere")
+    linked.symlink_to(Path("elsewhere").resolve())
+    told = {run["run"]: run for run in answer(call, "clean", "--checkpoints", "--yes")["runs"]}
+    assert [told[run.name]["state"] for run in runs] == ["cannot be read", "finished", "finished"]
+    assert [told[run.name]["frees_bytes"] > 0 for run in runs] == [False, True, True]
+    answer(call, "clean", "--all", "--yes")
+    assert not any(run.exists() for run in runs)
+    assert Path("elsewhere/result.json").exists()

@@ -119,7 +119,7 @@ def test_egress_lists_what_leaves(call: Call) -> None:
     assert "model/parameters/*" in call("egress", "fedavg")[1]
 
 
-@pytest.mark.parametrize("what", ["methods", "datasets", "models", "partitions", "recipes", "policies", "engines"])
+@pytest.mark.parametrize("what", ["methods", "datasets", "models", "partitions", "recipes", "participation", "engines"])
 def test_list_gives_a_sentence_each(call: Call, what: str) -> None:
     parts = answer(call, "list", what)[what]
     assert parts

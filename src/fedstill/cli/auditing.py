@@ -66,6 +66,8 @@ def audit(
 
         checked_page(html)
     if source.suffix.lower() == ".csv":
+        if data is not None or data_root is not None or plugin or device != "cpu":
+            raise InputError("--data, --data-root, --plugin and --device are for runs: a table has its figures only")
         evidence = _from_table(source, class_counts, classes, unit)
     else:
         if class_counts is not None or classes is not None or unit != "auto":

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import BusyError, InputError
+from fedstill.core.files import disk_trouble
 from fedstill.core.numbers import size
 from fedstill.federation.checkpoint import NAME, PREVIOUS
 from fedstill.federation.folder import RunFolder
 from fedstill.federation.result import Run
 from fedstill.studies.ledger import FAILURES
+
+State = Literal["finished", "unfinished", "being worked on", "cannot be read"]
 
 
 def clean(out: Path, checkpoints: bool, unfinished: bool, everything: bool, yes: bool, as_json: bool) -> None:
@@ -20,13 +23,12 @@ def clean(out: Path, checkpoints: bool, unfinished: bool, everything: bool, yes:
         raise InputError(f"there is no folder {out}: name the folder that holds the runs with --out")
     found: list[dict[str, Any]] = []
     freed = 0
-    for run in _runs(out):
-        busy = not run.finished and _busy(run)
-        doomed = [] if busy else _doomed(run, checkpoints, unfinished, everything)
-        taken, freeing = _size_of([run.path]), _size_of(doomed)
+    for path in sorted(config.parent for config in out.glob("*/config.json")):
+        state = _state(path)
+        doomed = _doomed(path, state, checkpoints, unfinished, everything)
+        taken, freeing = _size_of([path]), _size_of(doomed)
         freed += freeing
-        state = "finished" if run.finished else "being worked on" if busy else "unfinished"
-        found.append({"run": run.path.name, "state": state, "bytes": taken, "frees_bytes": freeing})
+        found.append({"run": path.name, "state": state, "bytes": taken, "frees_bytes": freeing})
         if yes:
             _remove(doomed)
     if everything and yes:
@@ -44,31 +46,37 @@ def clean(out: Path, checkpoints: bool, unfinished: bool, everything: bool, yes:
         console.print("choose what to free with --checkpoints, --unfinished or --all")
 
 
-def _runs(out: Path) -> list[Run]:
-    return [Run(path.parent) for path in sorted(out.glob("*/config.json"))]
-
-
 def _remove(paths: list[Path]) -> None:
     for path in paths:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        try:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        except OSError as error:
+            raise disk_trouble(path, error) from error
 
 
-def _busy(run: Run) -> bool:
+def _state(path: Path) -> State:
     try:
-        RunFolder(run.path).lock().release()
+        if Run(path).finished:
+            return "finished"
+        RunFolder(path).lock().release()
     except BusyError:
-        return True
-    return False
+        return "being worked on"
+    except InputError:  # of another version, say: one more reason to free what it takes
+        return "cannot be read"
+    return "unfinished"
 
 
-def _doomed(run: Run, checkpoints: bool, unfinished: bool, everything: bool) -> list[Path]:
+def _doomed(path: Path, state: State, checkpoints: bool, unfinished: bool, everything: bool) -> list[Path]:
     """A finished run needs no checkpoint, unless its clients' own models, or figures of its fleet, hang on it."""
-    if everything or (unfinished and not run.finished):
-        return [run.path]
-    experiment = run.experiment
-    needed = run.finished and (run.result["personal"] or experiment.fleet or experiment.clusters)
-    if checkpoints and run.finished and not needed:
-        return [path for name in (NAME, PREVIOUS) if (path := run.path / name).exists()]
+    if state == "being worked on":
+        return []
+    if everything or (unfinished and state == "unfinished"):
+        return [path]
+    if checkpoints and state == "finished":
+        run = Run(path)
+        said = run.config["experiment"]  # as it is written: what a plugin brought need not be here to be freed
+        if not (run.result["personal"] or said.get("fleet") or said.get("clusters")):
+            return [held for name in (NAME, PREVIOUS) if (held := path / name).exists()]
     return []
 
 

@@ -27,12 +27,14 @@ def show_available(root: Path | None, plugins: Sequence[Path], as_json: bool) ->
     if as_json:
         print_json([asdict(entry) for entry in entries])
         return
-    here = [(entry.name, entry.summary, entry.where) for entry in entries if entry.found]
-    elsewhere = [(entry.name, entry.summary) for entry in entries if not entry.found]
-    table("here", ("name", "what it is", "where"), here)
-    if elsewhere:
-        table("known, and not here", ("name", "what it is"), elsewhere)
-        console.print("`fedstill data check NAME` says how to come by one of these")
+    table(
+        "",
+        ("name", "what it is", "where"),
+        [(entry.name, entry.summary, entry.where) for entry in entries if entry.found],
+    )
+    if missing := [entry.name for entry in entries if not entry.found]:
+        console.print(f"\nknown, and not here: {', '.join(missing)}")
+        console.print("`fedstill list datasets` says what these are, `fedstill data check NAME` how to come by one")
 
 
 def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:

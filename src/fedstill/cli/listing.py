@@ -33,7 +33,7 @@ SHELVES: dict[str, Callable[[], dict[str, str]]] = {
     "datasets": _registered(datasets),  # type: ignore[arg-type]
     "models": _registered(models),  # type: ignore[arg-type]
     "partitions": _registered(partitions),  # type: ignore[arg-type]
-    "policies": _registered(policies),  # type: ignore[arg-type]
+    "participation": _registered(policies),  # type: ignore[arg-type]
     "dropouts": _registered(dropouts),  # type: ignore[arg-type]
     "cures": _registered(cures),  # type: ignore[arg-type]
     "engines": _registered(engines),  # type: ignore[arg-type]

@@ -78,7 +78,9 @@ Cut = Annotated[
 ]
 Participation = Annotated[
     str | None,
-    typer.Option("--participation", help="Who takes part, e.g. random:fraction=0.1.", autocompletion=named("policies")),
+    typer.Option(
+        "--participation", help="Who takes part, e.g. random:fraction=0.1.", autocompletion=named("participation")
+    ),
 ]
 Dropout = Annotated[
     str | None,

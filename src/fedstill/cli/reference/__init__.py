@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedstill.cli.reference.names import completed_names
 from fedstill.cli.reference.page import reference_page
+from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder, write_atomically
 from fedstill.federation.launch import use_plugins
 
@@ -21,6 +22,9 @@ __all__ = ["completed_names", "names_text", "reference_page", "write_reference"]
 def write_reference(out: Path | None, names: Path | None, plugins: Sequence[Path]) -> None:
     """Write the page, or print it, and where asked for the names that shells complete."""
     use_plugins(plugins)
+    for path in (out, names):
+        if path is not None and path.is_dir():
+            raise InputError(f"{path} is a folder: name a file in it")
     if names is not None:
         writable_folder(names.parent)
         write_atomically(names, names_text().encode())
