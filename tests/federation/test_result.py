@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import fedstill
 from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
+from fedstill.federation import checkpoint
+from fedstill.federation.stores import SiteStore
 
 
 def test_a_run_in_which_nobody_was_heard_has_no_accuracy_and_can_still_be_looked_at(tmp_path: Path) -> None:
@@ -20,6 +23,16 @@ def test_a_run_in_which_nobody_was_heard_has_no_accuracy_and_can_still_be_looked
     assert math.isnan(run.accuracy)
     assert math.isnan(run.best_accuracy)
     assert "accuracy nan" in repr(run)
+
+
+def test_of_models_that_stay_at_sites_it_is_said_where_they_are(tmp_path: Path) -> None:
+    run = fedstill.run("local-only", model="mlp", clients=2, rounds=1, epochs=1, out=tmp_path)
+    run.model(client=1)
+    (progress,), _ = checkpoint.candidates(run.path)
+    at_sites = {**progress.clients, **SiteStore(2).versions()}  # as a deployment's server has it
+    checkpoint.save(run.path, replace(progress, clients=at_sites))
+    with pytest.raises(InputError, match=r"keep their own models at their sites: look in a site's folder"):
+        run.model(client=1)
 
 
 @pytest.mark.parametrize(

@@ -171,11 +171,13 @@ class Run:
         return math.nan if value is None else float(value)
 
     def _personal(self, client: int, architecture: str) -> nn.Module:
-        store = ClientStore.of(self.path, self.experiment.clients)
         kind = methods[self.experiment.method.name]
         method = kind(self.experiment.method.settings, self.task, self.experiment.training)
-        found, _ = candidates(self.path)
-        state = method.personalise(found[0].server if found else {}, store.load(client))
+        state = None
+        if method.personal:
+            store = ClientStore.of(self.path, self.experiment.clients)
+            found, _ = candidates(self.path)
+            state = method.personalise(found[0].server if found else {}, store.load(client))
         if state is None:
             raise InputError(f"client {client} has no model of its own in {self.path}")
         return method.assemble(architecture, state)

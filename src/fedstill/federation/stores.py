@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedstill.core.errors import RunError
+from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import write_atomically
 from fedstill.core.message import Message, MessageError, digest
 from fedstill.core.protocols import Kept, Reply
@@ -33,11 +33,15 @@ class ClientStore:
 
     @classmethod
     def of(cls, run: Path, clients: int) -> ClientStore:
-        """The committed state in a run's folder."""
+        """The committed state in a run's folder; a deployment's server has none there."""
         store = cls(run / "clients", clients)
         found, _ = candidates(run)
         if found:
             store.restore(found[0].clients)
+        if store.digests.ndim > 1:  # as a `SiteStore` keeps them
+            raise InputError(
+                f"the clients of {run} keep their own models at their sites: look in a site's folder, under `received`"
+            )
         return store
 
     def load(self, client: int) -> Tensors:
