@@ -20,6 +20,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.data.rooms import make_rooms
 from fedstill.data.rooms.furniture import CLASSES
 from fedstill.data.unlabelled import load_proxy
+from fedstill.federation import checkpoint
 from fedstill.federation.folder import RunFolder
 from fedstill.federation.plan import make_plan
 from fedstill.federation.pretrain import Pretrained, pretrain
@@ -143,6 +144,26 @@ def test_a_damaged_checkpoint_costs_an_epoch(rooms: Bundle, tmp_path: Path) -> N
     assert watch.begun == 1
     assert "damaged" in watch.warnings[0]
     assert parts.file.read_bytes() == made(rooms, tmp_path / "whole").file.read_bytes()
+
+
+def test_a_kill_in_the_commit_after_a_damage_costs_no_more(
+    rooms: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        made(rooms, tmp_path, observers=[Watch(2)])
+    newest = tmp_path / "encoder.partial" / "checkpoint.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+
+    def killed(path: Path, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(rooms, tmp_path)
+    watch = Watch()
+    made(rooms, tmp_path, observers=[watch])
+    assert watch.begun == 1
 
 
 def test_what_a_kill_at_the_very_end_left_is_tidied_up(rooms: Bundle, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.protocols import Engine
+from fedstill.federation import checkpoint
 from fedstill.federation.folder import RunFolder
 from fedstill.federation.run import execute
 
@@ -78,6 +79,29 @@ def test_a_damaged_checkpoint_costs_one_round(how: str, tiny_plan: Any, engine: 
         )
     assert RunFolder(run).result() == whole.result()
     assert (run / "journal.jsonl").read_bytes() == (whole.path / "journal.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("hurt", ["checkpoint.safetensors", "clients/3.2.safetensors"])
+def test_a_kill_in_the_commit_after_a_damage_costs_no_more(
+    hurt: str, tiny_plan: Any, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the old checkpoint has moved out of the way, and before the new one has its name."""
+    plan = tiny_plan(method="local-only", rounds=4)
+    whole = execute(plan, engine, tmp_path / "whole")
+    run = interrupted(plan, engine, tmp_path / "hurt", after=2)
+    damage(run / hurt, "flipped")
+
+    def killed(path: Path, data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            execute(plan, engine, tmp_path / "hurt")
+    listener = Listener()
+    again = execute(plan, engine, tmp_path / "hurt", [listener])
+    assert listener.rounds == [2, 3]
+    assert again.result() == whole.result()
 
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "emptied", "missing"])

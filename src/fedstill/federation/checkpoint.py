@@ -91,12 +91,34 @@ def candidates(folder: Path) -> tuple[list[Progress], list[str]]:
     found, damaged = [], []
     for name in (NAME, PREVIOUS):
         try:
-            found.append(Progress.unpack(Message.decode((folder / name).read_bytes())))
+            found.append(_read(folder / name))
         except FileNotFoundError:
             continue
-        except (MessageError, OSError, KeyError, ValueError, TypeError) as error:
+        except _DAMAGED as error:
             damaged.append(f"{name} is damaged ({error})")
     return found, damaged
+
+
+def settle_on(folder: Path, progress: Progress) -> None:
+    """Go on from this checkpoint; a newer one does not count, and is removed.
+
+    The next commit would put it in the place of the one before it, which is the only good one.
+    """
+    try:
+        newest = _read(folder / NAME)
+    except FileNotFoundError:
+        return
+    except _DAMAGED:
+        newest = None
+    if newest is None or (newest.round, newest.journal) != (progress.round, progress.journal):
+        (folder / NAME).unlink()
+
+
+_DAMAGED = (MessageError, OSError, KeyError, ValueError, TypeError)
+
+
+def _read(path: Path) -> Progress:
+    return Progress.unpack(Message.decode(path.read_bytes()))
 
 
 def _text_tensor(text: str) -> Tensor:

@@ -179,6 +179,7 @@ class _Attempt:
         found, notes = checkpoint.candidates(self.folder)
         ours = [progress for progress in found if progress.journal[0]["identity"] == self.identity]
         if ours:
+            checkpoint.settle_on(self.folder, ours[0])
             load_state(self.model, part(ours[0].server, "model/"))
             self.optimiser.load(part(ours[0].server, "optimiser/"))
             self.losses, self.seconds = list(ours[0].journal[0]["losses"]), ours[0].journal[0]["seconds"]

@@ -197,6 +197,8 @@ class Attempt:
                 progress = None
         if progress is None:
             self.store = self._empty_store()
+        else:
+            checkpoint.settle_on(self.folder.path, progress)
         sweep_temporaries(self.folder.path)
         sweep_temporaries(self.folder.path / "clients")
         self.store.sweep([older.clients for older in found])
