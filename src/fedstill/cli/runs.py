@@ -46,7 +46,7 @@ def show(path: Path, plugins: Sequence[Path], as_json: bool) -> None:
     if run.finished:
         show_result(run)
     else:
-        rounds = run.config["experiment"]["rounds"]
+        rounds = run.config.get("rounds", run.experiment.rounds)
         console.print(f"not finished: {len(journal)} of {rounds} rounds; run the same command again to go on")
 
 

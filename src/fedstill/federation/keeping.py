@@ -34,7 +34,8 @@ def keep(asked: Asked, out: Path) -> Run:
     scores = plan.task.summarise(plan.task.score([asked.model], plan.bundle.test))
     metrics = asked.fate.metrics()
     try:
-        folder.create({**described(plan), "identity": identity, "experiment": experiment.model_dump(mode="json")})
+        changed = {"identity": identity, "experiment": experiment.model_dump(mode="json"), "rounds": experiment.rounds}
+        folder.create({**described(plan), **changed})
         folder.save_models("last", packed)
         write_json(folder.path / "result.json", _result(asked, experiment, dict(scores), metrics, models, packed))
     except OSError as error:

@@ -84,6 +84,10 @@ def assembled(
     experiment: str | Mapping[str, Any], preset: str | None, variant: str | None, settings: Mapping[str, Any]
 ) -> Experiment:
     """The experiment of that name, with settings as keyword arguments have them laid over it."""
+    if not isinstance(experiment, str) and (preset or variant):
+        raise InputError(
+            "an experiment given as a mapping has no presets and variants, as recipes have: leave them out"
+        )
     given = given_by(experiment, preset, variant) if isinstance(experiment, str) else dict(experiment)
     for key, value in settings.items():
         given = overlay(given, {key: value}) if key in Experiment.model_fields else override_value(given, key, value)

@@ -71,6 +71,7 @@ def described(plan: Plan) -> Record:
     return {
         "identity": plan.identity,
         "experiment": plan.experiment.model_dump(mode="json"),
+        "rounds": plan.rounds,
         "fingerprint": plan.fingerprint,
         "classes": plan.task.classes,
         "shape": plan.task.shape,

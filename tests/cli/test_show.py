@@ -1,4 +1,4 @@
-"""Replies that are lost have reasons, and where training is at fault that is said."""
+"""What is said of a run while it is under way, and of what went wrong in it."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def test_training_that_diverges_is_called_that(call: Call) -> None:
     assert code == 0, err
     assert "2 replies lost (2 refused as not finite), 0 rounds skipped\n" in out
     assert "diverged" not in out
+
+
+def test_an_unfinished_run_counts_the_rounds_that_are_played(call: Call) -> None:
+    """Fine-tuning plays one round more than it is told."""
+    run = Path(json.loads(call("run", "fine-tuned", *TINY, "--json")[1])["run"])
+    (run / "result.json").unlink()
+    code, out, err = call("show", str(run))
+    assert code == 0, err
+    assert "not finished: 3 of 3 rounds" in out
