@@ -11,6 +11,7 @@ from PIL import Image
 
 from fedstill.core.errors import InputError
 from fedstill.data.single import read_cloud, read_input
+from fedstill.data.votenet import read_scannet
 
 
 def points(count: int) -> np.ndarray:
@@ -88,3 +89,46 @@ def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 150)  # Pillow itself only warns, up to twice as many
     with pytest.raises(InputError, match=r"large.png is an image of too many pixels"):
         read_input(tmp_path / "large.png", (1, 8, 8))
+
+
+def test_an_array_is_scaled_as_training_data_are(tmp_path: Path) -> None:
+    """Whole numbers from 0 to 255 are pixels, whatever type they have: 0 is -1, 255 is 1, 51 is -0.6."""
+    pixels = np.array([[[0, 51], [204, 255]]])
+    for kind in (np.uint8, np.uint16, np.int64):
+        np.save(tmp_path / "a.npy", pixels.astype(kind))
+        assert read_input(tmp_path / "a.npy", (1, 2, 2)).flatten().tolist() == pytest.approx([-1, -0.6, 0.6, 1])
+    np.save(tmp_path / "a.npy", np.array([[False, True], [True, False]]))
+    assert read_input(tmp_path / "a.npy", (1, 2, 2)).flatten().tolist() == [-1, 1, 1, -1]
+    np.save(tmp_path / "a.npy", pixels / 255)
+    assert read_input(tmp_path / "a.npy", (1, 2, 2)).flatten().tolist() == pytest.approx([0, 0.2, 0.8, 1])
+
+
+def test_an_array_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    wrong = {
+        r"a.npy holds int64 of shape \(2, 3\): one of shape \(1, 2, 2\) is needed": np.zeros((2, 3), np.int64),
+        r"whole-number samples range over 0..256, not 0..255 \(.*a.npy\)": np.array([[0, 256], [0, 0]]),
+        r"a.npy holds numbers that are not finite": np.full((2, 2), np.nan),
+        r"samples are of type <U1, expected are 8-bit or float numbers \(.*a.npy\)": np.full((2, 2), "x"),
+    }
+    for sentence, array in wrong.items():
+        np.save(tmp_path / "a.npy", array)
+        with pytest.raises(InputError, match=sentence):
+            read_input(tmp_path / "a.npy", (1, 2, 2))
+    np.savez(tmp_path / "b.npz", x=np.zeros((2, 2)))
+    (tmp_path / "b.npz").rename(tmp_path / "b.npy")
+    with pytest.raises(InputError, match=r"b.npy cannot be read as an array \(it is an archive\)"):
+        read_input(tmp_path / "b.npy", (1, 2, 2))
+
+
+def test_an_array_that_claims_to_be_huge_is_refused_wherever_it_is_read(tmp_path: Path) -> None:
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (70368744177664, 3), }".ljust(117) + b"\n"
+    huge = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(240)
+    for name in ("a.npy", "scene0000_00_vert.npy"):
+        (tmp_path / name).write_bytes(huge)
+    np.save(tmp_path / "scene0000_00_bbox.npy", np.zeros((0, 7)))
+    with pytest.raises(InputError, match=r"a.npy claims to be larger than memory"):
+        read_input(tmp_path / "a.npy", (1, 2, 2))
+    with pytest.raises(InputError, match=r"a.npy claims to be larger than memory"):
+        read_cloud(tmp_path / "a.npy", 100)
+    with pytest.raises(InputError, match=r"_vert.npy claims to be larger than memory"):
+        read_scannet(tmp_path)

@@ -50,3 +50,10 @@ def test_an_archive_that_lost_some_of_its_arrays_is_not_taken_for_an_unlabelled_
 def test_unlabelled_files_are_no_data_set_to_train_and_test_on(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lacks 'y'"):
         load(archive(tmp_path / "pixels.npz", x=PIXELS))
+
+
+def test_an_archive_that_holds_one_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"samples of the shape \(\) are neither images"):
+        load_proxy(archive(tmp_path / "one.npz", x=np.array(3.0)))
+    with pytest.raises(InputError, match="holds no samples"):
+        load_proxy(archive(tmp_path / "none.npz", x=np.zeros((5, 0, 8))))

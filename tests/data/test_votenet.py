@@ -126,7 +126,7 @@ def test_boxes_without_extent_are_left_out_and_said(tmp_path: Path) -> None:
         ({"points": cloud(63)}, r"scene0000_00_vert.npy has 63 points: a scene needs at least 64"),
         ({"points": cloud(100, 2)}, r"_vert.npy: a cloud must be \(points, 3 or more\), not \(100, 2\)"),
         ({"points": np.full((100, 3), np.nan)}, r"_vert.npy has points that are not finite"),
-        ({"points": np.array([None] * 100)}, r"_vert.npy is not a numpy file, or damaged"),
+        ({"points": np.array([None] * 100)}, r"_vert.npy cannot be read as an array"),
     ],
     ids=range(10),
 )
@@ -140,14 +140,26 @@ def test_bad_sunrgbd_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"000001_bbox.npy: box 0 is of class 10, and classes are 0 to 9"):
         read_sunrgbd(tmp_path)
     np.savez(tmp_path / "000001_pc.npz", points=cloud())
-    with pytest.raises(InputError, match=r"000001_pc.npz holds no array `pc`"):
+    with pytest.raises(InputError, match=r"000001_pc.npz lacks 'pc'; it holds points"):
         read_sunrgbd(sunrgbd_boxes(tmp_path))
     (tmp_path / "000001_pc.npz").write_bytes(b"PK\x03\x04 cut off")
-    with pytest.raises(InputError, match=r"000001_pc.npz is not a numpy file, or damaged"):
+    with pytest.raises(InputError, match=r"000001_pc.npz is damaged"):
         read_sunrgbd(tmp_path)
     (tmp_path / "000001_pc.npz").write_bytes(b"")
-    with pytest.raises(InputError, match=r"000001_pc.npz is not a numpy file, or damaged"):
+    with pytest.raises(InputError, match=r"000001_pc.npz is empty"):
         read_sunrgbd(tmp_path)
+
+
+def test_a_compressed_picture_damaged_anywhere_gives_a_sentence(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "000001_pc.npz", pc=cloud())
+    whole = (tmp_path / "000001_pc.npz").read_bytes()
+    sunrgbd_boxes(tmp_path)
+    for at in range(100, len(whole) - 200, 37):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0xFF
+        (tmp_path / "000001_pc.npz").write_bytes(bytes(damaged))
+        with pytest.raises(InputError, match=r"000001_pc.npz"):
+            read_sunrgbd(tmp_path)
 
 
 def sunrgbd_boxes(folder: Path) -> Path:

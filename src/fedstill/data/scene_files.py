@@ -11,7 +11,7 @@ from fedstill.core.errors import InputError
 from fedstill.data.bundle import Source, datasets
 from fedstill.data.examine import find_faults
 from fedstill.data.files import FromFiles
-from fedstill.data.readers.raw import PARTS, Findings
+from fedstill.data.readers.raw import Findings, split_folders
 from fedstill.data.scene_archives import is_scene_archive, read_archives
 from fedstill.data.scene_sets import scene_samples, some_scenes
 from fedstill.data.scenes import Scenes
@@ -104,11 +104,10 @@ def _sunrgbd(places: list[Path], found: Findings) -> dict[str, Scenes]:
 
 
 def _archives(folder: Path, found: Findings) -> dict[str, Scenes]:
-    parts: dict[str, Sequence[Path]] = {}
-    for place in _below(folder):
-        files, part = sorted(place.glob("*.npz")), PARTS.get(place.name.lower())
-        if files and part is not None:
-            parts[part] = files
+    holding = [place for place in _below(folder) if next(place.glob("*.npz"), None) is not None]
+    parts: dict[str, Sequence[Path]] = {
+        part: sorted(place.glob("*.npz")) for part, place in split_folders(holding, found).items()
+    }
     if "test" not in parts and "validation" in parts:
         parts["test"] = parts.pop("validation")
     if {"train", "test"} <= set(parts):

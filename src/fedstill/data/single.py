@@ -12,9 +12,11 @@ from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.clouds import normalise
+from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.pictures import decode
 from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
 from fedstill.data.scenes import sampled
+from fedstill.data.tidy import as_numbers
 
 
 def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
@@ -59,19 +61,15 @@ def _cloud(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        array: np.ndarray = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as an array: {error}") from None
+    array = lone_array(path)
     if array.shape == shape[1:] and shape[0] == 1:
         array = array[None]
-    if array.shape != shape or array.dtype.kind not in "fu":
-        raise InputError(
-            f"{path} holds {array.dtype} of shape {array.shape}: 8-bit or float of shape {shape} is needed"
-        )
+    if array.shape != shape:
+        raise InputError(f"{path} holds {array.dtype} of shape {array.shape}: one of shape {shape} is needed")
+    array = as_numbers(array, str(path))
     if not np.isfinite(array).all():
         raise InputError(f"{path} holds numbers that are not finite")
-    return array if array.dtype == np.uint8 else array.astype(np.float32)
+    return array
 
 
 def _picture(path: Path, shape: tuple[int, ...]) -> np.ndarray:

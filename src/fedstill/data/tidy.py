@@ -17,6 +17,7 @@ from fedstill.data.readers.raw import Array, Findings, Raw, Split
 from fedstill.data.splits import hold_out
 
 _CHANNELS = (1, 3, 4)
+_MOST_CLASSES = 2**16  # that nobody named: a label above is an identifier or damage, and not a count of classes
 
 
 @dataclass
@@ -52,7 +53,10 @@ def tidy(
     for part, split in raw.splits.items():
         with found.collecting():
             splits[part] = _samples(split)
-    classes = raw.classes or classes or _numbered(splits)
+    classes = raw.classes or classes or ()
+    if not classes:
+        with found.collecting():
+            classes = _numbered(splits)
     whole = splits.pop("whole", None)
     if whole is not None:
         whole, classes = _populated(whole, classes, found)
@@ -66,6 +70,9 @@ def tidy(
 
 
 def _samples(split: Split) -> Samples:
+    for what, array in (("samples", split.inputs), ("labels", split.labels)):
+        if not array.ndim:
+            raise InputError(f"there is one value where {what} are expected ({split.where})")
     if len(split.inputs) != len(split.labels):
         raise InputError(f"{len(split.inputs):,} samples but {len(split.labels):,} labels ({split.where})")
     if not len(split.inputs):
@@ -110,7 +117,12 @@ def _taken(samples: Samples, rows: Tensor) -> Samples:
 def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
     """Names for classes nobody named. Training labels decide: a larger one in test is then seen as a fault."""
     deciding = splits.get("train") or splits.get("whole")
-    return tuple(str(number) for number in range(int(deciding.labels.max()) + 1)) if deciding else ()
+    if deciding is None:
+        return ()
+    largest = int(deciding.labels.max())
+    if largest >= _MOST_CLASSES:
+        raise InputError(f"labels go up to {largest:,}: number the classes from 0 without gaps ({deciding.where})")
+    return tuple(str(number) for number in range(largest + 1))
 
 
 def as_labels(labels: Array, where: str) -> Tensor:
@@ -125,6 +137,8 @@ def as_labels(labels: Array, where: str) -> Tensor:
         raise InputError(f"labels have the shape {labels.shape}, expected is one class number per sample ({where})")
     if labels.dtype.kind not in "iu":
         raise InputError(f"labels are of type {labels.dtype}, expected are whole numbers ({where})")
+    if labels.size and int(labels.max()) > np.iinfo(np.int64).max:
+        raise InputError(f"labels go up to {labels.max()}, which is no class number ({where})")
     return torch.from_numpy(labels.astype(np.int64))
 
 
@@ -137,11 +151,13 @@ def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
     >>> as_inputs(np.zeros((5, 1024, 3), dtype=np.float16), "chairs.npz")[1]
     'cloud'
     """
-    array = _numbers(array, where)
+    array = as_numbers(array, where)
     if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.float32:
         if not array.shape[1]:
             raise InputError(f"clouds hold no points ({where})")
         return torch.from_numpy(normalise(np.ascontiguousarray(array))), "cloud"
+    if 0 in array.shape[1:]:
+        raise InputError(f"samples of the shape {array.shape[1:]} hold nothing ({where})")
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in _CHANNELS:
@@ -154,8 +170,8 @@ def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
     return torch.from_numpy(np.array(array, order="C")), "image"
 
 
-def _numbers(array: Array, where: str) -> Array:
-    """8-bit where the values allow it, else float32, and a copy: pixels are not rescaled, clouds are, in place."""
+def as_numbers(array: Array, where: str) -> Array:
+    """8-bit where the values allow it, else float32; pixels are not rescaled."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:

@@ -42,7 +42,7 @@ def _unlabelled(path: Path, found: Findings) -> Array | None:
 
 
 def _without_classes(name: str, array: Array, path: Path) -> Bundle:
-    if not len(array):
+    if not array.size:
         raise InputError(f"{name} holds no samples")
     inputs, kind = as_inputs(array, str(path))
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):

@@ -7,18 +7,17 @@ heading, class. Its heading turns from +x towards -y, clockwise seen from above,
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.data.readers.raw import Findings
+from fedstill.data.readers.npz import array, lone_array, opened
+from fedstill.data.readers.raw import Array, Findings
 from fedstill.data.scenes import FEWEST_POINTS, Scene, Scenes, check, sampled, stack
 
 Floats = NDArray[np.float64]
@@ -139,20 +138,8 @@ def _boxes(count: int) -> str:
     return f"{count} box" if count == 1 else f"{count} boxes"
 
 
-def _load(path: Path) -> Any:
-    """An array, or an archive of some; never a pickle."""
-    try:
-        return np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not a numpy file, or damaged: {error}") from None
-
-
 def _table(path: Path, columns: int) -> Floats:
-    table = _numbers(_load(path), path)
+    table = _numbers(lone_array(path), path)
     if table.size == 0:  # whatever shape a scene without boxes was written with
         return np.zeros((0, columns))
     if table.ndim != 2 or table.shape[1] != columns:
@@ -163,25 +150,21 @@ def _table(path: Path, columns: int) -> Floats:
 
 
 def _cloud(path: Path) -> Floats:
-    loaded = _load(path)
-    if isinstance(loaded, np.lib.npyio.NpzFile):
-        with loaded:
-            if "pc" not in loaded.files:
-                raise InputError(f"{path} holds no array `pc`")
-            try:
-                loaded = loaded["pc"]
-            except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-                raise InputError(f"{path} is not a numpy file, or damaged: {error}") from None
+    if path.suffix == ".npz":
+        with opened(path) as archive:
+            loaded = array(archive, "pc", path)
+    else:
+        loaded = lone_array(path)
     cloud = _numbers(loaded, path)
     if cloud.ndim != 2 or cloud.shape[1] < 3:
         raise InputError(f"{path}: a cloud must be (points, 3 or more), not {cloud.shape}")
     return cloud[:, :3]
 
 
-def _numbers(array: Any, path: Path) -> Floats:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+def _numbers(held: Array, path: Path) -> Floats:
+    if held.dtype.kind not in "fiu":
         raise InputError(f"{path} does not hold numbers")
-    return array.astype(np.float64)
+    return held.astype(np.float64)
 
 
 def _whole(numbers: Floats, path: Path) -> Ints:

@@ -79,6 +79,11 @@ def test_sprites_with_json_labels(tmp_path: Path) -> None:
     assert "data_batch_4.png cannot be read: No such file" in problems
     assert "test_batch.png is 99 pixels wide" in problems
     assert "train_lables.json is no list of labels" in problems
+    (folder / "train_lables.json").write_text("[" * 100_000)
+    assert "train_lables.json is no list of labels" in str(check("cifar10", root=tmp_path).problems)
+    for wrong in ('{"a": 1}', "7"):
+        (folder / "train_lables.json").write_text(wrong)
+        assert "there is one value where labels are expected" in str(check("cifar10", root=tmp_path).problems)
 
 
 @pytest.mark.parametrize(

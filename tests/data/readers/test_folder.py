@@ -30,6 +30,26 @@ def test_cinic_folders(tmp_path: Path) -> None:
     assert check("cinic10", root=tmp_path).ok
 
 
+@pytest.mark.parametrize("twice", [("train", "Train"), ("val", "valid")])
+def test_two_folders_for_one_split_are_a_fault(tmp_path: Path, twice: tuple[str, str]) -> None:
+    for part in {"train", "test", *twice}:
+        for number, kind in enumerate("ab"):
+            paint(tmp_path / part / kind / "0.png", 20 * number + len(part))
+    problems = check(f"folder:{tmp_path}").problems
+    assert any(
+        f"has several folders of {'train' if 'train' in twice else 'validation'} data" in one for one in problems
+    )
+    with pytest.raises(InputError, match=f"{' and '.join(sorted(twice))}: make them one"):
+        load(f"folder:{tmp_path}")
+
+
+def test_classes_may_be_called_like_splits(tmp_path: Path) -> None:
+    for kind in ("val", "valid"):
+        for number in range(5):
+            paint(tmp_path / kind / f"{number}.png", 20 * number + len(kind))
+    assert load(f"folder:{tmp_path}").classes == ("val", "valid")
+
+
 def test_class_folders_without_a_split(tmp_path: Path) -> None:
     for number in range(10):
         paint(tmp_path / "ours" / "a" / f"{number}.png", number, mode="L")

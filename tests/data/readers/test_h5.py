@@ -89,6 +89,14 @@ def test_wrong_arrays_are_named(tmp_path: Path, changes: dict[str, Any], sentenc
         load("modelnet40", tmp_path)
 
 
+def test_a_file_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:
+    with h5py.File(modelnet(tmp_path) / "ply_data_train1.h5", "w") as file:
+        file.create_dataset("data", shape=(2**44, 20, 3), dtype="f8", chunks=(1, 20, 3))  # nothing of it is written
+        file["label"] = np.zeros(6, dtype=int)
+    with pytest.raises(InputError, match=r"ply_data_train1.h5 claims to be larger than memory"):
+        load("modelnet40", tmp_path)
+
+
 def test_all_wrong_files_are_listed(tmp_path: Path) -> None:
     home = modelnet(tmp_path)
     (home / "ply_data_train0.h5").write_bytes(b"")

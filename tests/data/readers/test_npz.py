@@ -139,12 +139,35 @@ def test_clouds_without_points_or_size_are_named(tmp_path: Path) -> None:
         ({"x_train": images(0, 5, 4, 3), "y_train": np.arange(0)}, "no samples"),
         ({"x_test": None}, r"toy.npz lacks 'x_test'; it holds classes, x_train"),
         ({"x_train": None, "y_train": None}, r"toy.npz holds classes, x_test, y_test; expected are x_train"),
+        ({"x_train": np.array(5)}, r"there is one value where samples are expected \(x_train, y_train in"),
+        ({"y_train": np.array(1)}, "there is one value where labels are expected"),
+        ({"x_train": images(6, 0, 28)}, r"samples of the shape \(0, 28\) hold nothing"),
+        ({"x_train": images(6, 5, 4, 3)[:, :0]}, r"samples of the shape \(0, 4, 3\) hold nothing"),
+        (
+            {"y_train": np.array([0, 1, 2, 0, 1, 2**40]), "classes": None},
+            r"labels go up to 1,099,511,627,776: number the classes from 0 without gaps \(x_train",
+        ),
+        (
+            {"y_train": np.array([0, 1, 2, 0, 1, 2**63], np.uint64)},
+            "labels go up to 9223372036854775808, which is no class number",
+        ),
         ({"classes": np.array(["a", "b", "b"])}, "several classes are called 'b'"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         load(saved(tmp_path, **usual(**changes)))
+
+
+def test_wrong_arrays_without_a_split_are_named(tmp_path: Path) -> None:
+    for arrays, sentence in (
+        ({"x": images(4, 5, 5), "y": np.array([0, 0, 2**40, 2**40])}, "labels go up to 1,099,511,627,776"),
+        ({"x": np.array(3), "y_category": np.array([0, -1])}, "there is one value where samples are expected"),
+    ):
+        name = saved(tmp_path, **arrays)
+        with pytest.raises(InputError, match=sentence):
+            load(name)
+        assert not check(name).usable
 
 
 def test_wrong_files_are_named(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def _labels(home: Path, part: Part) -> Array:
         raise InputError(f"{home} lacks {part}_lables.json")
     try:
         return np.asarray(json.loads(content(path)))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no list of labels in JSON ({error})") from None
 
 

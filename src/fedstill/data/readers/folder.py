@@ -10,7 +10,7 @@ import numpy as np
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.pictures import GREY_MODES, SUFFIXES, decode, header
-from fedstill.data.readers.raw import PARTS, Array, Findings, Part, Raw, Split
+from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split, split_folders
 
 
 class _Picture(NamedTuple):
@@ -26,7 +26,7 @@ def present(folder: Path) -> bool:
 
 def read(folder: Path, found: Findings) -> Raw:
     """Headers first, pixels second: the final array is allocated once, which matters for 270,000 images."""
-    homes = _homes(folder)
+    homes = _homes(folder, found)
     classes = tuple(sorted({place.name for home in homes.values() for place in _subfolders(home)}))
     pictures = {part: _survey(home, classes, found) for part, home in homes.items()}
     every = [picture for survey in pictures.values() for picture in survey]
@@ -51,9 +51,9 @@ def read_unlabelled(folder: Path, found: Findings) -> Array | None:
     return _decoded(pictures, mode, size, folder, found).inputs
 
 
-def _homes(folder: Path) -> dict[Part, Path]:
+def _homes(folder: Path, found: Findings) -> dict[Part, Path]:
     """Split folders if there are both train and test among them; else the folder itself, to be split later."""
-    named = {PARTS[place.name.lower()]: place for place in _subfolders(folder) if place.name.lower() in PARTS}
+    named = split_folders(_subfolders(folder), found)
     return named if {"train", "test"} <= set(named) else {"whole": folder}
 
 

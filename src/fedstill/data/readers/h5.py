@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedstill.core.errors import InputError
-from fedstill.data.readers.raw import Array, Asked, Findings, Part, Raw, Split, joined, refuse_empty
+from fedstill.data.readers.raw import Array, Asked, Findings, Part, Raw, Split, joined, larger_than_memory, refuse_empty
 
 SUFFIXES = (".h5", ".hdf5")
 _WORD = re.compile(r"training|train|validation|val|test", re.IGNORECASE)
@@ -108,6 +108,8 @@ def _pair(path: Path, points: int) -> tuple[Array, Array]:
             if len(shape) != 3 or shape[2] < 3 or shape[1] < 1:
                 raise InputError(f"data in {path} has the shape {shape}; expected is (clouds, points, 3)")
             clouds, labels = file["data"][:, :points, :3], file["label"][:]
+    except MemoryError:
+        raise larger_than_memory(str(path)) from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no HDF5 file, or is damaged ({' '.join(str(error).split())})") from None
     if len(clouds) != len(labels):

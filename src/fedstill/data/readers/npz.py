@@ -1,4 +1,4 @@
-"""NumPy archives, in the three habits of naming that are common. Never with pickles inside."""
+"""NumPy archives, in the three habits of naming that are common, and single arrays. Never with pickles inside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from fedstill.core.errors import InputError
-from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split
+from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split, larger_than_memory
 
 
 class _Habit(NamedTuple):
@@ -79,7 +79,7 @@ def read_unlabelled(path: Path) -> Array | None:
 def _labelled(split: Split, found: Findings) -> Split:
     """The samples that have a label."""
     have = split.labels >= 0 if split.labels.ndim == 1 and split.labels.dtype.kind == "i" else None
-    if have is None or len(have) != len(split.inputs) or have.all():
+    if have is None or split.inputs.shape[:1] != have.shape or have.all():
         return split
     found.notes.append(
         f"{int((~have).sum()):,} of {len(have):,} samples have no label and are left out ({split.where})"
@@ -88,11 +88,7 @@ def _labelled(split: Split, found: Findings) -> Split:
 
 
 def opened(path: Path) -> NpzFile:
-    try:
-        with path.open("rb") as file:
-            first = file.read(2)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    first = _first_bytes(path)
     if first != b"PK":  # numpy would take the file for a pickle or for a single array
         raise InputError(f"{path} {'is no npz archive' if first else 'is empty (0 bytes)'}: fetch or write it again")
     try:
@@ -100,6 +96,32 @@ def opened(path: Path) -> NpzFile:
     except _DAMAGE as error:
         raise InputError(f"{path} is damaged ({error}): fetch or write it again") from None
     return archive
+
+
+def lone_array(path: Path) -> Array:
+    """The array of an .npy file."""
+    first = _first_bytes(path)
+    if not first:
+        raise InputError(f"{path} is empty (0 bytes): fetch or write it again")
+    if first != b"\x93N":  # numpy would take the file for a pickle or for an archive
+        archive = " (it is an archive)" if first == b"PK" else ""
+        raise InputError(f"{path} cannot be read as an array{archive}: write it with numpy.save")
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except MemoryError:
+        raise larger_than_memory(str(path)) from None
+    except _DAMAGE as error:
+        raise InputError(f"{path} cannot be read as an array ({' '.join(str(error).split())})") from None
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(2)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _habit(archive: NpzFile, path: Path) -> _Habit:
@@ -119,7 +141,7 @@ def array(archive: NpzFile, key: str, path: Path) -> Array:
     try:
         return np.asarray(archive[key])
     except MemoryError:
-        raise InputError(f"{key!r} in {path} claims to be larger than memory") from None
+        raise larger_than_memory(f"{key!r} in {path}") from None
     except _DAMAGE as error:
         if "allow_pickle" in str(error):
             raise InputError(f"{key!r} in {path} is an array of Python objects, which are never loaded") from None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.readers import meshes
+from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.raw import content, refuse_empty
 
 TABLES = (".xyz", ".pts", ".txt")
@@ -90,12 +91,8 @@ def _lines(path: Path, most: int | None) -> list[str]:
 
 
 def _array(path: Path) -> NDArray[np.floating]:
-    refuse_empty(path)
-    try:
-        array: NDArray[np.floating] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read as an array ({' '.join(str(error).split())})") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] < 3 or array.dtype.kind not in "fiu":
+    array = lone_array(path)
+    if array.ndim != 2 or array.shape[1] < 3 or array.dtype.kind not in "fiu":
         raise InputError(f"{path} should hold numbers of the shape (points, 3)")
     return array[:, :3]
 

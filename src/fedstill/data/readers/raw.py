@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +106,27 @@ def refuse_empty(path: Path) -> None:
 
 def _empty(path: Path) -> InputError:
     return InputError(f"{path} is empty (0 bytes): fetch it again")
+
+
+def larger_than_memory(what: str) -> InputError:
+    """For files whose header says more than a machine can hold, mostly because it is damaged."""
+    return InputError(f"{what} claims to be larger than memory: fetch or write it again")
+
+
+def split_folders(places: Iterable[Path], found: Findings) -> dict[Part, Path]:
+    """Those of the folders that are called after a split. Two for one split are a fault: either may be meant, or both.
+
+    Folders of which none is for training, or no other is, may be classes with odd names.
+    """
+    named: dict[Part, list[Path]] = {}
+    for place in places:
+        if part := PARTS.get(place.name.lower()):
+            named.setdefault(part, []).append(place)
+    for part, same in named.items():
+        if len(same) > 1 and "train" in named and len(named) > 1:
+            both = " and ".join(place.name for place in same)
+            found.faults.append(f"{same[0].parent} has several folders of {part} data, {both}: make them one")
+    return {part: same[0] for part, same in named.items()}
 
 
 def joined(parts: list[Array]) -> Array:
