@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ import torch
 
 from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data import scene_archives
 from fedstill.data.bundle import Bundle, datasets
 from fedstill.data.catalogue import add, available, check, load
+from fedstill.data.readers.raw import Findings
 from fedstill.data.rooms import make_rooms
 from fedstill.data.scene_sets import scene_bundle
 from fedstill.data.scenes import has_boxes
@@ -140,6 +144,37 @@ def test_archives_in_folders_by_split(tmp_path: Path) -> None:
     bundle = load(f"folder:{home}")
     assert bundle.validation is not None
     assert [len(data) for data in bundle.splits().values()] == [3, 2, 1]
+
+
+def test_two_folders_of_scenes_for_one_split_are_a_fault(tmp_path: Path) -> None:
+    for place in ("train", "val", "valid"):
+        scenes(tmp_path / "mine" / place, 2)
+    with pytest.raises(InputError, match="mine has several folders of validation data, val and valid: make them one"):
+        load(f"folder:{tmp_path / 'mine'}")
+
+
+def test_large_scans_are_cut_one_by_one_to_the_points_of_their_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Points are those that a permutation of the scan's own stream begins with; one whole scan is kept at a time."""
+    clouds = {name: cloud(points, 4, seed) for seed, (name, points) in enumerate([("a", 300), ("b", 90), ("c", 250)])}
+    paths = [archive(tmp_path / f"{name}.npz", points=points) for name, points in clouds.items()]
+    whole: list[ref[Any]] = []
+    read = scene_archives._read
+
+    def watched(path: Path) -> Any:
+        assert sum(points() is not None for points in whole) <= 1
+        scene, names = read(path)
+        whole.extend([ref(scene.points)] if len(scene.points) >= 200 else [])
+        return scene, names
+
+    monkeypatch.setattr(scene_archives, "_read", watched)
+    found = scene_archives.read_archives({"whole": [paths[0], paths[2], paths[1]]}, Findings(), points=200)["whole"]
+    assert found.points.shape == (3, 200, 3)
+    for row, name in enumerate("ac"):
+        order = Streams(0).draw("scene points", name).permutation(len(clouds[name]))[:200]
+        assert torch.equal(found.points[row], torch.from_numpy(clouds[name][order, :3]).float())
+    assert len(found.points[2].unique(dim=0)) == 90
 
 
 def test_scenes_of_ones_own_can_have_a_name(tmp_path: Path) -> None:

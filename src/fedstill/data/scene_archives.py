@@ -35,7 +35,8 @@ def is_scene_archive(path: Path) -> bool:
 def read_archives(parts: dict[str, Sequence[Path]], found: Findings, points: int = POINTS) -> dict[str, Scenes]:
     """The scenes of files by split, with so many points each, or as many as the largest has if that is fewer.
 
-    Whatever is wrong with a file is added to what was found, and the file is left out.
+    A scan with more points is cut as soon as it is read: many whole ones would fill the memory. Whatever is wrong
+    with a file is added to what was found, and the file is left out.
     """
     scenes: dict[str, list[Scene]] = {part: [] for part in parts}
     lists: list[tuple[str, ...]] = []
@@ -44,24 +45,29 @@ def read_archives(parts: dict[str, Sequence[Path]], found: Findings, points: int
             with found.collecting():
                 scene, names = _read(path)
                 check(scene, names)
-                scenes[part].append(scene)
+                scenes[part].append(_sampled(scene, points) if len(scene.points) >= points else scene)
                 lists.append(names)
     classes = tuple(dict.fromkeys(name for names in lists for name in names))
     if len(set(lists)) > 1:
         found.notes.append(f"files name different classes: together they are {len(classes)}")
     of = iter(lists)
-    count = min(points, max((len(scene.points) for every in scenes.values() for scene in every), default=points))
-    return {
-        part: stack([_counted(scene, next(of), classes, count) for scene in every], classes)
-        for part, every in scenes.items()
-    }
+    count = max((len(scene.points) for every in scenes.values() for scene in every), default=points)
+    splits: dict[str, Scenes] = {}
+    for part, every in scenes.items():
+        alike = (scene if len(scene.points) == points else _sampled(scene, count) for scene in every)
+        splits[part] = stack([_counted(scene, next(of), classes) for scene in alike], classes)
+    return splits
 
 
-def _counted(scene: Scene, names: tuple[str, ...], classes: tuple[str, ...], points: int) -> Scene:
-    """The scene with its boxes counted by the classes of all files, and with so many points."""
+def _sampled(scene: Scene, points: int) -> Scene:
+    draws = Streams(0).draw("scene points", scene.name)
+    return replace(scene, points=sampled(scene.points, points, draws, Path(scene.where)))
+
+
+def _counted(scene: Scene, names: tuple[str, ...], classes: tuple[str, ...]) -> Scene:
+    """The scene with its boxes counted by the classes of all files."""
     numbers = np.array([classes.index(name) for name in names], np.int64)
-    cloud = sampled(scene.points, points, Streams(0).draw("scene points", scene.name), Path(scene.where))
-    return replace(scene, points=cloud, classes=numbers[scene.classes])
+    return replace(scene, classes=numbers[scene.classes])
 
 
 def _read(path: Path) -> tuple[Scene, tuple[str, ...]]:
