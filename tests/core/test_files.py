@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from fedstill.core.errors import InputError, RunError
-from fedstill.core.files import append_line, disk_trouble, sweep_temporaries, writable_folder, write_atomically
+from fedstill.core.files import (
+    append_line,
+    disk_trouble,
+    from_home,
+    sweep_temporaries,
+    writable_folder,
+    write_atomically,
+)
 
 
 def test_a_file_is_written_and_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -118,3 +125,13 @@ def test_what_killed_writers_left_is_swept_of_one_file_or_of_all(tmp_path: Path)
     sweep_temporaries(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["a.tmp", "b.json"]
     sweep_temporaries(tmp_path / "nowhere")
+
+
+def test_home_is_found_and_what_cannot_be_a_path_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert from_home("~/data") == Path("/somewhere/data")
+    assert from_home(Path("nowhere/at/all")) == Path("nowhere/at/all")
+    with pytest.raises(InputError, match=r"~nosuchuser/x.npz cannot be reached: Could not determine home directory"):
+        from_home("~nosuchuser/x.npz")
+    with pytest.raises(InputError, match="cannot be reached: File name too long"):
+        from_home("x" * 300)

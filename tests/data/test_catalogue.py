@@ -100,6 +100,13 @@ def test_paths_must_be_what_they_are_called(archive: Path, tmp_path: Path) -> No
         load(f"npz:{tmp_path}")
     with pytest.raises(InputError, match="is a file; give the folder it is in"):
         load(f"folder:{archive}")
+    for name in ("npz:~nosuchuser/x.npz", f"npz:{'x' * 300}", "x" * 300, "~nosuchuser"):
+        with pytest.raises(InputError, match=r"cannot be reached: (Could not determine home|File name too long)"):
+            load(name)
+    with pytest.raises(InputError, match="cannot be reached"):
+        load("digits", Path("~nosuchuser/root"))
+    with pytest.raises(InputError, match="cannot be reached"):
+        add("hospital", Path("~nosuchuser/x.npz"), tmp_path)
     (tmp_path / "void").mkdir()
     with pytest.raises(InputError, match=r"void holds nothing that can be read; expected is an .npz file"):
         load(f"folder:{tmp_path / 'void'}")
@@ -161,7 +168,7 @@ def test_only_what_loads_is_added(archive: Path, tmp_path: Path) -> None:
 
 
 def test_a_broken_record_is_named_and_kept(archive: Path, tmp_path: Path) -> None:
-    for text in ("{", "[1]", json.dumps({"a": 1})):
+    for text in ("{", "[1]", "[" * 100_000, json.dumps({"a": 1})):
         (tmp_path / "datasets.json").write_text(text)
         with pytest.raises(InputError, match=r"datasets.json .*mend or delete it"):
             add("hospital", archive, tmp_path)

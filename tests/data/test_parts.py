@@ -215,7 +215,7 @@ def _no_list(tree: Path) -> None:
 
 
 def _bad_list(tree: Path) -> None:
-    (tree / "train_test_split" / "shuffled_test_file_list.json").write_text("{")
+    (tree / "train_test_split" / "shuffled_test_file_list.json").write_text("[" * 100_000)
 
 
 def _bad_kinds(tree: Path) -> None:

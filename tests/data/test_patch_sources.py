@@ -160,6 +160,7 @@ def test_clouds_that_cannot_be_used(tmp_path: Path) -> None:
         "cloud:nan.npz": "9 of 9 points are NaN or infinite",
         "cloud:bad.npz": "cannot be read as an archive",
         "cloud:a.docx": "is no cloud: give .npz, .ply",
+        "cloud:~nosuchuser/a.ply": "~nosuchuser/a.ply cannot be reached",
         "cloud:none.ply": "there is no file none.ply",
         "heads:320": "heads has 320 training samples, counted from 0: there is no 320",
         "digits:0": "digits holds images, and a cloud is needed",

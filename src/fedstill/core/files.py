@@ -12,6 +12,17 @@ from tempfile import TemporaryFile
 from fedstill.core.errors import InputError, RunError
 
 
+def from_home(path: str | Path) -> Path:
+    """The path with the folder of `~` in it, if the system can have such a path at all."""
+    try:
+        place = Path(path).expanduser()
+        place.exists()
+    except (RuntimeError, OSError) as error:  # nobody of that name; a name that is too long
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{path} cannot be reached: {why}") from None
+    return place
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`: a reader, or a crash at any instant, sees the old bytes or the new ones."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import from_home
 from fedstill.data.bundle import Bundle, Loader, Source, datasets
 from fedstill.data.check import CheckReport, check
 from fedstill.data.files import FromFiles
@@ -56,7 +57,7 @@ def add(name: str, path: Path, root: Path | None = None) -> Bundle:
     place = data_root(root)
     entries = recorded(place)
     bundle = load(name, place, path)
-    record(place, {**entries, name: path.expanduser().resolve()})
+    record(place, {**entries, name: from_home(path).resolve()})
     return bundle
 
 

@@ -6,6 +6,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.files import from_home
 from fedstill.data.bundle import Loader, Source, datasets
 from fedstill.data.roots import data_root, recorded
 from fedstill.data.shard import FilesOrShard
@@ -26,10 +27,10 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
         return sliced(loader, part, name), source
     kind, colon, rest = name.partition(":")
     if colon and kind in _PREFIXES:
-        return _ANY_FILES, Source(name, data_root(root), _typed(kind, Path(rest).expanduser(), name))
+        return _ANY_FILES, Source(name, data_root(root), _typed(kind, from_home(rest), name))
     place = data_root(root)
     entries = recorded(place)
-    source = Source(name, place, (path.expanduser() if path is not None else None) or entries.get(name))
+    source = Source(name, place, (from_home(path) if path is not None else None) or entries.get(name))
     if name in datasets:
         return datasets[name], source
     if source.path is not None:
@@ -39,7 +40,7 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
 
 def _meant(name: str, known: Set[str]) -> str:
     """What was probably meant by a name that is none: a file, a folder, or another name."""
-    path = Path(name).expanduser()
+    path = from_home(name)
     if path.is_dir():
         return f"that is a folder, say folder:{name}"
     if path.suffix == ".npz":

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.files import from_home
 from fedstill.core.streams import Streams
 from fedstill.data.readers.pictures import decode
 from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
@@ -94,7 +95,7 @@ def cloud_source(name: str, data_root: Path | None = None) -> NDArray[np.float32
 
 
 def _found(name: str, data_root: Path | None) -> Path:
-    path = Path(name).expanduser()
+    path = from_home(name)
     for place in (path, root_of(data_root) / path):
         if place.is_file():
             return place

@@ -11,7 +11,7 @@ from pathlib import Path
 from platformdirs import user_data_dir
 
 from fedstill.core.errors import InputError
-from fedstill.core.files import writable_folder, write_atomically
+from fedstill.core.files import from_home, writable_folder, write_atomically
 
 VARIABLE = "FEDSTILL_DATA"
 RECORDS = "datasets.json"
@@ -21,9 +21,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 def data_root(given: Path | None = None) -> Path:
     """Where data sets are looked for: the folder given, else FEDSTILL_DATA, else the user's data directory."""
     if given is not None:
-        return Path(given).expanduser()
+        return from_home(given)
     named = os.environ.get(VARIABLE)
-    return Path(named).expanduser() if named else Path(user_data_dir("fedstill", appauthor=False))
+    return from_home(named) if named else Path(user_data_dir("fedstill", appauthor=False))
 
 
 def checked_name(name: str) -> str:
@@ -45,7 +45,7 @@ def recorded(root: Path) -> dict[str, Path]:
         held = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} cannot be read ({error}): mend or delete it, and add your data sets again") from None
     if not isinstance(held, dict) or not all(isinstance(path, str) for path in held.values()):
         raise InputError(f"{file} should map names to paths: mend or delete it, and add your data sets again")

@@ -64,6 +64,14 @@ def test_missing_shapes_and_broken_ones_are_all_listed(tmp_path: Path, home: Pat
         load("modelnet40", tmp_path)
 
 
+def test_names_that_lead_elsewhere_are_no_shapes(tmp_path: Path, home: Path, write_cloud: Write) -> None:
+    write_cloud(tmp_path / "chair" / "airplane_0007.txt", points=2060, mark=",")
+    with (home / "modelnet40_train.txt").open("a") as file:
+        file.write(f"/etc/airplane_0001\n../chair/airplane_0007\n{tmp_path}/chair/airplane_0007\n")
+    (problem,) = check("modelnet40", root=tmp_path).problems
+    assert f"{home}/modelnet40_train.txt names 3 shapes that do not exist: /etc/airplane/" in problem
+
+
 def test_lists_that_do_not_fit(tmp_path: Path, home: Path) -> None:
     (home / "modelnet40_shape_names.txt").write_text("airplane\n")
     with pytest.raises(InputError, match=r"modelnet40_shape_names.txt lacks the classes night_stand"):

@@ -150,6 +150,14 @@ def test_a_table_of_something_else_is_passed_over(tmp_path: Path, write_cloud: W
     assert load(f"folder:{tmp_path}").classes == ("a", "b")
 
 
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path, write_cloud: Write) -> None:
+    for number in range(4):
+        write_cloud(tmp_path / "ab"[number % 2] / f"{number}.xyz", number)
+    (tmp_path / "long.csv").write_text(f"name,type\nAda,{'x' * 200_000}\n")
+    with pytest.raises(InputError, match=r"long.csv is no CSV \(field larger than field limit"):
+        load(f"folder:{tmp_path}")
+
+
 def test_ycbs_objects_are_grouped_by_number_and_the_best_mesh_is_taken(tmp_path: Path, write_box: Write) -> None:
     for number, name in enumerate(("002_can", "003_box", "024_bowl", "025_mug", "999_odd")):
         for place in ("clouds/merged.ply", "google_16k/nontextured.stl", "google_16k/nontextured.ply"):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_dir
 
 from fedstill.core.errors import FedstillError
-from fedstill.core.files import write_atomically
+from fedstill.core.files import from_home, write_atomically
 
 VARIABLE = "FEDSTILL_CACHE"
 FORMAT = 1  # of the entries themselves; readers count their own versions
@@ -33,7 +33,7 @@ FORMAT = 1  # of the entries themselves; readers count their own versions
 def cache_folder() -> Path:
     """FEDSTILL_CACHE, else the user's cache directory."""
     named = os.environ.get(VARIABLE)
-    place = Path(named).expanduser() if named else Path(user_cache_dir("fedstill", appauthor=False))
+    place = from_home(named) if named else Path(user_cache_dir("fedstill", appauthor=False))
     return place / "clouds"
 
 

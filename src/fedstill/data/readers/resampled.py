@@ -71,9 +71,9 @@ def _listed(listing: Path, home: Path, found: Findings) -> list[str]:
     names = listing.read_text(encoding="utf-8", errors="replace").split()
     if not names:
         found.faults.append(f"{listing} names no shapes")
-    missing = [name for name in names if not _file(home, name).is_file()]
+    missing = [name for name in names if "/" in name or not _file(home, name).is_file()]
     if missing:
-        named = ", ".join(_file(home, name).relative_to(home).as_posix() for name in missing[:_SOME])
+        named = ", ".join(f"{_class(name)}/{name}.txt" for name in missing[:_SOME])
         more = f" and {len(missing) - _SOME:,} more" if len(missing) > _SOME else ""
         found.faults.append(f"{listing} names {len(missing):,} shapes that do not exist: {named}{more}")
     gone = set(missing)

@@ -88,7 +88,7 @@ def _listed(home: Path, short: str, kinds: dict[str, str], found: Findings) -> l
         entries = json.loads(listing.read_text(encoding="utf-8"))
         names = [tuple(str(entry).split("/")[-2:]) for entry in entries]
         places = [home / place / f"{shape}.txt" for place, shape in names]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         found.faults.append(f"{listing} should be a list of names like 'shape_data/02691156/1a04e3ea'")
         return []
     wrong = [path for path in places if path.parent.name not in kinds or not path.is_file()]

@@ -53,7 +53,10 @@ def _rows(path: Path) -> dict[str, tuple[str, Part | None]]:
     text = content(path).decode("utf-8-sig", errors="replace")
     records: list[dict[str, Any]]
     if path.suffix.lower() == ".csv":
-        records = list(csv.DictReader(StringIO(text)))
+        try:
+            records = list(csv.DictReader(StringIO(text)))
+        except csv.Error as error:
+            raise InputError(f"{path} is no CSV ({error}): mend it, or take it away") from None
     else:
         try:
             held = json.loads(text)
