@@ -189,7 +189,7 @@ def test_one_site_reads_well(tmp_path: Path) -> None:
     [
         ({"sites": 0}, "1 to 1,000 sites, not 0"),
         ({"sites": 1001}, "1 to 1,000 sites, not 1001"),
-        ({"port": 0}, "ports are 1 to 65535, not 0"),
+        ({"port": 0}, "there is no port 0: ports are 1 to 65535"),
         ({"port": 65536}, "ports are 1 to 65535"),
         ({"days": 0}, "1 to 3650 days, not 0"),
         ({"address": "0.0.0.0"}, "sites cannot call"),

@@ -256,3 +256,26 @@ def test_what_goes_wrong_here_is_told_without_paths_and_data(office: Office) -> 
     _, told = office.exchange(Message({"model/parameters/nonsense": torch.ones(3)}), header)
     assert told["status"] == "failed"
     assert str(told["detail"]).isidentifier(), "of a foreign exception only the kind"
+
+
+def test_paths_with_blanks_are_not_told_in_part(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "Dr. Who"))
+    monkeypatch.chdir(tmp_path)
+    site = tmp_path / "west wing" / "site 0"
+    root = tmp_path / "all scans" / "of 2024"
+    bundle = replace(office.bundle, name="npz:old scans/ward 3.npz")
+    there = Office(replace(office.folder, path=site), bundle, office.watcher, root)
+    said = there.hello(GREETING)
+    assert str(said["detail"]).startswith("… is missing: without a policy nothing leaves")
+    for text in (
+        f"cannot read {site}: it is gone",
+        f"cannot read {root}/x.npz: it is gone",
+        "cannot read old scans/ward 3.npz: it is gone",
+        f"cannot read {tmp_path}/old scans/ward 3.npz: it is gone",
+        f"cannot read {tmp_path}/Dr. Who/notes: it is gone",
+        "cannot read /elsewhere/x: it is gone",
+    ):
+        assert there._told(text) == "cannot read …: it is gone", text
+    assert there._told("its data is not that of 3 sites") == "its data is not that of 3 sites"

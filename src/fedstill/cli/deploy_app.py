@@ -101,10 +101,10 @@ def deploy_server(
 ) -> None:
     """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
     from fedstill.cli import serving
-    from fedstill.deploy.terms import Terms
+    from fedstill.deploy.terms import Terms, bytes_of
 
     chosen = flags.assemble(experiment)
-    sites, largest = serving.site_numbers(only), int(limit * 2**20)
+    sites, largest = serving.site_numbers(only), bytes_of(limit)
     terms = Terms(host, port, insecure, sites, patience, wait, largest, fresh, data_root, device)
     if dry_run:
         serving.show_plan(folder, chosen, terms, json)

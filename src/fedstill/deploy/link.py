@@ -38,6 +38,7 @@ from flwr.superlink.main import create_app
 
 from fedstill.core.errors import InputError, RunError
 from fedstill.deploy.door import Door
+from fedstill.deploy.terms import check_port
 
 logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it set its own when it was imported
 
@@ -227,13 +228,8 @@ def _unreadable(about: Metadata, why: str) -> Message:
     return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
 
 
-def check_port(port: int) -> None:
-    if not 0 <= port <= 65535:
-        raise InputError(f"there is no port {port}: ports are 1 to 65535")
-
-
 def _bound(host: str, port: int) -> socket.socket:
-    check_port(port)
+    check_port(port, least=0)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)

@@ -34,6 +34,7 @@ from fedstill.deploy.certificates import (
 from fedstill.deploy.files import site_name, write_private
 from fedstill.deploy.keys import make_key, site_key_bytes, site_public_bytes, tls_key_bytes
 from fedstill.deploy.policy import EXAMPLE
+from fedstill.deploy.terms import check_port
 
 AUTHORITY, SERVER = "authority", "server"
 SERVER_FILE, SITE_FILE, POLICY_FILE = "deployment.yaml", "site.yaml", "policy.yaml"
@@ -49,8 +50,7 @@ def make_deployment(
     address = checked_address(address)
     if not 1 <= sites <= MOST_SITES:
         raise InputError(f"a deployment has 1 to {MOST_SITES:,} sites, not {sites}")
-    if not 1 <= port <= 65535:
-        raise InputError(f"ports are 1 to 65535, not {port}")
+    check_port(port)
     checked_days(days)
     path = Path(os.path.abspath(path))
     _refuse_taken(path)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ from fedstill.core.files import write_atomically
 from fedstill.core.message import Message
 from fedstill.core.protocols import Lost, Reply
 from fedstill.data.bundle import Bundle
+from fedstill.data.roots import data_root
 from fedstill.deploy.folder import SiteFolder
 from fedstill.deploy.part import Agreement, Part
 from fedstill.deploy.received import write_received
@@ -27,7 +30,7 @@ from fedstill.engines.flower.carrier import answered
 Header = dict[str, str | int | float]
 
 _RUN = re.compile(r"[0-9a-f]{16}")
-_PATH = re.compile(r"(?:[A-Za-z]:)?[/\\][^\s:'\",)]+")
+_PATH = re.compile(r"…?(?:[A-Za-z]:)?[/\\][^\s:'\",)]+")
 
 
 class SiteWatcher(Protocol):
@@ -109,9 +112,11 @@ class Office:
             outcome, kept = part.answer(request, header)
         except FedstillError as error:
             self.watcher.note(f"no answer to the server: {error}")
-            return Message({}), {"status": "failed", "detail": _told(str(error)), "work": 0.0}
+            return Message({}), {"status": "failed", "detail": self._told(str(error)), "work": 0.0}
         self.watcher.answered(str(header["exchange"]), int(header["round"]), part.plan.rounds, outcome)
-        return answered(replace(outcome, detail=_told(outcome.detail)) if isinstance(outcome, Lost) else outcome, kept)
+        return answered(
+            replace(outcome, detail=self._told(outcome.detail)) if isinstance(outcome, Lost) else outcome, kept
+        )
 
     def finish(self, models: Message, header: Mapping[str, Any]) -> Header:
         """The experiment is over: its models, and this site's own, are put where `fedstill export` finds them."""
@@ -120,7 +125,7 @@ class Office:
             self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
         except FedstillError as error:
             self.watcher.note(f"the final model could not be kept: {error}")
-            return {"status": "failed", "detail": _told(str(error))}
+            return {"status": "failed", "detail": self._told(str(error))}
         return {"status": "kept"}
 
     @property
@@ -149,12 +154,26 @@ class Office:
 
     def _refused(self, why: str) -> Header:
         self.watcher.note(f"this site does not take part: {why}")
-        return {"status": "refused", "detail": _told(why)}
+        return {"status": "refused", "detail": self._told(why)}
 
+    def _told(self, text: str) -> str:
+        """What the server may hear of an error: our sentences without paths; of others' exceptions only the kind."""
+        kind, colon, _ = text.partition(": ")
+        foreign = colon and kind.isidentifier() and kind.endswith(("Error", "Exception", "Exit", "Warning"))
+        ours = kind in ("InputError", "RunError", "UnusableError", "BusyError", "UndeclaredEgressError")
+        if foreign and not ours:
+            return kind
+        for place in self._places:  # whole: what a path with blanks in it is cannot be told from the sentence
+            text = re.sub(rf"{re.escape(place)}(?![\w-])", "…", text)
+        return _PATH.sub("…", text)[:500]
 
-def _told(text: str) -> str:
-    """What the server may hear of an error: our own sentences without paths; of others' exceptions only the kind."""
-    kind, colon, _ = text.partition(": ")
-    foreign = colon and kind.isidentifier() and kind.endswith(("Error", "Exception", "Exit", "Warning"))
-    ours = kind in ("InputError", "RunError", "UnusableError", "BusyError", "UndeclaredEgressError")
-    return kind if foreign and not ours else _PATH.sub("…", text)[:500]
+    @cached_property
+    def _places(self) -> list[str]:
+        """Where this site's files are, in every spelling, the longest first."""
+        named = [name.rpartition(":")[2] for name in (self.bundle.name, *self.proxies) if ":" in name]
+        paths = [self.folder.path, data_root(self.data_root), "~", *named]
+        found = [(path, Path(expanduser(path))) for path in paths]
+        spelt = {str(one) for path, here in found for one in (path, here, here.absolute(), here.resolve())}
+        # A bare word may well stand in a sentence and mean something else.
+        telling = (one for one in spelt if Path(one).name and (Path(one).suffix or {"/", "\\"} & set(one)))
+        return sorted(telling, key=len, reverse=True)

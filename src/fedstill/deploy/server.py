@@ -15,12 +15,12 @@ from fedstill.core.protocols import Kept
 from fedstill.deploy.apps import FINISH, server_app
 from fedstill.deploy.files import only_one
 from fedstill.deploy.folder import ServerFolder
-from fedstill.deploy.link import Certificates, Link, check_port
+from fedstill.deploy.link import Certificates, Link
 from fedstill.deploy.received import last_message
 from fedstill.deploy.reception import Reception, ServerWatcher
 from fedstill.deploy.roster import for_sites
 from fedstill.deploy.status import Status
-from fedstill.deploy.terms import Terms
+from fedstill.deploy.terms import Terms, check_port
 from fedstill.engines.flower.carrier import Flower, Letter, corresponded
 from fedstill.federation.checkpoint import candidates
 from fedstill.federation.folder import RunFolder
@@ -48,10 +48,8 @@ def serve(
     if not terms.insecure:
         folder.check()
         certificates = Certificates(folder.certificate, folder.key)
-    if terms.limit <= 0 or terms.patience <= 0:
-        raise InputError("--limit and --patience must be above zero")
     port = folder.port if terms.port is None else terms.port
-    check_port(port)  # before the folder is locked: bad input leaves no trace
+    check_port(port, least=0)  # before the folder is locked: bad input leaves no trace
     wanted = for_sites(experiment, len(sites), folder.name)
     done: list[RunFolder] = []
     with (

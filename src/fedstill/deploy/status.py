@@ -5,18 +5,35 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from pydantic import ValidationError
+
 from fedstill.config import Experiment
+from fedstill.core.errors import RunError
 from fedstill.core.files import write_atomically
+from fedstill.core.settings import Settings
 from fedstill.deploy.files import in_use
 from fedstill.federation.plan import Plan
 
 NAME = "status.json"
 _EVERY = 1.0  # seconds
+
+
+class _Told(Settings):
+    """The file."""
+
+    state: str
+    round: int
+    rounds: int
+    lost: dict[str, str]  # by site, when it was last lost and why
+    run: str | None
+    sites: dict[str, bool]  # whether each is connected
+    at: str
 
 
 class Nodes(Protocol):
@@ -49,16 +66,16 @@ class Status:
         self._write()
 
     def run(self, plan: Plan) -> None:
-        self.facts |= {"state": "running", "run": plan.folder_name, "rounds": plan.rounds}
+        self._now(state="running", run=plan.folder_name, rounds=plan.rounds)
 
     def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
         for record in journal:
             self.round(record)
 
     def round(self, record: dict[str, Any]) -> None:
-        self.facts["round"] = record["round"] + 1
-        for lost in record["lost"]:
-            self.facts["lost"][str(self.sites[lost["client"]])] = f"round {record['round'] + 1}: {lost['detail']}"
+        number = record["round"] + 1
+        lost = {str(self.sites[one["client"]]): f"round {number}: {one['detail']}" for one in record["lost"]}
+        self._now(round=number, lost=self.facts["lost"] | lost)
 
     def note(self, text: str) -> None:
         """Not kept: the server's own display shows it."""
@@ -67,11 +84,16 @@ class Status:
         """Nor are these."""
 
     def finish(self) -> None:
-        self.facts["state"] = "finished"
+        self._now(state="finished")
+
+    def _now(self, **facts: Any) -> None:
+        """Facts take the place of others and never change: the thread that writes may be in the midst of them."""
+        self.facts = self.facts | facts
 
     def _keep_writing(self) -> None:
         while not self._closing.wait(_EVERY):
-            self._write()
+            with suppress(RunError):  # a disk that is full now may have room in a second
+                self._write()
 
     def _write(self) -> None:
         online = set(self.link.get_node_ids())
@@ -84,9 +106,9 @@ class Status:
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """What the server said last, and under `alive` whether it still runs; None if it never ran here."""
+    """What the server said last, and under `alive` whether it still runs; None if it never ran here, or not whole."""
     try:
-        content: dict[str, Any] = json.loads((folder / NAME).read_text())
-    except (OSError, ValueError):
+        told = _Told.model_validate_json((folder / NAME).read_bytes())
+    except (OSError, ValidationError):
         return None
-    return {**content, "alive": in_use(folder)}
+    return {**told.model_dump(), "alive": in_use(folder)}
