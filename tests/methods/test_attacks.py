@@ -137,6 +137,13 @@ def test_scaffolds_control_is_a_change_already() -> None:
     assert all(torch.allclose(sent["control/" + name], -5 * tensor) for name, tensor in controls.items())
 
 
+@pytest.mark.parametrize("name", ["head/parameters/w", "small_head/parameters/w"])
+def test_weights_beside_the_model_are_moved_about_what_was_sent_too(name: str) -> None:
+    """PFNM's and FedGKT's heads are sent whole: from 2 trained to 3, flipped it is 2 - 5 = -3, and not -15."""
+    request, reply = (Message({name: torch.tensor([value])}) for value in (2.0, 3.0))
+    assert attacks["sign-flip"]().tamper(request, reply, Streams(0))[name].tolist() == [-3]
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedbn", "scaffold", "fednova", "local-only"])
 @pytest.mark.parametrize("attack", KINDS)
 def test_what_is_sent_looks_like_what_was_asked_for(attack: str, method: str) -> None:

@@ -28,7 +28,8 @@ from fedstill.core.protocols import Client, Exchange, Method, Turn
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
-from fedstill.methods.base import LOGITS, MODEL
+from fedstill.methods.base import LOGITS
+from fedstill.methods.scaffold import CONTROL
 from fedstill.methods.wrapped import Wrapped, WrappedExchange
 
 SHARE = 0.2  # of the clients, where nothing else is said
@@ -143,8 +144,10 @@ class ChangedUpdate(ByClients):
         for name, tensor in reply.items():
             if not tensor.is_floating_point() or (name not in request and name != LOGITS):
                 continue
-            # A model is sent whole; what is not a model (SCAFFOLD's control, logits) is sent as a change already.
-            start = request[name].double() if name.startswith(MODEL) else torch.zeros_like(tensor, dtype=torch.float64)
+            # Whatever was sent out comes back whole, but for SCAFFOLD's control, of which the change comes back; logits
+            # have nothing to be moved from.
+            moved = name in request and not name.startswith(CONTROL)
+            start = request[name].double() if moved else torch.zeros_like(tensor, dtype=torch.float64)
             update = self.update(tensor.double() - start, streams.draw(name))
             changed[name] = (start + update).to(tensor.dtype)
         return Message(changed)
