@@ -102,6 +102,13 @@ def test_classes_that_are_neither_local_nor_asked_for_do_not_count() -> None:
         assert metrics["forgetting"] == 0.0
 
 
+def test_a_client_without_samples_forgets_nothing() -> None:
+    """All it has is what it asks for: half of that, up from a tenth."""
+    fate = Answered(torch.tensor([0.9, 0.1]), torch.tensor([0.2, 0.5]), torch.tensor([0, 0]), (1,))
+    expected = {"accuracy": 0.5, "before": 0.1, "gain": 0.4, "forgetting": 0.0, "uniform": 0.5}
+    assert fate.metrics() == pytest.approx(expected)
+
+
 def test_means_are_over_clients_that_asked() -> None:
     """Accuracies 1 and 0: mean 1/2, deviation sqrt(1/2); the third client asked for nothing."""
     counts, zeros, ones = torch.tensor([1, 0]), torch.zeros(2), torch.ones(2)

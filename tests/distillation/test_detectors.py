@@ -16,7 +16,7 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Output
 from fedstill.distillation import Adapters, DetectorMatching, LabelsOnly, findings, objectives, under_labels
 from fedstill.distillation.base import Lesson
-from fedstill.distillation.detectors import MatchingSettings, matched
+from fedstill.distillation.detectors import MatchingSettings
 from fedstill.distillation.words import Found, spoken, words
 from fedstill.models.detector import Layer, Predictions, TokenPredictions
 from fedstill.tasks.detection import Detected
@@ -149,9 +149,9 @@ def test_every_layer_has_its_own_matches(identity: Adapters) -> None:
     swapped = [teacher.logits.flip(1), teacher.logits], [teacher.boxes.flip(1), teacher.boxes]
     student = detected(*swapped, teacher.queries)
     found = findings(teacher_of(teacher), 0.0)
-    first, last = matched(student.predictions, found)
-    assert torch.equal(last[1], last[2])
-    assert torch.equal(first[1], 5 - first[2])
+    first, last = (layer.pairs for layer in detection_losses(student.predictions, found.labels, found.boxes).layers)
+    assert torch.equal(last[1], found.queries[last[0], last[2]])
+    assert torch.equal(first[1], 5 - found.queries[first[0], first[2]])
     assert last[0].tolist() == [0] * 6 + [1] * 6 + [2] * 6
     assert objective(least=0.0).terms(student, teacher_of(teacher), adapters=identity)["hint"] == 0
 
@@ -166,9 +166,9 @@ def test_matches_are_those_of_the_task(bins: int) -> None:
     )
     found = findings(teacher, 0.3)
     losses = detection_losses(student, found.labels, found.boxes)
-    for layer, pairs, own in zip(student.layers, matched(student, found), losses.layers, strict=True):
-        scenes, queries, theirs = pairs
-        kinds = teacher.logits[scenes, theirs, :-1].argmax(dim=-1)
+    for layer, own in zip(student.layers, losses.layers, strict=True):
+        scenes, queries, things = own.pairs
+        kinds = teacher.logits[scenes, found.queries[scenes, things], :-1].argmax(dim=-1)
         assert torch.equal(kinds, own.labels)
         assert torch.equal(layer.log_probabilities[scenes, queries, kinds].exp(), own.probability)
 

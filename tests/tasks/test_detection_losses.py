@@ -80,6 +80,18 @@ def test_every_term_by_hand() -> None:
     assert terms["tokens"].item() == pytest.approx(0.0)
 
 
+def test_who_was_matched_is_told_by_the_columns_that_were_given() -> None:
+    """Each query lies on its object; the row of labels has gaps, which are no objects."""
+    labels = torch.tensor([[-1, 1, -1, 0]])
+    truth = torch.tensor([[[0.0] * 7, AWAY, [0.0] * 7, CUBE]])
+    said = predictions(torch.tensor([[[0.4, 0.3, 0.2, 0.1], [0.3, 0.4, 0.2, 0.1]]]), torch.tensor([[CUBE, AWAY]]))
+    (layer,) = detection_losses(said, labels, truth).layers
+    scenes, queries, things = layer.pairs
+    assert scenes.tolist() == [0, 0]
+    assert dict(zip(queries.tolist(), things.tolist(), strict=True)) == {0: 3, 1: 1}
+    assert torch.equal(labels[scenes, things], layer.labels)
+
+
 def test_layers_add_up() -> None:
     labels, truth = torch.tensor([[1]]), torch.tensor([[CUBE]])
     once, thrice = (detection_losses(one_scene(layers), labels, truth).terms() for layers in (1, 3))

@@ -101,11 +101,12 @@ class Answered:
         {'accuracy': 0.6375, 'before': 0.375, 'gain': 0.5, 'forgetting': -0.1, 'uniform': 0.6}
         """
         change = self.after.double() - self.before.double()
+        forgotten = change[self.local].clamp(max=0)
         return {
             "accuracy": self.accuracy(self.after),
             "before": self.accuracy(self.before),
             "gain": float(change[self.asked].mean()),
-            "forgetting": float(change[self.local].clamp(max=0).mean()),
+            "forgetting": float(forgotten.mean()) if len(forgotten) else 0.0,  # who had nothing forgets nothing
             "uniform": float(self.after.double()[self.local | self.asked].mean()),
         }
 

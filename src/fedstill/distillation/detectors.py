@@ -1,7 +1,7 @@
 """Distilling a detector into a smaller one: what the teacher finds in a scene is what there is to be found.
 
 A detector's answers are in no order, so the student's queries are first matched, one to one and at the least cost
-(`tasks/boxes/matching.py`), with the teacher's findings: those of its queries that are sure of an object. With M
+(`tasks/detection_losses.py`), with the teacher's findings: those of its queries that are sure of an object. With M
 matched queries in a batch, the terms on them are
 
     soft-targets    T^2 KL(teacher || student) over the classes and "no object", mean over M
@@ -33,11 +33,9 @@ from fedstill.distillation.features import hint
 from fedstill.distillation.logits import soft_targets
 from fedstill.distillation.words import Found
 from fedstill.models.detector import Predictions
-from fedstill.tasks.boxes import assign_scenes, matching_costs, suppress, usable
+from fedstill.tasks.boxes import suppress, usable
 from fedstill.tasks.detection import OVERLAP, Detected
-from fedstill.tasks.detection_losses import ALIGNED, BOX_TERMS, TURNED, detection_losses
-
-_HOPELESS = 1e6  # what a match costs whose prediction is no number: more than any other
+from fedstill.tasks.detection_losses import BOX_TERMS, Losses, detection_losses
 
 
 @dataclass(frozen=True)
@@ -69,31 +67,6 @@ def findings(teacher: Found, least: float) -> Findings:
     first = torch.argsort((~sure).to(torch.uint8), dim=1, stable=True)[:, : int(sure.sum(dim=1).max())]
     labels = torch.where(sure, kinds, -1).gather(1, first)
     return Findings(first, labels, teacher.boxes.gather(1, first.unsqueeze(-1).expand(-1, -1, 7)))
-
-
-# Of matched queries: the scene, the student's query, the teacher's.
-Pairs = tuple[Tensor, Tensor, Tensor]
-
-
-def matched(student: Predictions, found: Findings) -> list[Pairs]:
-    """Which of the student's queries answers for which finding, in each layer of its decoder for itself.
-
-    The costs are those by which the task matches queries with objects.
-    """
-    there = found.labels >= 0
-    weights = (TURNED if student.layers[0].bin_logits.shape[-1] else ALIGNED).matching
-    said = torch.stack([layer.log_probabilities.detach()[..., :-1].exp() for layer in student.layers])
-    boxes = torch.stack([layer.boxes.detach() for layer in student.layers])
-    labels, truth = (side.expand(len(boxes), *side.shape) for side in (found.labels.clamp(min=0), found.boxes))
-    costs = matching_costs(said, boxes, labels, truth, weights, extent=student.extent)
-    every = []
-    for layer in costs.nan_to_num(_HOPELESS, _HOPELESS, _HOPELESS).cpu():
-        pairs = assign_scenes(layer, there.sum(dim=1).tolist())
-        scenes = torch.cat([torch.full_like(queries, scene) for scene, (queries, _) in enumerate(pairs)])
-        queries, things = (torch.cat(side).to(there.device) for side in zip(*pairs, strict=True))
-        scenes = scenes.to(there.device)
-        every.append((scenes, queries, found.queries[scenes, things]))
-    return every
 
 
 class MatchingSettings(Softened):
@@ -134,28 +107,29 @@ class DetectorMatching(Objective):
         assert isinstance(student, Detected)
         assert isinstance(teacher, Found)
         found = findings(teacher, self.settings.least)
-        matches = matched(student.predictions, found)
         losses = detection_losses(student.predictions, found.labels, found.boxes)
         terms, alpha = losses.terms(), self.settings.alpha
         empty = torch.stack([layer.others for layer in losses.layers]).sum() / losses.counts["queries"]
         return {
-            "soft-targets": alpha * self._soft_targets(student.predictions, teacher, matches),
+            "soft-targets": alpha * self._soft_targets(student.predictions, teacher, found, losses),
             "box-targets": alpha * torch.stack([terms[name] for name in BOX_TERMS]).sum(),
             "empty-queries": alpha * empty,
             "token-targets": alpha * terms["tokens"],
-            "hint": alpha * self.settings.beta * self._hint(lesson, student, teacher, matches[-1]),
+            "hint": alpha * self.settings.beta * self._hint(lesson, student, teacher, found, losses),
         }
 
-    def _soft_targets(self, student: Predictions, teacher: Found, matches: list[Pairs]) -> Tensor:
+    def _soft_targets(self, student: Predictions, teacher: Found, found: Findings, losses: Losses) -> Tensor:
         sums = []
-        for layer, (scenes, queries, theirs) in zip(student.layers, matches, strict=True):
+        for layer, own in zip(student.layers, losses.layers, strict=True):
+            scenes, queries, things = own.pairs
             ours = layer.log_probabilities[scenes, queries]
-            aims = teacher.logits[scenes, theirs]
+            aims = teacher.logits[scenes, found.queries[scenes, things]]
             sums.append(soft_targets(ours, aims, self.settings.temperature) if len(ours) else ours.sum())
         return torch.stack(sums).sum()
 
-    def _hint(self, lesson: Lesson, student: Detected, teacher: Found, pairs: Pairs) -> Tensor:
-        scenes, queries, theirs = pairs
-        ours, aims = self.mapped(lesson, student.queries[scenes, queries], teacher.queries[scenes, theirs])
+    def _hint(self, lesson: Lesson, student: Detected, teacher: Found, found: Findings, losses: Losses) -> Tensor:
+        scenes, queries, things = losses.layers[-1].pairs
+        theirs = teacher.queries[scenes, found.queries[scenes, things]]
+        ours, aims = self.mapped(lesson, student.queries[scenes, queries], theirs)
         # Not scaled to length one: the last thing that happens to queries is a normalisation.
         return hint(ours, aims, normalise=False) if len(ours) else ours.sum()

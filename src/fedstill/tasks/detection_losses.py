@@ -61,10 +61,15 @@ ALIGNED = Weights(SCANNET, no_object=0.25, giou=1.0)
 TURNED = Weights(SUN_RGBD, no_object=0.1, giou=0.0)
 
 
+# Of the matched objects of a layer: scene, query, object.
+Pairs = tuple[Tensor, Tensor, Tensor]
+
+
 @dataclass(frozen=True)
 class Matched:
     """The losses of one layer of the decoder: those of matched objects one by one (objects,), in order of scenes."""
 
+    pairs: Pairs  # objects are columns of the labels and boxes that were given
     labels: Tensor
     probability: Tensor  # of the true class, without a gradient
     terms: Mapping[str, Tensor]  # class and the box terms, times their weights
@@ -127,7 +132,7 @@ def detection_losses(predictions: Predictions, labels: Tensor, boxes: Tensor) ->
     labels, boxes = labels[:, : max(numbers)].clamp(min=0), boxes[:, : max(numbers)]
     matches = _match(predictions, labels, boxes, numbers, weights.matching)
     layers = tuple(
-        _layer(layer, pairs, labels, boxes, predictions.extent, weights)
+        _layer(layer, pairs, labels, boxes, order, predictions.extent, weights)
         for layer, pairs in zip(predictions.layers, matches, strict=True)
     )
     tokens, inside = _tokens(predictions.tokens, labels, boxes, there.gather(1, order)[:, : max(numbers)])
@@ -141,10 +146,6 @@ def detection_losses(predictions: Predictions, labels: Tensor, boxes: Tensor) ->
     }
     like = predictions.extent
     return Losses(layers, tokens, {name: torch.as_tensor(count).to(like) for name, count in counts.items()})
-
-
-# Of the matched objects of a layer: scene, query, object.
-Pairs = tuple[Tensor, Tensor, Tensor]
 
 
 def _match(
@@ -169,7 +170,9 @@ def _match(
     return every
 
 
-def _layer(layer: Layer, pairs: Pairs, labels: Tensor, boxes: Tensor, extent: Tensor, weights: Weights) -> Matched:
+def _layer(
+    layer: Layer, pairs: Pairs, labels: Tensor, boxes: Tensor, order: Tensor, extent: Tensor, weights: Weights
+) -> Matched:
     scene, query, thing = pairs
     kinds, truth = labels[scene, thing], boxes[scene, thing]
     said, found, unit = layer.log_probabilities[scene, query], layer.boxes[scene, query], extent[scene]
@@ -185,7 +188,7 @@ def _layer(layer: Layer, pairs: Pairs, labels: Tensor, boxes: Tensor, extent: Te
         "angle": _angles(layer.bin_logits[scene, query], layer.bin_residuals[scene, query], truth[:, 6], weights),
     }
     others = weights.no_object * nothing.masked_fill(taken, 0.0).sum()
-    return Matched(kinds, own.detach().exp(), terms, others)
+    return Matched((scene, query, order[scene, thing]), kinds, own.detach().exp(), terms, others)
 
 
 def _angles(logits: Tensor, residuals: Tensor, headings: Tensor, weights: Weights) -> Tensor:
