@@ -95,6 +95,9 @@ def test_a_class_that_nobody_knows_changes_nothing(alone: Run) -> None:
         (0, ["eleven"], {}, "there is no class 'eleven'"),
         (0, [10], {}, "a number from 0 to 9"),
         (0, [1], {"lambda": 2}, "unknown setting"),
+        (0, [1], {"tune": True}, "shown none: leave it out"),
+        (0, [1], {"method": "fedavg"}, "fedavg does not answer one client's query"),
+        (0, [1], {"method": "qkt-light", "first_phase": "volunteer"}, "set first_phase to student"),
     ],
 )
 def test_bad_input_is_a_sentence(

@@ -31,6 +31,7 @@ from fedstill.federation.result import Run
 from fedstill.methods import QKT, methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.peers import QUERY
+from fedstill.methods.qkt_light import LightSettings
 from fedstill.models.classifier import Classifier
 
 
@@ -217,11 +218,16 @@ def _plan(run: Run, data_root: Path | None, device: str) -> Simulation:
 
 def _method(name: str, settings: Mapping[str, Any], plan: Simulation) -> QKT:
     kind = methods[name]
-    if not (issubclass(kind, QKT) and getattr(kind.Options.model_validate({}), "first_phase", "student") == "student"):
+    if not issubclass(kind, QKT):
         raise InputError(f"{name} does not answer one client's query: choose qkt, qkt-light or naive-kd")
     method = kind(choose("method", {"name": name, **settings}).settings, plan.task, plan.experiment.training)
-    if getattr(method.settings, "first_phase", "student") != "student":
+    if isinstance(method.settings, LightSettings) and method.settings.first_phase != "student":
         raise InputError("one client asks: set first_phase to student")
+    if method.settings.tune:
+        raise InputError(
+            "tune stops by samples that a client is shown in a study, and one that asks in a finished run is shown"
+            " none: leave it out"
+        )
     method.check()
     return method
 
