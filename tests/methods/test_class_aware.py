@@ -65,10 +65,14 @@ def test_weights_of_a_batch_add_up_to_its_objects(number: int) -> None:
 
 
 def test_weights_where_there_is_nothing_to_weigh() -> None:
-    """No objects have no weights; where nothing is missing from any, classes still weigh: 2 x 1/4 and 2 x 3/4."""
+    """No objects have no weights; where nothing is missing from any, classes still weigh: 2 x 1/4 and 2 x 3/4.
+
+    Where everybody was sure of these classes, G is ln(1 + 0) = 0, and objects of them are all alike.
+    """
     assert object_weights(torch.zeros(0), torch.zeros(0)).tolist() == []
     assert object_weights(torch.zeros(2), torch.tensor([1.0, 3.0])).tolist() == [0.5, 1.5]
     assert object_weights(torch.tensor([0.0, 0.5]), torch.ones(2)).tolist() == [0.0, 2.0]
+    assert object_weights(torch.tensor([0.2, 0.5]), torch.zeros(2)).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("number", [1, 3, 7, 11, 49, 1000])

@@ -20,7 +20,8 @@ Where this departs from the paper, or the paper leaves it open:
 * S is taken while a client trains, over the objects of all its steps (in a detector those that the last decoder layer
   was matched to): the paper's own pass over the data afterwards would cost as much as a third of an epoch.
 * A class that nobody in a round has keeps its G.
-* Where the model is sure of everything (all g are zero) objects weigh by G alone.
+* Where the model is sure of everything (all g are zero) objects weigh by G alone; and all alike where that is zero
+  too, since clients were sure of these classes before.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ def object_weights(shortfall: Tensor, pull: Tensor) -> Tensor:
     >>> object_weights(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([1.0, 1.0, 2.0]))  # 3 x (.5, .25, .5) / 1.25
     tensor([1.2000, 0.6000, 1.2000])
     """
-    weights = shortfall * pull
-    if not weights.any():
-        weights = pull
+    weights = next((one for one in (shortfall * pull, pull) if one.any()), torch.ones_like(pull))
     return len(weights) * weights / weights.sum()
 
 
