@@ -216,7 +216,8 @@ def test_what_leaves_is_declared() -> None:
     counts = [line for line in leaves if line["name"] == "class_counts"]
     assert [(line["kind"], line["exchange"], line["bytes"]) for line in counts] == [("statistics", "heads", 80)]
     bare = egress_manifest(planned("pfnm", {**INPUTS, "class_counts": False}))["leaves"]
-    sent = {(line["exchange"], line["kind"]) for line in bare if line["bytes"]}
+    assert all(line["bytes"] for line in bare), "what cannot leave is not listed"
+    sent = {(line["exchange"], line["kind"]) for line in bare}
     assert sent == {("train", "metrics"), ("heads", "parameters"), ("heads", "metrics")}
 
 

@@ -72,10 +72,13 @@ class PFNMSettings(LocalSettings):
 class PFNM(PeerMethod):
     """Clients' hidden layers are matched neuron by neuron into one that all use, in one round."""
 
-    egress: Sequence[Egress] = (*MODEL_EGRESS, *WORK_EGRESS)
     needs = frozenset({"one-architecture", "labels"})
     Options = PFNMSettings
     settings: PFNMSettings
+
+    @property
+    def egress(self) -> Sequence[Egress]:  # type: ignore[override]
+        return (*(MODEL_EGRESS if self.settings.over == "features" else ()), *WORK_EGRESS)
 
     def check(self) -> None:
         super().check()
@@ -160,14 +163,19 @@ class Heads(Exchange):
 
     name = "heads"
     update = HEAD
-    egress = (
-        Egress(f"{HEAD}*", "parameters", "the weights of a layer trained on features that all clients have in common"),
-        Egress(COUNTS, "statistics", "how many samples of each class the client has"),
-        *WORK_EGRESS,
-    )
 
     def __init__(self, method: PFNM) -> None:
         self.method = method
+
+    @property
+    def egress(self) -> Sequence[Egress]:  # type: ignore[override]
+        read = {"features": "features that all clients have in common", "inputs": "the client's samples"}
+        counts = Egress(COUNTS, "statistics", "how many samples of each class the client has")
+        return (
+            Egress(f"{HEAD}*", "parameters", f"the weights of a layer trained on {read[self.method.settings.over]}"),
+            *((counts,) if self.method.settings.class_counts else ()),
+            *WORK_EGRESS,
+        )
 
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
         return Message({**under(COMMON, part(state, COMMON)), **under(HEAD, part(state, START))})
