@@ -10,7 +10,8 @@ import pytest
 
 from fedstill.core.errors import InputError
 from fedstill.studies import Results, load_results, make_table
-from fedstill.studies.results import Row
+from fedstill.studies.grid import Taught
+from fedstill.studies.results import Pupil, Row
 
 ACCURACY = {
     ("iid", "fedavg", "1"): 0.90,
@@ -204,3 +205,64 @@ def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     path.write_text(results().encode().replace('"format": 1', '"format": 2'))
     with pytest.raises(InputError, match="has format 2"):
         load_results(path)
+
+
+def taught() -> Results:
+    """The small study with one student."""
+    cell = ("iid", "fedavg", "1", "vanilla")
+    axes = results().axes | {"objective": {"vanilla": "vanilla"}}
+    row = Row("id-s", {"accuracy": 0.5, "finite": 1}, {"last": "5:b0"})
+    pupils = {cell: Pupil(Taught("vanilla", "use", 0.5), "digits", "mlp")}
+    counts = {"digits": [3, 2]}
+    second = Results("s", "", {"which": "best"}, axes, None, (), {cell: row}, test_counts=counts, pupils=pupils)
+    return results(students=second, failures={("iid", "fedavg", "4"): "no luck"})
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    taught().save(tmp_path / "r.json")
+    loaded = load_results(tmp_path / "r.json")
+    assert loaded.encode() == taught().encode()
+    assert loaded.students == taught().students
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('"which": "best"', '"which": "first"', "there is none called 'first'"),
+        ('"digits": [3, 2]', '"digits": ["a"]', "students.test_counts.digits.0: input should be a valid integer"),
+        ('"digits": [3, 2]', '"digits": [-1]', "students.test_counts.digits.0: input should be greater"),
+        ('"digits": [3, 2]', '"digits": 3', "students.test_counts.digits: input should be a valid list"),
+        ('"objective": {"vanilla": "vanilla"}', '"objective": "vanilla"', "students.axes.objective: input should be"),
+        ('"id-iid-fedavg-1", 0.9', '"id-iid-fedavg-1", "0.9"', "runs.0.4"),
+        ('"id-iid-fedavg-1", 0.9', '"id-iid-fedavg-1", NaN', "runs.0.4"),
+        ('"id-iid-fedavg-1", 0.9, ', '"id-iid-fedavg-1", ', "runs.0.5: field required"),
+        ('"id-iid-fedavg-1"', "7", "runs.0.3: input should be a valid string"),
+        ('["iid", "fedavg", "1", "id-', '[["iid"], "fedavg", "1", "id-', "runs.0.0: input should be a valid string"),
+        ('"no luck"', "null", "failures.0.3: input should be a valid string"),
+        ('"use", 0.5', '"use"', "pupils.0.6"),
+        ('"5:b0"', '"9:b0"', "too short for 9 answers"),
+        ('"5:b0"', '"b0"', "cannot be read as a study's results"),
+        ('"5:b0"', "5", "runs.0.7: input should be a valid string"),
+        ('"figures": ["partition", ', '"figures": [', "do not begin with its axes"),
+        ('"rows": []', '"rows": 5', "rows: input should be a valid tuple"),
+        ('"about"', '"abuot"', "about: field required"),
+        ('"students": {', '"students": 5, "more": {', "students: input should be"),
+    ],
+)
+def test_an_edited_file_gets_a_sentence(tmp_path: Path, before: str, after: str, says: str) -> None:
+    text = taught().encode()
+    assert before in text
+    (tmp_path / "r.json").write_text(text.replace(before, after, 1))
+    with pytest.raises(InputError) as caught:
+        load_results(tmp_path / "r.json")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_students_are_told_apart_by_what_tells_their_teachers_apart(tmp_path: Path) -> None:
+    second = taught().students
+    assert second is not None
+    alone = replace(second, axes={"objective": {"vanilla": "vanilla"}}, runs={}, pupils={})
+    replace(taught(), students=alone).save(tmp_path / "r.json")
+    with pytest.raises(InputError, match="not told apart by what tells their teachers apart"):
+        load_results(tmp_path / "r.json")

@@ -171,7 +171,7 @@ class Office:
     def _places(self) -> list[str]:
         """Where this site's files are, in every spelling, the longest first."""
         named = [name.rpartition(":")[2] for name in (self.bundle.name, *self.proxies) if ":" in name]
-        paths = [self.folder.path, data_root(self.data_root), "~", *named]
+        paths = [str(self.folder.path), str(data_root(self.data_root)), "~", *named]
         found = [(path, Path(expanduser(path))) for path in paths]
         spelt = {str(one) for path, here in found for one in (path, here, here.absolute(), here.resolve())}
         # A bare word may well stand in a sentence and mean something else.

@@ -6,18 +6,35 @@ The file can be committed and extended run by run, and its tables can be drawn a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import GenericAlias
+from typing import Any, Self
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    StrictFloat,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
+from fedstill.core.settings import Settings
+from fedstill.federation.folder import MODELS
 from fedstill.studies.figures import Figures, unpacked
 from fedstill.studies.grid import Taught
 
 FORMAT = 1
 _CORRECT = "correct."
+# What lines hold behind their labels.
+_NUMBER, _TEXT = StrictInt | StrictFloat | None, str | None
+_FINITE = ConfigDict(allow_inf_nan=False)
 Labels = tuple[str, ...]  # of a cell, in the order of the axes
 
 
@@ -76,7 +93,7 @@ class Results:
             "columns": self.columns,
             "rows": list(self.rows),
             "test_counts": self.test_counts,
-            "figures": [*self.axes, "identity", *used, *(f"correct.{which}" for which in models)],
+            "figures": [*self.axes, "identity", *used, *(f"{_CORRECT}{which}" for which in models)],
         }
         parts = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
         lines = [
@@ -153,55 +170,97 @@ class Results:
 
 
 def load_results(path: Path) -> Results:
-    """Read a results file; one that is not such a file gets a sentence."""
+    """Read a results file; one that is not such a file, or no longer, gets a sentence."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
+        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
             raise InputError(f"{path} has format {content['format']}, and this version of fedstill reads {FORMAT}")
-        return _decoded(content)
+        return _Written.model_validate(content).results()
     except FileNotFoundError:
         raise InputError(f"there is no results file {path}") from None
-    except KeyError as error:
-        raise InputError(f"{path} is not the results file of a study: it has no {error}") from None
-    except (OSError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read as a study's results: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        why = _wrong(error) if isinstance(error, ValidationError) else error
+        raise InputError(f"{path} cannot be read as a study's results: {why}") from None
 
 
-def _decoded(content: Mapping[str, Any]) -> Results:
-    width = len(content["axes"])
-    names = content["figures"][width + 1 :]
+class _Written(Settings):
+    """A file as JSON has it, or its second stage."""
 
-    def row(line: Sequence[Any]) -> Row:
-        values = dict(zip(names, line[width + 1 :], strict=True))
-        correct = {name.removeprefix(_CORRECT): value for name, value in values.items() if name.startswith(_CORRECT)}
-        figures = {name: value for name, value in values.items() if not name.startswith(_CORRECT)}
-        if not all(value is None or isinstance(value, int | float) for value in figures.values()):
-            raise ValueError(f"a figure of {line[:width]} is no number")
-        for bits in filter(None, correct.values()):
-            unpacked(bits)
-        return Row(line[width], figures, {which: bits for which, bits in correct.items() if bits is not None})
+    format: int
+    study: str
+    about: str
+    command: str = ""
+    source: dict[str, Any]
+    axes: dict[str, dict[str, Any]]
+    columns: str | None
+    rows: tuple[str, ...]
+    test_counts: dict[str, list[NonNegativeInt]] = Field(default_factory=dict)
+    figures: list[str]
+    runs: tuple[Any, ...]
+    failures: tuple[Any, ...] = ()
+    refused: tuple[Any, ...] = ()
+    pupils: tuple[Any, ...] = ()
+    students: _Written | None = None
 
-    def sentences(key: str) -> dict[Labels, str]:
-        return {tuple(line[:width]): str(line[width]) for line in content.get(key, [])}
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.figures[: len(self.axes) + 1] != [*self.axes, "identity"]:
+            raise ValueError("its figures do not begin with its axes and the identity of a run")
+        if self.students is not None and [*self.students.axes][: len(self.axes)] != [*self.axes]:
+            raise ValueError("its students are not told apart by what tells their teachers apart")
+        if (which := self.source.get("which", MODELS[0])) not in MODELS:
+            raise ValueError(f"of a teacher's models {', '.join(MODELS)} there is none called {which!r}")
+        return self
 
-    return Results(
-        content["study"],
-        content["about"],
-        content["source"],
-        content["axes"],
-        content["columns"],
-        tuple(content["rows"]),
-        {tuple(line[:width]): row(line) for line in content["runs"]},
-        sentences("failures"),
-        sentences("refused"),
-        content.get("test_counts", {}),
-        content.get("command", ""),
-        {
-            tuple(line[:width]): Pupil(Taught(*line[width : width + 3]), *line[width + 3 :])
-            for line in content.get("pupils", [])
-        },
-        _decoded(content["students"]) if "students" in content else None,
-    )
+    def results(self) -> Results:
+        """The lines, each of which has the axes' labels first, by those labels."""
+        names = self.figures[len(self.axes) + 1 :]
+        kinds = [_TEXT if name.startswith(_CORRECT) else _NUMBER for name in names]
+        return Results(
+            self.study,
+            self.about,
+            self.source,
+            self.axes,
+            self.columns,
+            self.rows,
+            {cell: _row(names, *line) for cell, line in self._lines("runs", str, *kinds)},
+            {cell: why for cell, (why,) in self._lines("failures", str)},
+            {cell: why for cell, (why,) in self._lines("refused", str)},
+            self.test_counts,
+            self.command,
+            {
+                cell: Pupil(Taught(*line[:3]), *line[3:])
+                for cell, line in self._lines("pupils", str, str, _NUMBER, str, str)
+            },
+            None if self.students is None else self.students.results(),
+        )
+
+    def _lines(self, what: str, *kinds: Any) -> Iterator[tuple[Labels, tuple[Any, ...]]]:
+        """Every line of a list, parted into labels and the values that follow, which are of these kinds."""
+        width = len(self.axes)
+        line = GenericAlias(tuple, (*[str] * width, *kinds))
+        shape: Any = GenericAlias(dict, (str, GenericAlias(list, line)))  # by name, so that a complaint has it
+        checked = TypeAdapter(shape, config=_FINITE).validate_python({what: getattr(self, what)})
+        return ((one[:width], one[width:]) for one in checked[what])
+
+
+def _row(names: Sequence[str], identity: str, *values: Any) -> Row:
+    told = dict(zip(names, values, strict=True))
+    correct = {
+        name.removeprefix(_CORRECT): bits
+        for name, bits in told.items()
+        if name.startswith(_CORRECT) and bits is not None
+    }
+    for bits in correct.values():
+        unpacked(bits)  # refuses what is no such text
+    return Row(identity, {name: value for name, value in told.items() if not name.startswith(_CORRECT)}, correct)
+
+
+def _wrong(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    first = error.errors()[0]
+    where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    return f"{where}: {what[0].lower()}{what[1:]}" if where else what
 
 
 def _lines(key: str, lines: Sequence[Iterable[Any]]) -> str:
