@@ -7,8 +7,9 @@ killed between two commits, it waits until the others have caught up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -30,6 +31,7 @@ from fedstill.methods import Distillation
 from fedstill.methods.distill import Student, together
 
 Told = Callable[[float], None]  # how much of the lesson is over, from 0 to 1
+Ended = dict[int, Path | Exception]  # each run's folder or, in its place, what went wrong
 
 
 def learn_together(
@@ -41,13 +43,15 @@ def learn_together(
     loaded: Callable[[str, Path | None], Bundle] = load,
 ) -> list[Path | Exception]:
     """Run these distillations, in one pass where they agree: each one's folder or, in its place, what went wrong."""
-    bundles = {data: loaded(data, data_root) for data in {experiment.data for experiment in experiments}}
+    bundles: dict[str, Bundle] = {}
     staff = Staff()
-    ended: dict[int, Path | Exception] = {}
+    ended: Ended = {}
     attempts: dict[int, Attempt] = {}
     with ExitStack() as folders, InProcess() as engine:
         for number, experiment in enumerate(experiments):
             try:
+                if experiment.data not in bundles:
+                    bundles[experiment.data] = loaded(experiment.data, data_root)
                 plan = make_plan(experiment, data_root, device, bundle=bundles[experiment.data], staff=staff)
                 folder = folders.enter_context(opened(plan, out))
                 ended[number] = folder.path
@@ -62,35 +66,41 @@ def learn_together(
             _epoch({number: attempts[number] for number in present}, attempts, ended)
             if told is not None:
                 told(sum(attempt.progress.round for attempt in attempts.values()) / total)
-        for number, attempt in attempts.items():
-            try:
+        for number, attempt in list(attempts.items()):
+            with _leaving(number, attempts, ended):
                 attempt.finish()
-            except Exception as error:
-                ended[number] = error
     return [ended[number] for number in range(len(experiments))]
 
 
-def _epoch(present: dict[int, Attempt], attempts: dict[int, Attempt], ended: dict[int, Path | Exception]) -> None:
+def _epoch(present: dict[int, Attempt], attempts: dict[int, Attempt], ended: Ended) -> None:
     """One round of these runs. One that cannot go on leaves the lesson, with its reason."""
     began = perf_counter()
     rounds = {number: attempt.round() for number, attempt in present.items()}
-    errands = {number: next(round) for number, round in rounds.items()}
-    replies = _replies([present[number].plan for number in errands], list(errands.values()))
-    heard = dict(zip(errands, replies, strict=True))
-    played_to: dict[int, Progress] = {}
+    tasks: dict[int, Task] = {}
     for number, round in rounds.items():
-        try:
-            played_to[number] = _concluded(round, heard[number])
-        except Exception as error:  # it leaves the lesson, the others go on
-            ended[number] = error
-            del attempts[number]
+        with _leaving(number, attempts, ended):
+            errand = next(round)
+            tasks[number] = Task(present[number].plan, errand, list(errand.jobs))
+    heard = _at_once(tasks)
+    played_to: dict[int, Progress] = {}
+    for number, task in tasks.items():
+        with _leaving(number, attempts, ended):
+            replies = heard[number] if heard else task.alone()
+            played_to[number] = _concluded(rounds[number], replies)
     seconds = (perf_counter() - began) / len(present)
     for number, progress in played_to.items():
-        try:
+        with _leaving(number, attempts, ended):
             present[number].keep(progress, seconds)
-        except Exception as error:
-            ended[number] = error
-            del attempts[number]
+
+
+@contextmanager
+def _leaving(number: int, attempts: dict[int, Attempt], ended: Ended) -> Iterator[None]:
+    """Whatever goes wrong in here, this run leaves the lesson and the others go on."""
+    try:
+        yield
+    except Exception as error:
+        ended[number] = error
+        del attempts[number]
 
 
 def _concluded(round: Generator[Errand, Results, Progress], results: Results) -> Progress:
@@ -103,35 +113,46 @@ def _concluded(round: Generator[Errand, Results, Progress], results: Results) ->
     raise ValueError("only methods with one exchange a round can learn together")
 
 
-def _replies(plans: Sequence[Plan], errands: Sequence[Errand]) -> list[list[Reply | Lost]]:
-    """What the one client of each run replies. Where they cannot learn together, each replies alone."""
-    jobs = [list(errand.jobs) for errand in errands]
-    if len(plans) > 1 and all(len(own) == 1 for own in jobs):
-        try:
-            return _at_once(plans, errands, [own[0] for own in jobs])
-        except Exception:  # whatever it was, alone it hits only those who are at fault
-            pass
-    return [
-        [answer(plan.clients, errand.exchange, who, request, state, errand.turn) for who, request, state in own]
-        for plan, errand, own in zip(plans, errands, jobs, strict=True)
-    ]
+@dataclass(frozen=True)
+class Task:
+    """What one run wants of its one client in this round."""
+
+    plan: Plan
+    errand: Errand
+    jobs: list[tuple[Profile, Message, Tensors]]
+
+    def student(self) -> Student:
+        if not isinstance(self.plan.method, Distillation):
+            raise TypeError(f"{self.plan.experiment.method.name} is wrapped, or no distillation")
+        ((who, request, state),) = self.jobs
+        client = self.plan.clients(who, state, self.errand.turn)
+        return Student(self.plan.method, client, request, self.errand.turn)
+
+    def alone(self) -> list[Reply | Lost]:
+        exchange, turn = self.errand.exchange, self.errand.turn
+        return [answer(self.plan.clients, exchange, *job, turn) for job in self.jobs]
 
 
-def _at_once(
-    plans: Sequence[Plan], errands: Sequence[Errand], jobs: Sequence[tuple[Profile, Message, Tensors]]
-) -> list[list[Reply | Lost]]:
-    if len({plan.fingerprint for plan in plans}) > 1:
+def _at_once(tasks: Mapping[int, Task]) -> dict[int, list[Reply | Lost]]:
+    """What the clients of these runs reply, all in one pass; nothing where they cannot learn together.
+
+    Whatever was in the way, alone it hits only those who are at fault.
+    """
+    try:
+        return _learnt(tasks) if len(tasks) > 1 else {}
+    except Exception:
+        return {}
+
+
+def _learnt(tasks: Mapping[int, Task]) -> dict[int, list[Reply | Lost]]:
+    if len({task.plan.fingerprint for task in tasks.values()}) > 1:
         raise ValueError("students that learn together need the same data")
-    students = []
-    for plan, errand, (who, request, state) in zip(plans, errands, jobs, strict=True):
-        if not isinstance(plan.method, Distillation):
-            raise TypeError(f"{plan.experiment.method.name} is wrapped, or no distillation")
-        students.append(Student(plan.method, plan.clients(who, state, errand.turn), request, errand.turn))
+    students = [task.student() for task in tasks.values()]
     with students[0].client.streams.ambient("ambient"):
         messages = together(students)
-    replies: list[list[Reply | Lost]] = []
-    for student, errand, message in zip(students, errands, messages, strict=True):
-        check_egress(message, errand.exchange.egress, errand.exchange.name)
+    replies: dict[int, list[Reply | Lost]] = {}
+    for (number, task), student, message in zip(tasks.items(), students, messages, strict=True):
+        check_egress(message, task.errand.exchange.egress, task.errand.exchange.name)
         client = student.client
-        replies.append([Reply(client.profile, message, client.state, client.meter.work)])
+        replies[number] = [Reply(client.profile, message, client.state, client.meter.work)]
     return replies
