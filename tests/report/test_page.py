@@ -162,7 +162,7 @@ def test_the_first_paragraph_changes_with_the_results(make_run: MakeRun, tmp_pat
 
 def test_titles_are_only_text(make_run: MakeRun, tmp_path: Path) -> None:
     title = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'</script>"
-    path = write_report({title: make_run(lines={0: {"accepted": [0]}})}, tmp_path / "r.html", heading=title, tables={})
+    path = write_report({title: make_run(lines={0: {"accepted": [0]}})}, tmp_path / "r.html", tables={})
     page = Page(path)
     assert len(page.all("script")) == 4
     assert not page.all("img")

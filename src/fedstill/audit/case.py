@@ -73,8 +73,8 @@ class Case:
         return top, fallen if len(self.pairs) > LEADERS else []
 
 
-def leaders(pairs: Sequence[PairVerdict], size: int = LEADERS) -> list[PairVerdict]:
-    """The best labelled students: as many as fit in `size` without parting equals, and at least all of the best."""
+def leaders(pairs: Sequence[PairVerdict]) -> list[PairVerdict]:
+    """The best labelled students: as many as may lead without parting equals, and at least all of the best."""
     ranked = sorted((pair for pair in pairs if pair.labelled is not None), key=lambda pair: -(pair.labelled or 0.0))
     groups: list[list[PairVerdict]] = []
     for pair in ranked:
@@ -84,7 +84,7 @@ def leaders(pairs: Sequence[PairVerdict], size: int = LEADERS) -> list[PairVerdi
             groups.append([pair])
     chosen: list[PairVerdict] = []
     for group in groups:
-        if chosen and len(chosen) + len(group) > size:
+        if chosen and len(chosen) + len(group) > LEADERS:
             break
         chosen += group
     return chosen

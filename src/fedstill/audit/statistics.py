@@ -33,7 +33,7 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float | None
     return sum(a * b for a, b in zip(here, there, strict=True)) / sqrt(squares[0] * squares[1])
 
 
-def t_interval(values: Sequence[float], level: float = LEVEL) -> Span:
+def t_interval(values: Sequence[float]) -> Span:
     """The interval of a mean: mean -+ t s / sqrt(n), with n - 1 degrees of freedom.
 
     >>> low, high = t_interval([1.0, 2.0, 3.0])  # 2 -+ 4.3027 / sqrt(3)
@@ -41,7 +41,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Span:
     (-0.484, 4.484)
     """
     middle = fmean(values)
-    reach = t_quantile((1 + level) / 2, len(values) - 1) * stdev(values) / sqrt(len(values))
+    reach = t_quantile((1 + LEVEL) / 2, len(values) - 1) * stdev(values) / sqrt(len(values))
     return middle - reach, middle + reach
 
 
@@ -56,23 +56,21 @@ def t_quantile(probability: float, freedom: int) -> float:
     return float(stdtrit(freedom, probability))
 
 
-def share_interval(share: float, samples: int, level: float = LEVEL) -> Span:
+def share_interval(share: float, samples: int) -> Span:
     """Wilson's interval of an accuracy measured on so many test samples.
 
     >>> low, high = share_interval(0.25, 80)
     >>> round(low, 3), round(high, 3)
     (0.168, 0.355)
     """
-    score = NormalDist().inv_cdf((1 + level) / 2)
+    score = NormalDist().inv_cdf((1 + LEVEL) / 2)
     shrink = 1 + score**2 / samples
     middle = (share + score**2 / (2 * samples)) / shrink
     reach = score * sqrt(share * (1 - share) / samples + score**2 / (4 * samples**2)) / shrink
     return middle - reach, middle + reach
 
 
-def paired_bootstrap(
-    differences: npt.NDArray[np.float64], generator: np.random.Generator, draws: int = DRAWS, level: float = LEVEL
-) -> Span:
+def paired_bootstrap(differences: npt.NDArray[np.float64], generator: np.random.Generator, draws: int = DRAWS) -> Span:
     """The interval of a mean difference over test samples, `differences` having one entry for each.
 
     Both models meet the same samples, so samples are drawn, not models' answers. Differences take few values (-1, 0
@@ -82,11 +80,11 @@ def paired_bootstrap(
     values, counts = np.unique(differences, return_counts=True)
     samples = len(differences)
     means = generator.multinomial(samples, counts / samples, size=draws) @ values / samples
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def unpaired_interval(first: float, second: float, samples: int, level: float = LEVEL) -> Span:
+def unpaired_interval(first: float, second: float, samples: int) -> Span:
     """The widest interval of a difference of accuracies on the same samples, where their pairing is not known.
 
     A share c of the samples is answered rightly by one model alone; the variance of the difference d is (c - d^2) / n,
@@ -100,5 +98,5 @@ def unpaired_interval(first: float, second: float, samples: int, level: float = 
     apart = (samples * min(first + second, 2 - first - second) + 1) / (samples + 2)
     middle = samples * (first - second) / (samples + 2)
     spread = sqrt(max(apart - middle**2, 0.0) / (samples + 2))
-    reach = NormalDist().inv_cdf((1 + level) / 2) * spread
+    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * spread
     return middle - reach, middle + reach

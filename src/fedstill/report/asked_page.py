@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import Subset, every_row
-from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.numbers import listed, share
 from fedstill.federation.asking import Asked
 from fedstill.models.classifier import Classifier
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section, render
+from fedstill.report.files import write_page
+from fedstill.report.page import Section
 from fedstill.report.query_figures import Course, phases, probe_figure, recall_changes
 from fedstill.studies.probes import Probed
 
 
 def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
     """One HTML file that opens from disk without a network."""
-    writable_folder(path.parent)
-    page = render(
+    return write_page(
+        path,
         "page.html.jinja",
         [
             Section("probe", "Who knows what", [_probe(asked)]),
@@ -35,10 +35,7 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
         summary=_summary(asked),
         caution="One client, one seed, judged on the test data of the whole run.",
         command=command,
-        figures="",
     )
-    write_atomically(path, page.encode())
-    return path
 
 
 def _summary(asked: Asked) -> list[str]:

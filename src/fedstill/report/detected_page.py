@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.numbers import count, listed
 from fedstill.federation.result import Run
 from fedstill.federation.scans import Scan
-from fedstill.report.page import Section, render
+from fedstill.report.files import write_page
+from fedstill.report.page import Section
 from fedstill.report.scene_figure import LOWEST, Box, Finder, SceneView, scene_figure
 from fedstill.report.table import Cell, Column, Table, make_table, text
 
@@ -55,7 +55,8 @@ def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Pat
         " hidden." + (f" The first {_MOST} scans are drawn." if len(scans) > _MOST else ""),
     )
     lines = [_Line(scan.file.name, box) for scan in scans for box in scan.sure(least)]
-    page = render(
+    return write_page(
+        path,
         "page.html.jinja",
         [Section("scene", "What was found", [figure], [_table(lines, len(scans) > 1)] if lines else [])],
         heading=f"What is in {scans[0].file.name}" if len(scans) == 1 else f"What is in {len(scans)} scans",
@@ -65,11 +66,7 @@ def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Pat
         " scan differs from its training data. A score is what the model says of itself, not a probability that was"
         " checked.",
         command=command,
-        figures="",
     )
-    writable_folder(path.parent)
-    write_atomically(path, page.encode())
-    return path
 
 
 def _summary(run: Run, scans: Sequence[Scan], least: float) -> list[str]:

@@ -44,9 +44,9 @@ class Judged:
         return [steps.truths for steps in self.steps[0]]
 
 
-def judged(title: str, index: int, run: Run, which: str = "last") -> Judged | None:
-    """None where the run kept nothing to judge: it has no shared model, or was evaluated where the data is."""
-    scenes, found = run.test_scenes, run.detections(which)
+def judged(title: str, index: int, run: Run) -> Judged | None:
+    """The last model; None where nothing was kept of it: there is no shared one, or it was evaluated on-site."""
+    scenes, found = run.test_scenes, run.detections("last")
     if not scenes or len(found) != len(scenes):
         return None
     classes = tuple(run.config["classes"])

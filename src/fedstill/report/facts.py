@@ -57,8 +57,10 @@ class Facts:
     def accuracy(self, which: str = "last") -> float | None:
         return number(self.result["accuracy"].get(which))
 
-    def class_accuracy(self, which: str = "last") -> float | None:
-        return number(self.result["class_accuracy"].get(which))
+    @property
+    def class_accuracy(self) -> float | None:
+        """Of the last model."""
+        return number(self.result["class_accuracy"].get("last"))
 
     def round_of(self, which: str) -> int:
         """The round a model is of, as people count: from one."""

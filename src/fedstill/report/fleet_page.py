@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedstill.config import Experiment
 from fedstill.core.errors import InputError
-from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.numbers import MISSING, count, size
 from fedstill.core.task import Tensors
 from fedstill.federation.plan import make_plan
@@ -16,10 +15,11 @@ from fedstill.federation.result import Run
 from fedstill.participation.fleet import Fleet
 from fedstill.report.command import command
 from fedstill.report.figure import Figure
+from fedstill.report.files import write_page
 from fedstill.report.fleet_facts import Cost, Job, Left, Span, Tier, costs, fleet_of, job_of, left, tiers
 from fedstill.report.fleet_figures import devices
 from fedstill.report.fleet_section import run_figures
-from fedstill.report.page import Section, render
+from fedstill.report.page import Section
 from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
 
 
@@ -70,10 +70,10 @@ def described(experiment: Experiment, data_root: Path | None = None, run: Run | 
 
 def write_fleet_page(described: Described, path: Path) -> Path:
     """One HTML file that opens from disk without a network."""
-    writable_folder(path.parent)
     rounds = 0 if described.run is None else len(described.run.journal)
     after = [] if described.run is None or not rounds else run_figures(described.run)
-    page = render(
+    return write_page(
+        path,
         "page.html.jinja",
         [
             Section("fleet", "The fleet", _drawn(described, rounds), [_tiers(described)]),
@@ -90,10 +90,7 @@ def write_fleet_page(described: Described, path: Path) -> Path:
         caution="Computed from counted operations and bytes, never measured on a device: powers, speeds and links are"
         " the fleet's settings.",
         command=command(described.experiment),
-        figures="",
     )
-    write_atomically(path, page.encode())
-    return path
 
 
 def _drawn(described: Described, rounds: int) -> list[Figure]:

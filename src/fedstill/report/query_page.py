@@ -7,13 +7,13 @@ from pathlib import Path
 from statistics import fmean
 
 from fedstill.core.errors import InputError
-from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.numbers import capital, share
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section, render
+from fedstill.report.files import write_page
+from fedstill.report.page import Section
 from fedstill.report.queries import probe_figures
 from fedstill.report.query_figures import Balance, gain_against_forgetting
-from fedstill.report.static import draw_files, figures_beside
+from fedstill.report.static import figures_beside
 from fedstill.report.table import Cell, Head, Table
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.queries import PREFIX, run_called
@@ -22,7 +22,7 @@ from fedstill.studies.results import Results
 from fedstill.studies.table import values_of
 
 
-def write_query_report(results: Results, path: Path, runs: Path | None = None, figures: Path | None = None) -> Path:
+def write_query_report(results: Results, path: Path, runs: Path | None = None) -> Path:
     """A study's answers as one HTML file that opens from disk without a network, and its figures as files.
 
     `runs` is the folder of its runs, if they are here: what noise tells of clients' models is measured there.
@@ -30,8 +30,6 @@ def write_query_report(results: Results, path: Path, runs: Path | None = None, f
     table = query_table(results)
     if table is None:
         raise InputError(f"nobody asks for a class in the study {results.study}")
-    folder = figures or figures_beside(path)
-    writable_folder(path.parent)
     sections = [
         Section("answers", "Answers to queries", tables=[_table(results)]),
         Section("balance", "Learning and forgetting", _balances(results)),
@@ -42,18 +40,16 @@ def write_query_report(results: Results, path: Path, runs: Path | None = None, f
             about="Clients pick the peers that they learn from by what those peers' models say of noise.",
         ),
     ]
-    page = render(
+    return write_page(
+        path,
         "page.html.jinja",
         sections,
+        figures_beside(path),
         heading=f"Asking for classes: {results.study}",
         summary=[f"{results.about.rstrip('.')}.", *_summary(results)],
         caution=f"{query_caption(results)}.",
         command=results.command,
-        figures=folder.name,
     )
-    draw_files([figure for section in sections for figure in section.figures], folder)
-    write_atomically(path, page.encode())
-    return path
 
 
 def _table(results: Results) -> Table:

@@ -32,7 +32,7 @@ def _personal(run: Facts, name: str) -> Cell:
 
 def _class_accuracy(run: Facts) -> Cell:
     """Of detectors it is their mAP once more."""
-    return percent(None if run.detects else run.class_accuracy())
+    return percent(None if run.detects else run.class_accuracy)
 
 
 def _columns(measure: str) -> tuple[Column[Facts], ...]:

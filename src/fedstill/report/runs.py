@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from fedstill.core.errors import InputError
-from fedstill.core.files import writable_folder, write_atomically
 from fedstill.federation.result import Run
 from fedstill.report import words
 from fedstill.report.command import command
 from fedstill.report.curves import curves
 from fedstill.report.detection_section import detection_sections
 from fedstill.report.facts import Facts
+from fedstill.report.files import write_page
 from fedstill.report.fleet_section import fleet_sections
 from fedstill.report.grids import attendance, partitions
-from fedstill.report.page import Section, render
+from fedstill.report.page import Section
 from fedstill.report.queries import query_section
 from fedstill.report.results import results_table
 from fedstill.report.shards import Holdings, partition_tables
-from fedstill.report.static import draw_files
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ def write_report(
     runs: Mapping[str, Run],
     path: Path,
     *,
-    heading: str | None = None,
     tables: Mapping[str, Holdings] | None = None,
     data_root: Path | None = None,
     figures: Path | None = None,
@@ -65,21 +63,15 @@ def write_report(
         Section("attendance", "Who took part when", attendance(read)),
         Section("partitions", "Who has what", partitions(read, tables)),
     ]
-    writable_folder(path.parent)
-    if figures is not None:
-        draw_files([figure for section in sections for figure in section.figures], figures)
-    write_atomically(path, _page(read, sections, heading or words.heading(read)).encode())
-    return path
-
-
-def _page(runs: Sequence[Facts], sections: Sequence[Section], heading: str) -> str:
-    return render(
+    return write_page(
+        path,
         "runs.html.jinja",
         sections,
-        heading=heading,
-        summary=words.summary(runs),
-        caution=words.caution(runs),
-        repetitions=[_repetition(run) for run in runs],
+        figures,
+        heading=words.heading(read),
+        summary=words.summary(read),
+        caution=words.caution(read),
+        repetitions=[_repetition(run) for run in read],
     )
 
 

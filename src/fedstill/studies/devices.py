@@ -60,10 +60,10 @@ def figures_of_devices(run: Run, quiet: Run | None = None) -> Figures:
     return {**named, **{f"{REACHED}{target}": rounds_to(journal, target / 100) for target in TARGETS}}
 
 
-def tail(journal: Sequence[Mapping[str, Any]], last: int = LAST) -> float | None:
+def tail(journal: Sequence[Mapping[str, Any]]) -> float | None:
     """The mean test accuracy of the last evaluations."""
     found = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
-    return fmean(found[-last:]) if found else None
+    return fmean(found[-LAST:]) if found else None
 
 
 def rounds_to(journal: Sequence[Mapping[str, Any]], target: float) -> int | None:

@@ -119,7 +119,6 @@ def extras() -> Extras:
             Cost("small-pointnet2", 1.4 * 2**20, 63.0, "one thread"),
         ],
         [make_cloud("A head in parts", points, points[:, 2] > 0, ("lower", "upper"))],
-        {"data": "heads 1"},
     )
 
 

@@ -30,7 +30,7 @@ FIGURES = [
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of the page alone."""
-    monkeypatch.setattr("fedstill.report.study.page.draw_files", lambda figures, folder: [])
+    monkeypatch.setattr("fedstill.report.files.draw_files", lambda figures, folder: [])
 
 
 @pytest.fixture(scope="module")
@@ -242,15 +242,15 @@ def test_commands_settings_and_versions_are_at_the_end(large_report: Path) -> No
 
 
 def test_what_is_not_known_is_left_out(small: Audit, tmp_path: Path, parse: Parse) -> None:
-    path = write_audit_report(small, tmp_path / "new" / "small.html", figures=tmp_path / "pictures", title="Mine")
+    path = write_audit_report(small, tmp_path / "new" / "small.html")
     page = parse(path)
     specs = json.loads(page.texts["specs"].split("\n")[0])
     assert list(specs) == ["labelled", "free", "masking", "against-teacher", "recovery", "leaderboard", "teachers"]
-    assert {path.stem for path in (tmp_path / "pictures").iterdir()} == set(specs)
+    assert {path.stem for path in (tmp_path / "new" / "small-figures").iterdir()} == set(specs)
     assert "error_x" not in specs["leaderboard"]["data"][0]  # one seed has no spread
     assert "std" not in page.keys["seeds"]
     assert "No command is known" in path.read_text(encoding="utf-8")
-    assert "<title>Mine</title>" in path.read_text(encoding="utf-8")
+    assert f"<title>Audit of {small.evidence.name}</title>" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("no_files")

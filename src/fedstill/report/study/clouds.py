@@ -33,7 +33,6 @@ def _figure(number: int, cloud: Cloud) -> Figure:
                 "type": "cloud",
                 "points": [[round(float(x), 3) for x in point] for point in scaled],
                 "labels": [found.index(mark) for mark in marks.tolist()],
-                "names": [names[mark] for mark in found],
                 "colours": [colour(index) for index in range(len(found))],
             }
         ],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,7 +37,6 @@ class Extras:
 
     costs: Sequence[Cost] = ()  # one a model; models without one are left out of figures about costs
     clouds: Sequence[Cloud] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)  # beside those of the packages that are installed
 
 
 def make_cloud(

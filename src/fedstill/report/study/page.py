@@ -8,11 +8,10 @@ from platform import platform, python_version
 
 from fedstill._version import __version__
 from fedstill.audit.verdicts import SEVERITIES, Audit
-from fedstill.core.files import writable_folder, write_atomically
 from fedstill.core.numbers import points, share
-from fedstill.report.figure import Figure
-from fedstill.report.page import Note, Section, render
-from fedstill.report.static import draw_files, figures_beside
+from fedstill.report.files import write_page
+from fedstill.report.page import Note, Section
+from fedstill.report.static import figures_beside
 from fedstill.report.study import marks
 from fedstill.report.study.bars import leaderboard, recovery, teachers
 from fedstill.report.study.clouds import clouds
@@ -28,40 +27,23 @@ from fedstill.report.study.view import View
 _PACKAGES = ("torch", "numpy", "matplotlib", "plotly")
 
 
-def write_audit_report(
-    audit: Audit,
-    path: Path,
-    *,
-    figures: Path | None = None,
-    title: str | None = None,
-    extras: Extras | None = None,
-) -> Path:
+def write_audit_report(audit: Audit, path: Path, extras: Extras | None = None) -> Path:
     """An audit as one HTML file that opens from disk without a network, and its figures as SVG and PNG files.
 
-    They go into `figures`, by default a folder beside the page that has its name: `audit.html` and `audit-figures/`.
+    They go into a folder beside the page that has its name: `audit.html` and `audit-figures/`.
     """
-    extras = extras or Extras()
-    folder = figures or figures_beside(path)
-    writable_folder(path.parent)
-    sections = _sections(View(audit), extras)
-    page = render(
+    return write_page(
+        path,
         "audit.html.jinja",
-        sections,
-        heading=title or f"Audit of {audit.evidence.name}",
+        _sections(View(audit), extras or Extras()),
+        figures_beside(path),
+        heading=f"Audit of {audit.evidence.name}",
         summary=audit.summary or ("Nothing could be said of these results.",),
         caution=_caution(audit),
         commands=audit.evidence.commands,
         settings=_settings(audit),
-        versions=_versions(extras),
-        figures=folder.name,
+        versions=_versions(),
     )
-    draw_files(_figures(sections), folder)
-    write_atomically(path, page.encode())
-    return path
-
-
-def _figures(sections: list[Section]) -> list[Figure]:
-    return [figure for section in sections for figure in section.figures]
 
 
 def _sections(view: View, extras: Extras) -> list[Section]:
@@ -116,11 +98,11 @@ def _settings(audit: Audit) -> dict[str, str]:
     }
 
 
-def _versions(extras: Extras) -> dict[str, str]:
+def _versions() -> dict[str, str]:
     found = {"fedstill": __version__, "Python": python_version()}
     for name in _PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {**found, "system": platform(), **extras.versions}
+    return {**found, "system": platform()}

@@ -30,8 +30,8 @@ def _points(value: float | None) -> Cell:
     return Cell(sign + shown, round(100 * value, 6))
 
 
-def _decimal(value: float | None, digits: int = 2) -> Cell:
-    return Cell(MISSING, None) if value is None else Cell(f"{value:.{digits}f}".replace("-", _MINUS), value)
+def _decimal(value: float | None) -> Cell:
+    return Cell(MISSING, None) if value is None else Cell(f"{value:.2f}".replace("-", _MINUS), value)
 
 
 def _low(interval: Interval | None, show: Callable[[float | None], Cell]) -> Cell:
