@@ -84,6 +84,8 @@ def test_what_is_wrong_is_one_sentence_that_begins_with_the_field(given: Mapping
         ({"round": 3}, "unknown setting 'round': did you mean 'rounds'?"),
         ({"trainin": {}}, "unknown setting 'trainin': did you mean 'training'?"),
         ({"training": {"rat": 1}}, "unknown setting 'training.rat': did you mean 'rate'?"),
+        ({"fleet": {"wifi": {"upp": 3}}}, "unknown setting 'fleet.wifi.upp': did you mean 'up'?"),
+        ({"fleet": {"tiers": {"low": {"wats": 3}}}}, "unknown setting 'fleet.tiers.low.wats': did you mean 'watts'?"),
         ({"training": {"optimizer": "sgd"}}, "unknown setting 'training.optimizer': did you mean 'optimiser'?"),
         ({"method": {"name": "fedavg", "weight": 1}}, "unknown setting 'method.weight': did you mean 'weights'?"),
         ({"method": "fedvag"}, "unknown method 'fedvag': did you mean 'fedavg'?"),

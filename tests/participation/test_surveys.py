@@ -153,7 +153,8 @@ def test_noise_is_declared_repeatable_and_as_wide_as_asked() -> None:
 
 
 def test_a_site_can_bring_its_own_noise() -> None:
-    exchange = Clusters(number=1, noise=2.0).exchange(3, source=lambda streams: torch.ones)
+    exchange = Clusters(number=1, noise=2.0).exchange(3)
+    exchange.source = lambda streams: torch.ones
     now = turn("statistics")
     clear = moments(data())
     sent = asked(exchange, client(0, data(), now), now).message["statistics"]

@@ -34,7 +34,7 @@ class Kept:
     digest: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be millions
 class Profile:
     """What the server may know of a client.
 
@@ -45,8 +45,6 @@ class Profile:
     id: int
     samples: int
     architecture: str
-    device: str = "default"
-    cluster: int | None = None
     since: int | None = None
     kept: Kept | None = None
 

@@ -1,6 +1,6 @@
 """The other end of the `processes` engine: a fresh interpreter that answers for clients until its input ends.
 
-Started with `python -m`, not forked (numba and OpenMP do not survive a fork) and not through multiprocessing's
+Started with `python -c`, not forked (numba and OpenMP do not survive a fork) and not through multiprocessing's
 spawn (which would run the user's script a second time). The two ends speak length-prefixed pickles over pipes that
 nobody else can reach; what clients send is inside, encoded as messages.
 """
@@ -81,7 +81,3 @@ def main() -> None:
         serve(sys.stdin.buffer, replies)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedstill.config import BEHAVIOUR
 from fedstill.core.dataset import Subset, every_row
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
@@ -108,19 +107,15 @@ def _method(run: Run, task: Classification) -> LogitMethod:
 
 
 def _check_same(run: Run, digest: str) -> None:
-    """Refuse samples that are not the run's: its name holds their digest, and a deployment's fingerprint ends with it.
-
-    Of a run from before settings were added, or of another behaviour, the name cannot be made again, and nothing told.
-    """
+    """Refuse samples that are not the run's: its name holds their digest, or, in a deployment, its fingerprint does."""
     experiment, known = run.experiment, str(run.config["fingerprint"])
-    as_then = run.config["behaviour"] == BEHAVIOUR and run.config["experiment"] == experiment.model_dump(mode="json")
-    if known.endswith(digest) or not as_then:
+    if known.endswith(digest):
         return
     fingerprint = fingerprint_of(experiment, known, shared=digest)
     if run.config["identity"] != experiment.identity(fingerprint, loaded_plugins().values()):
         raise InputError(
             f"the shared samples here are not those of {run.path}: the image or data set has changed since, or the run"
-            " had another --plugin"
+            " was made by another version of fedstill, or with another --plugin"
         )
 
 

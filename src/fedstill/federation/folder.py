@@ -76,7 +76,7 @@ class RunFolder:
         return read_json(self.path / "result.json")
 
     def predictions(self) -> dict[str, list[int] | None]:
-        """By model, the class said of every test sample, and the truth under `labels`; empty in older runs."""
+        """By model, the class said of every test sample, and the truth under `labels`; empty where none is."""
         return read_json(self.path / "predictions.json") or {}
 
     def save_predictions(self, truth: list[int] | None, said: dict[str, list[int] | None]) -> None:

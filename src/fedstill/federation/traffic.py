@@ -27,7 +27,7 @@ SHORT: dict[str, Any] = {  # settings of work that does not change what is sent
 }
 
 
-def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
+def client_traffic(method: str) -> Traffic | None:
     """Bytes a client sends and receives in its second round; None for a method that needs more than its name.
 
     The first round is played too: some methods send more, or less, to a client that they meet for the first time.
@@ -36,7 +36,7 @@ def client_traffic(method: str, model: str = MODEL) -> Traffic | None:
     fields = methods[method].Options.model_fields
     shortened = {name: value for name, value in SHORT.items() if name in fields}
     chosen = {"name": method, **shortened}
-    given = {"method": chosen, "model": model, "data": "digits", "clients": CLIENTS, "training": training}
+    given = {"method": chosen, "model": MODEL, "data": "digits", "clients": CLIENTS, "training": training}
     try:
         plan = make_plan(make_experiment(given))
     except InputError:

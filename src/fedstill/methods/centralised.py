@@ -6,10 +6,8 @@ optimiser's moments are kept, and the rate's schedule runs over all epochs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from fedstill.core.protocols import Reply
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg, ModelSettings
 
@@ -21,6 +19,3 @@ class Centralised(FedAvg):
     Options = ModelSettings
     pooled = True
     defaults: ClassVar = {"rounds": 150, "training": {"epochs": 1, "keep_optimiser": True}}
-
-    def weights(self, replies: Sequence[Reply]) -> list[float]:
-        return [1.0 for _ in replies]

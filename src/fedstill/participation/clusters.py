@@ -23,7 +23,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.protocols import Reply, Survey, Turn
 from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
-from fedstill.participation.surveys import Measurement, Source, blur, label_shares, moments, unheard, unknown
+from fedstill.participation.surveys import Measurement, label_shares, moments, unheard, unknown
 
 STARTS = 10  # of k-means; the best counts
 TIE = 0.01  # silhouettes that differ by less are taken to be equal
@@ -71,9 +71,9 @@ class Clusters(Settings):
         """How many numbers a client sends."""
         return classes if self.statistics == "labels" else len(self.statistics)
 
-    def exchange(self, classes: int, source: Source = blur) -> Statistics:
+    def exchange(self, classes: int) -> Statistics:
         """The question, for manifests, for sites and for `survey`."""
-        return Statistics(self, classes, source)
+        return Statistics(self, classes)
 
     def survey(self, fleet: Tensors, available: np.ndarray, classes: int, turn: Turn) -> Survey | None:
         """Whom to ask in this round: those never heard, and everybody when all are asked again."""
@@ -98,8 +98,8 @@ class Statistics(Measurement):
     name = "statistics"
     table = "statistics"
 
-    def __init__(self, clusters: Clusters, classes: int, source: Source = blur) -> None:
-        super().__init__(clusters.width(classes), clusters.noise, source)
+    def __init__(self, clusters: Clusters, classes: int) -> None:
+        super().__init__(clusters.width(classes), clusters.noise)
         self.clusters = clusters
         if clusters.statistics == "labels":
             self.egress = self.declared("the share of each class among the client's labels")

@@ -7,12 +7,11 @@ and an audit of a run compares with `==`.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from fedstill.core.errors import did_you_mean
 from fedstill.core.settings import Settings
 
 _STEPS = 2.0**32  # in a watt-hour
@@ -27,13 +26,6 @@ def rounded(energy: Number) -> Number:
     if isinstance(energy, np.ndarray):
         return np.round(energy * _STEPS) / _STEPS
     return round(energy * _STEPS) / _STEPS
-
-
-def refuse_unknown(kind: type[Settings], what: str, given: Any) -> None:
-    """A sentence about the first name that these settings do not have: pydantic's would not say which there are."""
-    for name in given if isinstance(given, dict) else ():
-        if name not in kind.model_fields:
-            raise ValueError(f"{what} has no setting {name!r}: {did_you_mean(str(name), kind.model_fields)}")
 
 
 class Link(Settings):
@@ -54,12 +46,6 @@ class Link(Settings):
     down_offset: float = Field(description="percent of the battery's capacity any download takes beside that")
     up_slope: float = Field(ge=0, description="percent of the battery's capacity an hour of upload takes")
     up_offset: float = Field(description="percent of the battery's capacity any upload takes beside that")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names(cls, given: Any) -> Any:
-        refuse_unknown(cls, "a link", given)
-        return given
 
     def download(self, size: int) -> tuple[float, float]:
         """Seconds that so many bytes take, and the percentage of a battery."""

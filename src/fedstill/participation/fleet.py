@@ -29,7 +29,7 @@ from fedstill.core.protocols import Turn
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.participation.energy import Cellular, Energy, Link, Stage, Wifi, refuse_unknown, rounded
+from fedstill.participation.energy import Cellular, Energy, Link, Stage, Wifi, rounded
 
 
 def _pair(given: Any) -> Any:
@@ -217,7 +217,6 @@ def _filled(name: str, given: Any) -> Any:
     """A tier's settings above the defaults of that name; a sentence where it has none and something is missing."""
     if not isinstance(given, Mapping):
         return given
-    refuse_unknown(Tier, f"tier {name!r}", dict(given))
     settings = {**TIERS.get(name, {}), **given}
     missing = [field for field, about in Tier.model_fields.items() if about.is_required() and field not in settings]
     if missing:

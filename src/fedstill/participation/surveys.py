@@ -3,7 +3,7 @@
 Statistics of inputs, shares of classes, the loss of the shared model. All of it is declared like anything else that
 leaves a client. Statistics and shares are sent once, and may be blurred with noise where they are measured. As with
 privacy, noise from a named stream can be repeated, and so protects nobody from somebody who knows the seed: a real
-site hands in a source of its own.
+site sets a `source` of its own.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Measurement(Exchange):
     least = 0
     table: str  # in the fleet's state, and the name under which a reply has its row
 
-    def __init__(self, width: int, noise: float, source: Source = blur) -> None:
-        self.width, self.noise, self.source = width, noise, source
+    def __init__(self, width: int, noise: float) -> None:
+        self.width, self.noise = width, noise
+        self.source: Source = blur
 
     @abstractmethod
     def measure(self, data: Dataset) -> Tensor:
@@ -75,8 +76,8 @@ class LabelMix(Measurement):
     name = "labels"
     table = "labels"
 
-    def __init__(self, classes: int, noise: float, source: Source = blur) -> None:
-        super().__init__(classes, noise, source)
+    def __init__(self, classes: int, noise: float) -> None:
+        super().__init__(classes, noise)
         self.egress = self.declared("the share of each class among the client's labels")
 
     def measure(self, data: Dataset) -> Tensor:
