@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstill.core.dataset import ArrayDataset, Batch
+from fedstill.core.dataset import ANSWERS, ArrayDataset, Batch
 from fedstill.core.fit import Loss, Trained
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
@@ -32,6 +32,7 @@ from fedstill.distillation.query import (
     spoken,
     sum_of_words,
 )
+from fedstill.distillation.selection import pool_outputs
 from fedstill.models.classifier import Classifier
 from fedstill.tasks.classification import Classification
 
@@ -303,3 +304,17 @@ def test_to_watch_changes_nothing(frozen: float) -> None:
     for alone, watched in zip(terms[:2], terms[2:], strict=True):
         assert alone.steps == watched.steps
         assert alone.terms == pytest.approx(dict(watched.terms), rel=1e-6)
+
+
+def test_neither_teachers_nor_selection_are_shown_where_things_are() -> None:
+    """Boxes say as much as labels do."""
+
+    class Watched(Classification):
+        def forward(self, model: nn.Module, batch: Batch) -> Output:
+            assert not set(ANSWERS) & set(batch)
+            return Output(torch.zeros(len(batch["inputs"]), 2), torch.zeros(len(batch["inputs"]), 1))
+
+    task = Watched.__new__(Watched)
+    data = ArrayDataset(inputs=torch.zeros(3, 4), labels=torch.zeros(3, 1).long(), boxes=torch.zeros(3, 1, 7))
+    assert spoken(task, [nn.Identity()] * 2, data.batch(torch.arange(3))).tolist() == [[1.0, 1.0]] * 3
+    assert pool_outputs(task, nn.Identity(), data)[1].shape == (3, 2)

@@ -11,6 +11,17 @@ from torch import Tensor
 
 Batch = Mapping[str, Tensor]
 
+ANSWERS = ("labels", "boxes")  # where things are is an answer too
+
+
+def without_answers(columns: Batch) -> dict[str, Tensor]:
+    """What may be read by whoever is not to know the answers.
+
+    >>> sorted(without_answers(dict.fromkeys(("inputs", "labels", "boxes", "sample_id"), torch.zeros(1))))
+    ['inputs', 'sample_id']
+    """
+    return {name: column for name, column in columns.items() if name not in ANSWERS}
+
 
 class Dataset(Protocol):
     """Columns by name; `inputs` and `sample_id` are always among them, `labels` only where there are any."""
@@ -61,8 +72,7 @@ class ArrayDataset:
         return self.columns.get("labels")
 
     def unlabelled(self) -> ArrayDataset:
-        told = ("labels", "boxes")  # where things are is an answer too
-        return ArrayDataset(**{name: column for name, column in self.columns.items() if name not in told})
+        return ArrayDataset(**without_answers(self.columns))
 
 
 class Subset:

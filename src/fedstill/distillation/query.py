@@ -11,7 +11,7 @@ https://arxiv.org/abs/2504.09205
 
 First the whole student learns by this loss; then its head is put back to what it was, and learns by it again on
 features that no longer move. M is the same for all teachers, so all that a sample's loss needs of them is the sum of
-their probabilities, which is computed once where samples are not augmented.
+their probabilities, which is computed once a phase where samples are not augmented.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Told, every_row
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Told, every_row, without_answers
 from fedstill.core.fit import Correct, Learner, Loss, Schedule, Terms, Trained, fit, task_loss, together
 from fedstill.core.optimisers import Sgd
 from fedstill.core.protocols import Meter
@@ -69,7 +69,7 @@ def class_mask(classes: int, local: Iterable[int], query: Iterable[int], weight:
 
 def spoken(task: Task, teachers: Sequence[nn.Module], batch: Batch, temperature: float = 1.0) -> Tensor:
     """The sum of what teachers say of a batch, as probabilities."""
-    inputs = {name: column for name, column in batch.items() if name != "labels"}
+    inputs = without_answers(batch)
     with torch.no_grad():
         said = [(task.forward(model.eval(), inputs).logits / temperature).softmax(dim=1) for model in teachers]
     return torch.stack(said).sum(dim=0).cpu()

@@ -29,7 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.dataset import Dataset, every_row, without_answers
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
@@ -207,7 +207,7 @@ def pool_outputs(task: Task, model: nn.Module, data: Dataset) -> tuple[Tensor, T
     model.eval()
     features, logits = [], []
     for rows in every_row(data):
-        batch = {name: column for name, column in data.batch(rows).items() if name != "labels"}
+        batch = without_answers(data.batch(rows))
         with torch.inference_mode():
             output = task.forward(model, batch)
             features.append(output.features.cpu())

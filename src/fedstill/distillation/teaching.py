@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.dataset import Batch, Dataset, every_row, without_answers
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
 from fedstill.distillation.logits import average_teachers
 from fedstill.distillation.words import words
-
-_ANSWERS = ("labels", "boxes")
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Teacher:
 
 def said_by(teachers: Sequence[Teacher], task: Task, batch: Batch) -> Output:
     """What the teachers say of a batch, as one: without gradients, in evaluation, never from labels."""
-    inputs = {name: column for name, column in batch.items() if name not in _ANSWERS}
+    inputs = without_answers(batch)
     with torch.no_grad():
         outputs = [task.forward(teacher.model.eval(), inputs) for teacher in teachers]
     return outputs[0] if len(outputs) == 1 else average_teachers(outputs)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedstill.core.dataset import Batch
+from fedstill.core.dataset import Batch, without_answers
 from fedstill.core.fit import Terms
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
@@ -92,6 +92,6 @@ class _Features:
 
     def __call__(self, batch: Batch) -> Mapping[str, Tensor]:
         self.client.meter.add(len(self.models) * len(batch["sample_id"]))
-        inputs = {name: column for name, column in batch.items() if name != "labels"}
+        inputs = without_answers(batch)
         with torch.no_grad():
             return {name: self.client.task.forward(model, inputs).features for name, model in self.models.items()}
