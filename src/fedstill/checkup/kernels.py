@@ -64,9 +64,9 @@ def _cache(kernel: Any, source: Path) -> Finding:
 
 def _speed(kernel: Any) -> Finding:
     """Farthest point sampling, compiled anew in memory, so that no cache is written."""
-    import numba
+    from fedstill.core.jit import compiled  # here, because numba takes a while to load
 
-    fresh: Any = numba.njit(nogil=True, error_model="numpy")(kernel.py_func)
+    fresh: Any = compiled(kept=False)(kernel.py_func)
     cloud = torch.from_numpy(Streams(0).draw("check-up").random((CLOUDS, POINTS, 3), dtype="float32"))
     array = cloud.numpy()
     with one_thread():

@@ -7,33 +7,28 @@ over all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from fedstill.core.jit import compiled
+
 Array = npt.NDArray[Any]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _compiled(function: Function) -> Function:
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)(function))
-
-
-@_compiled
+@compiled()
 def _luma(red: float, green: float, blue: float) -> float:
     """Brightness by Rec. 601."""
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
-@_compiled
+@compiled()
 def _clipped(value: float) -> float:
     return min(max(value, 0.0), 255.0)
 
 
-@_compiled
+@compiled()
 def _sample(
     pixels: Array,
     shape: Array,
@@ -72,7 +67,7 @@ def _sample(
                 patch[channel, row, column] = upper * (1.0 - y) + lower * y
 
 
-@_compiled
+@compiled()
 def _turn_hue(red: float, green: float, blue: float, shift: float) -> tuple[float, float, float]:
     """The same value and saturation with the hue shifted by a part of a turn."""
     value, low = max(red, green, blue), min(red, green, blue)
@@ -103,7 +98,7 @@ def _turn_hue(red: float, green: float, blue: float, shift: float) -> tuple[floa
     return value, low, falling
 
 
-@_compiled
+@compiled()
 def _colour(patch: Array, colours: Array) -> None:
     """Brightness, contrast (about the patch's mean grey), saturation (about each pixel's grey) and hue, in place."""
     brightness, contrast, saturation, shift = colours[0], colours[1], colours[2], colours[3]
@@ -128,7 +123,7 @@ def _colour(patch: Array, colours: Array) -> None:
             patch[0, row, column], patch[1, row, column], patch[2, row, column] = red, green, blue
 
 
-@_compiled
+@compiled()
 def render(
     pixels: Array,
     shapes: Array,

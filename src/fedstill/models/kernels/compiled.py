@@ -1,4 +1,4 @@
-"""The three kernels compiled for the CPU; imported when first used, because numba takes a while to load."""
+"""The four kernels compiled for the CPU; imported when first used, because numba takes a while to load."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedstill.models.kernels.jit import compiled
+from fedstill.core.jit import compiled
 
 Array = npt.NDArray[Any]
 

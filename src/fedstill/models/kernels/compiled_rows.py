@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedstill.models.kernels.jit import compiled
+from fedstill.core.jit import compiled
 
 Array = npt.NDArray[Any]
 RUN = 32

@@ -13,11 +13,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LOOSE = {"reassoc", "contract", "nsz", "arcp"}
 
 
-def compiled(*, loose: bool = False) -> Callable[[Function], Function]:
+def compiled(*, loose: bool = False, kept: bool = True) -> Callable[[Function], Function]:
     """Compile a function for this machine and keep the result on disk, so that only a first run waits for it.
 
     `loose` lets sums be taken eight at a time. Geometry never does: one distance rounded otherwise is another
-    neighbour, and its results must equal those of the plain computation to the bit.
+    neighbour, and its results must equal those of the plain computation to the bit. What is not to be `kept` is
+    compiled in memory alone.
     """
-    decorate: Any = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=LOOSE if loose else False)
+    decorate: Any = numba.njit(cache=kept, nogil=True, error_model="numpy", fastmath=LOOSE if loose else False)
     return cast(Callable[[Function], Function], decorate)
