@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.data.scenes import Scene, corners, inside, stack
+from fedstill.data.scenes import Scene, class_presence, corners, inside, stack
 
 NAMES = ("chair", "table")
 BOX = [0.0, 0.0, 0.5, 1.0, 2.0, 1.0, 0.0]
@@ -35,7 +35,7 @@ def test_scenes_are_filled_up_to_the_most_boxes() -> None:
     assert (scenes.boxes[1] == 0).all()
     assert scenes.kinds.tolist() == [-1, -1, 1]
     assert scenes.names == ("a.npy", "a.npy", "two")
-    assert scenes.holds().tolist() == [[False, True], [False, False], [True, True]]
+    assert class_presence(scenes.classes, 2).tolist() == [[False, True], [False, False], [True, True]]
     boxes, labels = scenes.boxes_of(0)
     assert torch.equal(boxes, torch.tensor([BOX]))
     assert labels.tolist() == [1]

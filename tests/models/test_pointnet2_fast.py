@@ -249,14 +249,6 @@ def test_hooks_double_precision_and_gradients_of_points_are_served_by_plain_torc
     assert copy.deepcopy(made).double()(x.detach().double())[0].dtype == torch.float64
 
 
-def test_geometry_may_come_with_the_clouds() -> None:
-    made, x = model(), clouds()
-    teacher, student = copy.deepcopy(made), build_model("small-pointnet2", (150, 3), 5, **SMALL)
-    geometry = made.extractor.geometry(x)
-    assert torch.equal(made(x)[0], teacher(x, geometry)[0])
-    assert torch.equal(copy.deepcopy(student)(x)[0], student(x, geometry)[0])
-
-
 def test_a_second_level_cannot_sample_more_than_the_first() -> None:
     with pytest.raises(InputError, match="41 of 40 is too many"):
         model(centres2=41)

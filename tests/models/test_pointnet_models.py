@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.models import build_model, freeze, models, replace_head
+from fedstill.models import build_model, freeze, models
 
 FAMILIES = ("pointnet", "small-pointnet")
 NAMES = [name for name in models.names() if name.startswith(FAMILIES) and "segmentation" not in name]
@@ -133,15 +133,13 @@ def test_initial_weights_come_from_the_ambient_generator_alone(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_heads_can_be_replaced_and_extractors_frozen(name: str) -> None:
+def test_extractors_can_be_frozen(name: str) -> None:
     model = small(name)
     freeze(model.extractor)
     before = {key: value.clone() for key, value in model.extractor.state_dict().items()}
-    replace_head(model, 7)
     model.train()
     optimiser = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
     log_probabilities, features = model(clouds())
-    assert log_probabilities.shape == (4, 7)
     assert not features.requires_grad
     F.nll_loss(log_probabilities, torch.arange(4)).backward()
     optimiser.step()

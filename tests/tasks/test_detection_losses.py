@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedstill.core.streams import Streams
 from fedstill.models.detector import Layer, Predictions, TokenPredictions
-from fedstill.tasks.detection_losses import TERMS, combine, detection_losses, lies_in
+from fedstill.tasks.boxes import lies_in
+from fedstill.tasks.detection_losses import TERMS, combine, detection_losses
 
 CLASSES = 3
 

@@ -54,8 +54,7 @@ def shape_kinds(data: Dataset) -> Tensor:
     assert labels is not None, "partitions and splits are made by label"
     if labels.ndim == 1:
         return labels
-    kinds = [data.batch(rows).get("category", torch.zeros_like(rows)) for rows in every_row(data, 1024)]
-    return torch.cat(kinds) if kinds else torch.zeros(0, dtype=torch.int64)
+    return torch.cat([data.batch(rows).get("category", torch.zeros_like(rows)) for rows in every_row(data, 1024)])
 
 
 def kind_names(bundle: Bundle) -> tuple[str, ...]:

@@ -30,8 +30,7 @@ class Pool:
             wrong = rows[(rows < 0) | (rows >= self.count)][0]
             raise InputError(f"there is no patch {int(wrong)}: the pool holds {self.count:,}, counted from 0")
         if self._kept is None or self._known is None:
-            parts = [self.make(some) for some in rows.split(_AT_ONCE)]
-            return torch.cat(parts) if parts else self.make(rows)
+            return torch.cat([self.make(some) for some in rows.split(_AT_ONCE)])
         missing = rows[~self._known[rows]].unique()
         for some in missing.split(_AT_ONCE) if len(missing) else ():
             self._kept[some] = self.make(some)

@@ -50,10 +50,6 @@ class Scenes:
         there = self.classes[row] >= 0
         return self.boxes[row][there], self.classes[row][there]
 
-    def holds(self) -> Tensor:
-        """Which classes each scene has boxes of (scenes, classes)."""
-        return class_presence(self.classes, len(self.class_names))
-
 
 def class_presence(classes: Tensor, count: int) -> Tensor:
     """Which of so many classes each row names, whatever is negative left out.

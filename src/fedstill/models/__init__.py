@@ -1,4 +1,4 @@
-"""Models by name, each returning `(log_probabilities, features)`; importing this package registers all of them."""
+"""Models by name; importing this package registers all of them."""
 
 from fedstill.models import (
     cnn,
@@ -14,7 +14,7 @@ from fedstill.models import (
 )
 from fedstill.models.classifier import Classifier
 from fedstill.models.registry import ModelBuilder, build_model, models
-from fedstill.models.surgery import duplicate, freeze, replace_head, unfreeze
+from fedstill.models.surgery import duplicate, freeze
 
 __all__ = [
     "Classifier",
@@ -30,9 +30,7 @@ __all__ = [
     "pointnet",
     "pointnet2",
     "pointnet2_segmentation",
-    "replace_head",
     "resnet",
     "split_cnn",
-    "unfreeze",
     "wide_resnet",
 ]

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.models.classifier import Classifier
-from fedstill.models.kernels import farthest_points, group
+from fedstill.models.kernels import farthest_points, rows_at
 from fedstill.models.kernels.compact import Geometry, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet import cloud_shape, mlp_head, wants_points
@@ -38,11 +37,11 @@ class PointNet2(nn.Module):
         self.level1, self.level2, self.level3 = sizes.levels()
         self.balls = sizes.balls
 
-    def forward(self, points: Tensor, geometry: Geometry | None = None) -> Tensor:
+    def forward(self, points: Tensor) -> Tensor:
         way = way_of(points, self, self._levels()) if self.fast else "plain"
         if way == "plain":
             return self._plain(points)
-        geometry = geometry or self.geometry(points)
+        geometry = self.geometry(points)
         features: Tensor | None = None
         for level, rows in zip(self._levels(), (geometry.level1, geometry.level2, geometry.level3), strict=True):
             features = (level.train_rows if way == "train" else level.infer_rows)(rows, features)
@@ -56,7 +55,7 @@ class PointNet2(nn.Module):
     def _plain(self, points: Tensor) -> Tensor:
         first, second = self.balls
         chosen = farthest_points(points, first.centres)
-        centres1 = group(points, chosen.unsqueeze(1)).squeeze(1)
+        centres1 = rows_at(points, chosen)
         features = self.level1(points, centres1, None)
         # Sampling from a fixed start is nested: the second sample is how the first begins.
         centres2 = centres1[:, : second.centres]
@@ -68,31 +67,21 @@ class PointNet2(nn.Module):
         return [self.level1, self.level2, self.level3]
 
 
-class PointNet2Classifier(Classifier):
-    """PointNet++ with its head; geometry that was worked out before may come with the clouds."""
-
-    extractor: PointNet2
-
-    def forward(self, inputs: Tensor, geometry: Geometry | None = None) -> tuple[Tensor, Tensor]:
-        features: Tensor = self.extractor(inputs, geometry)
-        return F.log_softmax(self.head(features), dim=1), features
-
-
 # What makes the lite models learn in a minute or two on a CPU; anything of it can be set otherwise.
 LITE: dict[str, Any] = {"training": {"rate": 2e-3, "batch": 16, "schedule": "cosine"}}
 
 
-def _classifier(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
+def _classifier(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
     cloud_shape(shape)
     width = sizes.width
     head = mlp_head(16 * width, 8 * width, 4 * width, classes, sizes.dropout)
-    return PointNet2Classifier(PointNet2(sizes), head, 16 * width)
+    return Classifier(PointNet2(sizes), head, 16 * width)
 
 
 @wants_points(1024)
 @models.register("pointnet2")
 @sized(TEACHER)
-def pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
+def pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
     """PointNet++ for clouds of about a thousand points: the teacher.
 
     Level widths in units of `width`: 1-1-2, 2-2-4, 4-8-16; head 8-4. With 40 classes 1,475,688 parameters and 6,667
@@ -104,7 +93,7 @@ def pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Cl
 @wants_points(1024)
 @models.register("small-pointnet2")
 @sized(STUDENT)
-def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
+def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
     """PointNet++ at a quarter of the size: the student. With 40 classes 374,344 + 3,339 elements, 1.441 MiB."""
     return _classifier(shape, classes, sizes)
 
@@ -112,7 +101,7 @@ def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Point
 @wants_points(1024, **LITE)
 @models.register("pointnet2-lite")
 @sized(LITE_TEACHER)
-def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
+def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
     """The teacher PointNet++ with few centres, to train on a CPU."""
     return _classifier(shape, classes, sizes)
 
@@ -120,6 +109,6 @@ def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointN
 @wants_points(1024, **LITE)
 @models.register("small-pointnet2-lite")
 @sized(LITE_STUDENT)
-def small_pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointNet2Classifier:
+def small_pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
     """The student PointNet++ with few centres, to train on a CPU."""
     return _classifier(shape, classes, sizes)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.models.classifier import Classifier
-from fedstill.models.kernels import check_clouds, farthest_points, group
+from fedstill.models.kernels import check_clouds, farthest_points, group, rows_at
 from fedstill.models.neighbours import nearest
 from fedstill.models.pointnet import cloud_shape, wants_points
 from fedstill.models.pointnet2_levels import normalise
@@ -95,7 +95,7 @@ class PointNet2Points(nn.Module):
     def forward(self, points: Tensor) -> Tensor:
         check_clouds(points)
         chosen = farthest_points(points, self.first.centres)
-        centres1 = group(points, chosen.unsqueeze(1)).squeeze(1)
+        centres1 = rows_at(points, chosen)
         centres2 = centres1[:, : self.second.centres]  # sampling from a fixed start is nested
         features1 = self.level1(points, centres1, None)
         features2 = self.level2(centres1, centres2, features1)

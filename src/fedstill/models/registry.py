@@ -10,8 +10,11 @@ from torch import nn
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
 
+_SMALLEST = 8  # side of an image in pixels
+
 ModelBuilder = Callable[..., nn.Module]
-"""`(shape, classes, **sizes) -> model`; the model returns `(log_probabilities, features)`.
+"""`(shape, classes, **sizes) -> model`; the model returns `(log_probabilities, features)`, or `Predictions` if it is a
+detector.
 
 Sizes are keyword-only with defaults. Builders draw initial weights from torch's global generator and nothing
 else, so that a caller who scopes that generator decides them.
@@ -48,9 +51,9 @@ class UnreadableShapeError(ValueError):
     """Raised by a builder for inputs it cannot take; the message completes the words "it needs ..."."""
 
 
-def image_shape(shape: tuple[int, ...], smallest: int = 8) -> tuple[int, int, int]:
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """`shape` as (channels, height, width), refusing anything else and images that pooling would use up."""
-    if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < smallest:
-        raise UnreadableShapeError(f"images (channels x height x width) of at least {smallest}x{smallest} pixels")
+    if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < _SMALLEST:
+        raise UnreadableShapeError(f"images (channels x height x width) of at least {_SMALLEST}x{_SMALLEST} pixels")
     channels, height, width = shape
     return channels, height, width

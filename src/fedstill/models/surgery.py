@@ -1,4 +1,4 @@
-"""Operations on parts of a model: another head, a part that no longer learns."""
+"""Operations on models: parts that no longer learn, copies."""
 
 from __future__ import annotations
 
@@ -31,36 +31,6 @@ def freeze(module: nn.Module) -> None:
     module.requires_grad_(False)
     module.eval()
     vars(module)["train"] = _StaysInEval(module)
-
-
-def unfreeze(module: nn.Module) -> None:
-    """Undo `freeze` for this module and all parts of it; the mode becomes that of training."""
-    for part in module.modules():
-        vars(part).pop("train", None)
-    module.requires_grad_(True)
-    module.train()
-
-
-def replace_head(model: nn.Module, classes: int) -> None:
-    """Give `model` a fresh head of the same form with another number of classes, in place.
-
-    The last linear layer of the head decides the classes; a head of several layers keeps the widths of the others
-    but none of what they learnt. Weights come from torch's global generator, which the caller scopes. The new
-    head is never frozen, and has the device, precision and mode of the model.
-    """
-    head: Any = deepcopy(model.head)
-    unfreeze(head)
-    name, last = [(name, part) for name, part in head.named_modules() if isinstance(part, nn.Linear)][-1]
-    fresh = nn.Linear(last.in_features, classes, last.bias is not None, last.weight.device, last.weight.dtype)
-    if name:
-        parent, _, child = name.rpartition(".")
-        setattr(head.get_submodule(parent), child, fresh)
-    else:
-        head = fresh
-    for part in head.modules():
-        if part is not fresh and hasattr(part, "reset_parameters"):
-            part.reset_parameters()
-    model.head = head.train(model.training)
 
 
 def duplicate(module: nn.Module) -> nn.Module:

@@ -33,10 +33,10 @@ from fedstill.tasks.boxes import (
     MatchingWeights,
     assign_scenes,
     generalised_iou,
+    lies_in,
     matching_costs,
     volumes,
 )
-from fedstill.tasks.boxes.plane import turn_by
 from fedstill.tasks.classification import Weigh
 
 TERMS = ("class", "centre", "size", "giou", "angle", "tokens")
@@ -217,11 +217,3 @@ def _tokens(tokens: TokenPredictions, labels: Tensor, boxes: Tensor, there: Tens
     away = (tokens.votes[scene, token] - boxes[scene, thing, :3]).abs().sum()
     wrong = F.nll_loss(tokens.log_probabilities[scene, token], labels[scene, thing], reduction="sum")
     return {"objectness": sums, "votes": away + wrong}, inside.sum()
-
-
-def lies_in(points: Tensor, boxes: Tensor) -> Tensor:
-    """Which points (scenes, points, 3) lie in which boxes (scenes, objects, 7): (scenes, points, objects)."""
-    away = points.unsqueeze(2) - boxes[:, None, :, :3]
-    x, y = turn_by((away[..., 0], away[..., 1]), -boxes[:, None, :, 6])
-    half = boxes[:, None, :, 3:6] / 2
-    return (x.abs() <= half[..., 0]) & (y.abs() <= half[..., 1]) & (away[..., 2].abs() <= half[..., 2])

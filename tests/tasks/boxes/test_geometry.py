@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.tasks.boxes import check_boxes, corners, footprints, points_in_boxes, volumes
+from fedstill.tasks.boxes import check_boxes, footprints, lies_in, volumes
 
 
 def test_headings_turn_counter_clockwise_seen_from_above() -> None:
@@ -22,23 +22,21 @@ def test_headings_turn_counter_clockwise_seen_from_above() -> None:
     assert torch.allclose(a_bit, torch.tensor([cos(0.1), sin(0.1)]))
 
 
-def test_corners_are_counter_clockwise_bottom_first(draw: Any) -> None:
+def test_footprints_are_counter_clockwise_around_the_centre(draw: Any) -> None:
     boxes = draw(20, 1)
-    found = corners(boxes)
-    assert found.shape == (20, 8, 3)
-    assert torch.equal(found[:, :4, :2], found[:, 4:, :2])
-    assert torch.allclose(found[:, 4:, 2] - found[:, :4, 2], boxes[:, 5:6].expand(20, 4))
-    assert torch.allclose(found.mean(dim=1), boxes[:, :3])
-    x, y = found[:, :4, 0], found[:, :4, 1]
+    found = footprints(boxes)
+    assert found.shape == (20, 4, 2)
+    assert torch.allclose(found.mean(dim=1), boxes[:, :2])
+    x, y = found[..., 0], found[..., 1]
     area = (x * y.roll(-1, 1) - y * x.roll(-1, 1)).sum(dim=1) / 2
     assert torch.allclose(area * boxes[:, 5], volumes(boxes))  # positive: counter-clockwise
-    assert torch.equal(corners(boxes.view(4, 5, 7)), found.view(4, 5, 8, 3))
+    assert torch.equal(footprints(boxes.view(4, 5, 7)), found.view(4, 5, 4, 2))
 
 
 def test_points_against_rotation_matrices(draw: Any) -> None:
     boxes = draw(30, 2)
     points = torch.rand(400, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 4 - 2
-    inside = points_in_boxes(points, boxes).numpy()
+    inside = lies_in(points[None], boxes[None])[0].numpy()
     assert inside.shape == (400, 30)
     for column, (x, y, z, dx, dy, dz, heading) in enumerate(boxes.tolist()):
         matrix = np.array([[cos(heading), -sin(heading), 0], [sin(heading), cos(heading), 0], [0, 0, 1]])
@@ -51,9 +49,9 @@ def test_points_against_rotation_matrices(draw: Any) -> None:
 def test_the_surface_belongs_to_the_box() -> None:
     box = torch.tensor([[0.0, 0, 0, 2, 4, 6, 0]])
     points = torch.tensor([[1.0, 2.0, 3.0], [1.001, 0, 0], [0, -2.0, 0], [0, 0, 3.001]])
-    assert points_in_boxes(points, box).squeeze(1).tolist() == [True, False, True, False]
-    assert points_in_boxes(points, torch.zeros(0, 7)).shape == (4, 0)
-    assert points_in_boxes(torch.zeros(0, 3), box).shape == (0, 1)
+    assert lies_in(points[None], box[None]).flatten().tolist() == [True, False, True, False]
+    assert lies_in(points[None], torch.zeros(1, 0, 7)).shape == (1, 4, 0)
+    assert lies_in(torch.zeros(1, 0, 3), box[None]).shape == (1, 0, 1)
 
 
 @pytest.mark.parametrize(

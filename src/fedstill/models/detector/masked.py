@@ -18,7 +18,7 @@ from fedstill.core.errors import InputError
 from fedstill.models.detector.attention import EncoderLayer
 from fedstill.models.detector.model import Detector
 from fedstill.models.detector.tokens import above_the_floor
-from fedstill.models.kernels import ball_query, check_clouds, group
+from fedstill.models.kernels import ball_query, check_clouds, group, rows_at
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class MaskedAutoencoder(nn.Module):
         positions, features = self.detector.describe(points, low, extent)
         order = noise.argsort(dim=1, stable=True)
         hidden, seen = order.split([self.hidden, order.shape[1] - self.hidden], dim=1)
-        encoded = _taken(features, seen)
+        encoded = rows_at(features, seen)
         for layer in self.detector.encoder:
             encoded = layer(encoded, None)
         told = torch.cat([self.mask.expand(*hidden.shape, -1), self.enter(encoded)], dim=1)
-        told = told + self.position(self.detector.whereabouts(_taken(positions, order), low, extent))
+        told = told + self.position(self.detector.whereabouts(rows_at(positions, order), low, extent))
         for layer in self.decoder:
             told = layer(told, None)
         said = self.head(told[:, : self.hidden]).unflatten(2, (self.points, 3))
-        truth, there = self.patches(points, _taken(positions, hidden))
+        truth, there = self.patches(points, rows_at(positions, hidden))
         return Reconstruction(said, truth, there, encoded.mean(dim=1))
 
     @torch.no_grad()
@@ -117,8 +117,3 @@ def chamfer(said: Tensor, truth: Tensor, there: Tensor | None = None) -> Tensor:
 
 def _points_at(points: Tensor, index: Tensor) -> Tensor:
     return points.gather(-2, index.unsqueeze(-1).expand(*index.shape, 3))
-
-
-def _taken(table: Tensor, index: Tensor) -> Tensor:
-    """Rows of (batch, rows, channels) at (batch, chosen)."""
-    return table.gather(1, index.unsqueeze(-1).expand(-1, -1, table.shape[-1]))

@@ -21,7 +21,7 @@ from fedstill.models.detector.attention import DecoderLayer, EncoderLayer
 from fedstill.models.detector.predictions import Layer, Predictions, TokenPredictions
 from fedstill.models.detector.sizes import Sizes
 from fedstill.models.detector.tokens import Tokens
-from fedstill.models.kernels import check_clouds, farthest_points
+from fedstill.models.kernels import check_clouds, farthest_points, rows_at
 from fedstill.models.surgery import freeze
 
 Part = Literal["encoder", "prompts", "heads"]
@@ -80,10 +80,10 @@ class Detector(nn.Module):
         told = self.projection(encoded)
         spoken = self._tokens(told, positions)
         chosen = chosen_tokens(spoken.objectness, spoken.votes, self.sizes.candidates, self.sizes.queries)
-        places = _rows(spoken.votes, chosen).detach()
+        places = rows_at(spoken.votes, chosen).detach()
         at = self.position(self.whereabouts(places, low, extent))
         placed = told + self.position(self.whereabouts(positions, low, extent))
-        queries = _rows(told, chosen) + at
+        queries = rows_at(told, chosen) + at
         states = []
         for layer in self.decoder:
             queries = layer(queries, at, placed)
@@ -148,7 +148,7 @@ def chosen_tokens(objectness: Tensor, votes: Tensor, candidates: int, queries: i
     Weights that are no numbers any more must not stop a run here: whoever scores the model will notice.
     """
     likely = objectness.nan_to_num(-math.inf).argsort(dim=1, descending=True, stable=True)[:, :candidates]
-    places = _rows(votes, likely).nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR)
+    places = rows_at(votes, likely).nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR)
     return likely.gather(1, farthest_points(places, queries))
 
 
@@ -158,11 +158,6 @@ def _headings(logits: Tensor, residuals: Tensor) -> Tensor:
     best = logits.argmax(dim=-1, keepdim=True)
     angle = best * width + residuals.gather(-1, best) * (width / 2)
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
-
-
-def _rows(table: Tensor, index: Tensor) -> Tensor:
-    """Rows of (batch, rows, channels) at (batch, chosen)."""
-    return table.gather(1, index.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
 
 
 def _mlp(width: int, out: int) -> nn.Sequential:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedstill.models.kernels import check_clouds, farthest_points, group
+from fedstill.models.kernels import check_clouds, farthest_points, rows_at
 from fedstill.models.kernels.compact import Rows, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet2_levels import Ball, SetAbstraction, way_of
@@ -62,7 +62,7 @@ class Tokens(nn.Module):
                 positions = torch.from_numpy(geometry.level3.offset).unflatten(0, (len(points), -1))
                 return Places(points, positions, geometry.level1)
         chosen = farthest_points(points, self.ball.centres)
-        return Places(points, group(points, chosen.unsqueeze(1)).squeeze(1), None)
+        return Places(points, rows_at(points, chosen), None)
 
 
 def floor_height(points: Tensor) -> Tensor:
@@ -83,4 +83,4 @@ def above_the_floor(points: Tensor, height: float) -> Tensor:
     above |= ~above.any(dim=1, keepdim=True)
     order = torch.argsort((~above).to(torch.uint8), dim=1, stable=True)
     places = torch.arange(points.shape[1], device=points.device) % above.sum(dim=1, keepdim=True)
-    return group(points, order.gather(1, places).unsqueeze(1)).squeeze(1)
+    return rows_at(points, order.gather(1, places))

@@ -77,6 +77,15 @@ def group(features: Tensor, index: Tensor) -> Tensor:
     return grouped
 
 
+def rows_at(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of (batch, rows, channels) at (batch, chosen), with gradients.
+
+    >>> rows_at(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[1, 0, 1]])).flatten().tolist()
+    [2.0, 1.0, 2.0]
+    """
+    return table.gather(1, index.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+
+
 def squared(radius: float, dtype: torch.dtype) -> float:
     """The squared radius in the points' precision, so that every device compares with the same number."""
     return float(torch.tensor(radius * radius, dtype=dtype))

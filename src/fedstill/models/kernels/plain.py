@@ -1,4 +1,4 @@
-"""The three kernels in plain torch: what other devices use, and what the compiled ones are tested against."""
+"""The four kernels in plain torch: what other devices use, and what the compiled ones are tested against."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def farthest_points(points: Tensor, samples: int) -> Tensor:
         nearest = torch.minimum(nearest, squared_distances(points, last).squeeze(1))
         # argmax of equal values may be any of them: ask for the lowest index.
         farthest = nearest == nearest.amax(dim=1, keepdim=True)
-        chosen[:, number] = farthest.to(torch.uint8).argmax(dim=1) if count else 0
+        chosen[:, number] = farthest.to(torch.uint8).argmax(dim=1)
     return chosen
 
 

@@ -118,7 +118,7 @@ class PortablePointNet2(nn.Module):
         self.level3 = PortableLevel(model.level3)
         self.samples = model.balls[0].centres, model.balls[1].centres
 
-    def forward(self, points: Tensor, geometry: None = None) -> Tensor:
+    def forward(self, points: Tensor) -> Tensor:
         first, second = self.samples
         chosen, distances = farthest(points, first)
         centres1 = take(points, chosen)

@@ -1,6 +1,6 @@
 """Boxes in space: what they share, which detections of them to keep, to match and to believe. Usable on its own."""
 
-from fedstill.tasks.boxes.geometry import check_boxes, corners, footprints, points_in_boxes, volumes
+from fedstill.tasks.boxes.geometry import check_boxes, footprints, lies_in, volumes
 from fedstill.tasks.boxes.iou import generalised_iou, iou, pairwise_generalised_iou, pairwise_iou
 from fedstill.tasks.boxes.judging import THRESHOLDS, judge
 from fedstill.tasks.boxes.matching import SCANNET, SUN_RGBD, MatchingWeights, assign, assign_scenes, matching_costs
@@ -19,16 +19,15 @@ __all__ = [
     "assign_scenes",
     "average_precision",
     "check_boxes",
-    "corners",
     "final_recall",
     "footprints",
     "generalised_iou",
     "iou",
     "judge",
+    "lies_in",
     "matching_costs",
     "pairwise_generalised_iou",
     "pairwise_iou",
-    "points_in_boxes",
     "recall_precision",
     "suppress",
     "usable",

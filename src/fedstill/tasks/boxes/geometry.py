@@ -47,21 +47,12 @@ def footprints(boxes: Tensor) -> Tensor:
     return torch.stack([x + boxes[..., 0], y + boxes[..., 1]], dim=-1).movedim(0, -2)
 
 
-def corners(boxes: Tensor) -> Tensor:
-    """The corners of each box, (..., 8, 3): the four at the bottom counter-clockwise, then the four above them.
+def lies_in(points: Tensor, boxes: Tensor) -> Tensor:
+    """Which points (scenes, points, 3) lie in which boxes (scenes, objects, 7): (scenes, points, objects).
 
-    >>> corners(torch.tensor([0.0, 0, 0, 2, 4, 6, 0]))[[0, 6]].tolist()
-    [[1.0, 2.0, -3.0], [-1.0, -2.0, 3.0]]
+    The surface belongs to the box.
     """
-    plane = footprints(boxes)
-    levels = [boxes[..., 2] - boxes[..., 5] / 2, boxes[..., 2] + boxes[..., 5] / 2]
-    floors = [torch.cat([plane, level[..., None, None].expand(*plane.shape[:-1], 1)], dim=-1) for level in levels]
-    return torch.cat(floors, dim=-2)
-
-
-def points_in_boxes(points: Tensor, boxes: Tensor) -> Tensor:
-    """Which points (P, 3) lie in which boxes (N, 7), as (P, N); the surface belongs to the box."""
-    away = points[:, None, :3] - boxes[None, :, CENTRE]
-    x, y = turn_by((away[..., 0], away[..., 1]), -boxes[:, HEADING])
-    half = boxes[:, SIZE] / 2
-    return (x.abs() <= half[:, 0]) & (y.abs() <= half[:, 1]) & (away[..., 2].abs() <= half[:, 2])
+    away = points.unsqueeze(2) - boxes[:, None, :, CENTRE]
+    x, y = turn_by((away[..., 0], away[..., 1]), -boxes[:, None, :, HEADING])
+    half = boxes[:, None, :, SIZE] / 2
+    return (x.abs() <= half[..., 0]) & (y.abs() <= half[..., 1]) & (away[..., 2].abs() <= half[..., 2])
