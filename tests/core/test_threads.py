@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
 
-from fedstill.core.threads import one_thread, threads_of, usable_cores
+from fedstill.core.threads import child_environment, one_thread, threads_of, usable_cores
 from fedstill.studies.crew import crew_size
 
 
@@ -31,3 +32,14 @@ def test_where_nobody_says_which_may_be_used_all_are(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert usable_cores() == 64
+
+
+def test_a_child_computes_in_one_thread_with_the_same_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setenv("KEPT", "as it is")
+    monkeypatch.setattr(sys, "path", ["", "a", "b"])
+    made = child_environment(MORE="too")
+    assert (made["OMP_NUM_THREADS"], made["MKL_NUM_THREADS"]) == ("1", "1")
+    assert (made["KEPT"], made["MORE"]) == ("as it is", "too")
+    assert made["PYTHONPATH"].split(os.pathsep) == ["a", "b"]
+    assert os.environ["OMP_NUM_THREADS"] == "8"

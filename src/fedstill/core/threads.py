@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -23,6 +24,12 @@ def threads_of(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """For a process that computes beside this one: a single thread, the same modules, and whatever more is given."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **more}
 
 
 def usable_cores() -> int:

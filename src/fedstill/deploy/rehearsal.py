@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from fedstill.core.errors import RunError
+from fedstill.core.threads import child_environment
 
 PARENT = "FEDSTILL_PARENT"  # whose death a child must not outlive
 _COMMAND = "import sys; from fedstill.cli import main; sys.argv[0] = 'fedstill'; main()"
@@ -55,13 +56,7 @@ class Company:
             stdin=subprocess.DEVNULL,
             stdout=log if output is None else output,
             stderr=log,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-                PARENT: str(os.getpid()),
-                **self.environment,
-            },
+            env=child_environment(**{PARENT: str(os.getpid()), **self.environment}),
             start_new_session=True,  # Ctrl-C is for us; we stop them
         )
 

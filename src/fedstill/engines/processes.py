@@ -6,7 +6,6 @@ Two workers on two cores beat two threads in one process, which collapse as soon
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from fedstill.core.message import Message
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reply, Turn
 from fedstill.core.task import Tensors
+from fedstill.core.threads import child_environment
 from fedstill.engines.scratch import Scratch, sweep
 from fedstill.engines.worker import read_frame, write_frame
 
@@ -147,16 +147,11 @@ class _Worker:
     """A worker process and the thread that listens to it."""
 
     def __init__(self, inbox: SimpleQueue[tuple[_Worker, Any]]) -> None:
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from fedstill.engines.worker import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=child_environment(),
         )
         self.factory_sent = False
         self.errand = b""

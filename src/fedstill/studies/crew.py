@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.threads import usable_cores
+from fedstill.core.threads import child_environment, usable_cores
 from fedstill.federation.lesson import Told
 from fedstill.studies.agenda import Job
 from fedstill.studies.worker import Outcome, Place, perform
@@ -157,18 +156,12 @@ class _Worker:
     """A worker process and the thread that listens to it."""
 
     def __init__(self, place: Place, inbox: SimpleQueue[tuple[_Worker, str | None]]) -> None:
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-        }
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from fedstill.studies.worker import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=child_environment(),
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
