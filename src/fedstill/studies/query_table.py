@@ -86,7 +86,8 @@ def query_caption(results: Results) -> str:
     who = f"queries of {count(asking.pop(), 'client')}" if len(asking) == 1 else "clients' queries"
     what = (
         f"{results.study}: answers to {who}, in %: accuracy on own classes and those asked for, gain in the latter,"
-        " forgetting of the former, accuracy with all these classes alike (uniform); MiB sent and received by a client"
+        " forgetting of the former (losses only, so zero or below), accuracy with all these classes alike (uniform);"
+        " MiB sent and received by a client"
     )
     if seeds > 1:
         what += f"; mean ± sample standard deviation over {count(seeds, 'seed')}"

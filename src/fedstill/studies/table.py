@@ -44,7 +44,7 @@ METRICS: dict[str, tuple[str, str, float]] = {
     ),
     "query.before": ("the same before anybody asked", "%", 100),
     "query.gain": ("gain in recall of classes asked for", "%", 100),
-    "query.forgetting": ("mean loss in recall of clients' own classes", "%", 100),
+    "query.forgetting": ("mean change in recall of clients' own classes, losses only", "%", 100),
     "query.uniform": ("mean recall of clients' own classes and those asked for", "%", 100),
     "query.recall": ("recall of classes asked for", "%", 100),
     "query.bytes": ("traffic of a client, up and down, all rounds together", "MiB", 1 / 2**20),
