@@ -14,13 +14,13 @@ from statistics import fmean, stdev
 import pytest
 
 from fedstill.audit import Audit, audit
-from fedstill.audit.counts import class_counts
+from fedstill.audit.counts import read_counts
 from fedstill.config.recipes import recipe_folder
 
 DATA = recipe_folder() / "data"
 SAMPLES = {"clinical": 80, "modelnet40": 2468}
 CLINICAL = (20, 20, 20, 20)
-MODELNET40 = class_counts(str(DATA / "modelnet40-classes.csv"))
+MODELNET40 = read_counts(str(DATA / "modelnet40-classes.csv"))
 # Printed deviations that the printed accuracies do not give; all by one in the last digit.
 OFF_BY_ONE = {
     ("scaffold", "feature"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedstill.audit import Evidence, Score, audit, judge, read_table
-from fedstill.audit.counts import class_counts
+from fedstill.audit.counts import read_counts
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError
 from fedstill.distillation import objectives
@@ -175,14 +175,14 @@ def test_objectives_without_a_control_are_those_that_say_so(tmp_path: Path, monk
 
 
 def test_class_counts(tmp_path: Path) -> None:
-    assert class_counts("100, 50,20") == (100, 50, 20)
-    assert class_counts(classes=3) == (1, 1, 1)
-    assert class_counts() == ()
+    assert read_counts("100, 50,20") == (100, 50, 20)
+    assert read_counts(classes=3) == (1, 1, 1)
+    assert read_counts() == ()
     path = tmp_path / "counts.csv"
     path.write_text("class,count\ncar,7\ntable,9\n")
-    assert class_counts(str(path)) == (7, 9)
+    assert read_counts(str(path)) == (7, 9)
     path.write_text("7\n9\n\n")
-    assert class_counts(str(path)) == (7, 9)
+    assert read_counts(str(path)) == (7, 9)
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_class_counts(tmp_path: Path) -> None:
 )
 def test_class_counts_that_are_none(text: str | None, classes: int | None, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        class_counts(text, classes)
+        read_counts(text, classes)

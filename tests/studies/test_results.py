@@ -10,6 +10,7 @@ import pytest
 
 from fedstill.core.errors import InputError
 from fedstill.studies import Results, load_results, make_table
+from fedstill.studies.figures import packed, unpacked
 from fedstill.studies.grid import Taught
 from fedstill.studies.results import Pupil, Row
 
@@ -207,6 +208,16 @@ def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
         load_results(path)
 
 
+@pytest.mark.parametrize("length", range(18))
+def test_answers_are_packed_four_to_a_digit(length: int) -> None:
+    """Against digits made one by one, the first answer being the highest bit of the first."""
+    bits = [number % 3 == 0 or number % 5 == 1 for number in range(length)]
+    fours = [bits[at : at + 4] for at in range(0, length, 4)]
+    digits = [sum(8 >> place for place, bit in enumerate(four) if bit) for four in fours]
+    assert packed(bits) == f"{length}:" + "".join(f"{digit:x}" for digit in digits)
+    assert unpacked(packed(bits)) == tuple(bits)
+
+
 def taught() -> Results:
     """The small study with one student."""
     cell = ("iid", "fedavg", "1", "vanilla")
@@ -241,6 +252,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ('"no luck"', "null", "failures.0.3: input should be a valid string"),
         ('"use", 0.5', '"use"', "pupils.0.6"),
         ('"5:b0"', '"9:b0"', "too short for 9 answers"),
+        ('"5:b0"', '"-1:b0"', "too short for -1 answers"),
+        ('"5:b0"', '"5:g0"', "cannot be read as a study's results"),
         ('"5:b0"', '"b0"', "cannot be read as a study's results"),
         ('"5:b0"', "5", "runs.0.7: input should be a valid string"),
         ('"figures": ["partition", ', '"figures": [', "do not begin with its axes"),

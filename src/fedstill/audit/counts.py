@@ -8,14 +8,14 @@ from pathlib import Path
 from fedstill.core.errors import InputError
 
 
-def class_counts(text: str | None = None, classes: int | None = None) -> tuple[int, ...]:
+def read_counts(text: str | None = None, classes: int | None = None) -> tuple[int, ...]:
     """`100,50,20`, a CSV file with a column `count` (or one number a line), or so many classes of equal size.
 
     Equal classes are given one sample each: their share is then known, the size of the test set is not.
 
-    >>> class_counts("100,50,20")
+    >>> read_counts("100,50,20")
     (100, 50, 20)
-    >>> class_counts(classes=4)
+    >>> read_counts(classes=4)
     (1, 1, 1, 1)
     """
     if text is not None and classes is not None:

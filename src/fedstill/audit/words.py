@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedstill.audit.verdicts import PairVerdict
+from fedstill.core.numbers import listed
 
 NAMED = 4  # how many examples a sentence gives
 
@@ -16,7 +17,7 @@ def named(names: Sequence[str], most: int = NAMED) -> str:
     'a, b and 1 more'
     """
     if len(names) <= most:
-        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        return listed(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 

@@ -98,10 +98,10 @@ def audit(
 
 
 def _from_table(table: Path, class_counts: str | None, classes: int | None, unit: str) -> Evidence:
-    from fedstill.audit.counts import class_counts as counted
+    from fedstill.audit.counts import read_counts
     from fedstill.audit.table import checked_unit, read_table
 
-    return read_table(table, counted(class_counts, classes), checked_unit(unit))
+    return read_table(table, read_counts(class_counts, classes), checked_unit(unit))
 
 
 def _from_runs(

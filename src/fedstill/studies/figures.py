@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from fedstill.federation.result import Run
 from fedstill.tasks.measures import DETECTED
 
@@ -98,14 +100,14 @@ def packed(bits: Sequence[bool]) -> str:
     >>> packed([True, False, True, True, False]), unpacked("5:b0")
     ('5:b0', (True, False, True, True, False))
     """
-    text = "".join("1" if bit else "0" for bit in bits)
-    filled = text.ljust(-(-len(text) // 4) * 4, "0")
-    return f"{len(text)}:" + "".join(f"{int(filled[at : at + 4], 2):x}" for at in range(0, len(filled), 4))
+    digits = np.packbits(np.array(bits, dtype=bool)).tobytes().hex()
+    return f"{len(bits)}:{digits[: -(-len(bits) // 4)]}"
 
 
 def unpacked(text: str) -> tuple[bool, ...]:
     number, _, digits = text.partition(":")
-    bits = "".join(f"{int(digit, 16):04b}" for digit in digits)
-    if len(bits) < int(number):
+    count = int(number)
+    if not 0 <= count <= 4 * len(digits):
         raise ValueError(f"{text!r} is too short for {number} answers")
-    return tuple(bit == "1" for bit in bits[: int(number)])
+    bits = np.frombuffer(bytes.fromhex(digits + "0" * (len(digits) % 2)), np.uint8)  # two digits a byte
+    return tuple(np.unpackbits(bits, count=count).astype(bool).tolist())
