@@ -75,6 +75,16 @@ def test_the_same_definition_may_be_registered_again(shapes: Registry) -> None:
     assert shapes["part"] is second
 
 
+def test_a_part_has_the_name_it_was_registered_as_or_its_own() -> None:
+    shapes: Registry[type] = Registry("shape")
+
+    class Square: ...
+
+    assert shapes.name_of(Square) == "Square"
+    shapes.register("square")(Square)
+    assert shapes.name_of(Square) == "square"
+
+
 def test_exit_codes() -> None:
     assert (InputError.exit_code, RunError.exit_code) == (2, 1)
     assert issubclass(InputError, FedstillError)

@@ -22,7 +22,7 @@ from fedstill.federation.clients import SimulatedClients
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.plan import Simulation, make_plan
 from fedstill.methods.base import LOGITS
-from fedstill.methods.feddf import INITIALISE, LESSON, EnsembleSettings, FedDF
+from fedstill.methods.feddf import INITIALISE, LESSON, EnsembleSettings, FedDF, steps_in
 from fedstill.methods.shared_samples import SELECTED, StepSettings, on_logits, towards, words
 
 TINY: dict[str, Any] = {
@@ -71,8 +71,8 @@ def test_initialisation_rounds(rate: float, rounds: list[int]) -> None:
 
 def test_the_growing_schedule_takes_three_quarters_of_the_steps() -> None:
     """From 250 to 500 over 30 rounds: 30 x 375 = 11,250, where the uniform schedule takes 15,000."""
-    plan = planned(rounds=30, settings={**SHORT, "steps": 500, "schedule": "growing"})
-    steps = [feddf(plan).steps(turn_of(plan, round)) for round in range(30)]
+    settings = feddf(planned(settings={**SHORT, "steps": 500, "schedule": "growing"})).settings
+    steps = [steps_in(settings, round, 30) for round in range(30)]
     assert (steps[0], steps[-1]) == (250, 500)
     assert sum(steps) == pytest.approx(11_250, abs=15)
 

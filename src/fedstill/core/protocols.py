@@ -63,6 +63,11 @@ class Turn:
     streams: Streams
     lost: tuple[Lost, ...] = ()
 
+    @classmethod
+    def of(cls, streams: Streams, round: int, rounds: int, clients: int, exchange: str) -> Turn:
+        """The turn of an exchange in a round, from the streams of the whole run."""
+        return cls(round, rounds, clients, exchange, streams.at("round", round, exchange))
+
 
 @dataclass
 class Meter:

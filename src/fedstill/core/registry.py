@@ -55,6 +55,11 @@ class Registry(Generic[Part]):
     def names(self) -> list[str]:
         return sorted(self._parts)
 
+    def name_of(self, part: object) -> str:
+        """What a part was registered as; of one that was not, what it calls itself."""
+        known = (name for name in self.names() if self._parts[name] is part)
+        return next(known, getattr(part, "__name__", repr(part)))
+
     def summary(self, name: str) -> str:
         """The first line of the part's docstring."""
         lines = (self[name].__doc__ or "").strip().splitlines()

@@ -147,8 +147,7 @@ class Part:
         (own,) = self.plan.profiles
         counts = None if kept < 0 else Kept(kept, str(header.get("state")))
         who = replace(own, since=None if since < 0 else since, kept=counts)
-        streams = self.plan.streams.at("round", round, exchange.name)
-        turn = Turn(round, self.plan.rounds, self.experiment.clients, exchange.name, streams)
+        turn = Turn.of(self.plan.streams, round, self.plan.rounds, self.experiment.clients, exchange.name)
         state = self.states.load(who.kept)
         with one_thread():
             outcome = answer(self.plan.clients, exchange, who, request, state, turn)

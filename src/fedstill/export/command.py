@@ -59,7 +59,7 @@ def export(
     """
     use_plugins(plugins)
     root = None if data_root is None else Path(data_root)
-    held = run if isinstance(run, Run) else Run(run)
+    held = Run.of(run)
     with one_thread():
         return export_run(Subject(held, which, client, root, architecture), file, int8)
 

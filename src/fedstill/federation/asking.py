@@ -120,7 +120,7 @@ def make_question(
     device: str = "cpu",
 ) -> Question:
     """Refuses what cannot be asked."""
-    held = run if isinstance(run, Run) else Run(run)
+    held = Run.of(run)
     plan = _plan(held, None if data_root is None else Path(data_root), device)
     if not 0 <= client < len(plan.profiles):
         raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
@@ -240,7 +240,7 @@ def _client(plan: Simulation, number: int, model: dict[str, Tensor], wanted: tup
 
 def _turn(plan: Simulation) -> Turn:
     """As the first transfer of a run would have it."""
-    return Turn(0, 1, len(plan.profiles), "transfer", plan.streams.at("round", 0, "transfer"))
+    return Turn.of(plan.streams, 0, 1, len(plan.profiles), "transfer")
 
 
 def _counts(plan: Simulation, client: int) -> Tensor:

@@ -71,9 +71,8 @@ def chosen_by(
     streams = Streams(experiment.seed)
     with one_thread():
         if isinstance(method, FedDF):
-            turn = streams.at("round", played, method.name)
-            state = under(f"{MODEL}{architecture}/", state_of(model))
-            rows = method.selected(state, Turn(played, experiment.rounds, experiment.clients, method.name, turn))
+            turn = Turn.of(streams, played, experiment.rounds, experiment.clients, method.name)
+            rows = method.selected(under(f"{MODEL}{architecture}/", state_of(model)), turn)
         else:
             rows = method.start(streams)[SELECTED]
         samples = Subset(proxy.data, rows)

@@ -15,7 +15,7 @@ from fedstill.core.task import Tensors
 from fedstill.federation.folder import RunFolder, digest_of, pack_models, write_json
 from fedstill.federation.result import Run
 from fedstill.federation.run import described, run_digest
-from fedstill.methods import QKT, PeerMethod, methods
+from fedstill.methods import QKT, methods
 
 if TYPE_CHECKING:
     from fedstill.federation.asking import Asked
@@ -49,7 +49,7 @@ def experiment_of(run: Run, client: int, classes: Sequence[int], settings: dict[
 
 
 def settings_of(method: QKT) -> dict[str, Any]:
-    return {"name": _name(method), **method.settings.model_dump(mode="json")}
+    return {"name": methods.name_of(type(method)), **method.settings.model_dump(mode="json")}
 
 
 def _result(
@@ -93,7 +93,3 @@ def _result(
             "epochs": asked.epochs,
         },
     }
-
-
-def _name(method: PeerMethod) -> str:
-    return next(name for name in methods.names() if methods[name] is type(method))

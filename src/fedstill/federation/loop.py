@@ -140,7 +140,7 @@ class Federation:
         ]
 
     def _turn(self, round: int, exchange: str) -> Turn:
-        return Turn(round, self.rounds, len(self.profiles), exchange, self.streams.at("round", round, exchange))
+        return Turn.of(self.streams, round, self.rounds, len(self.profiles), exchange)
 
     def _survey(
         self, book: Attendance, server: Tensors, progress: Progress, store: Store, outcome: Outcome

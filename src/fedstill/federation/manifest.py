@@ -46,8 +46,7 @@ class Step:
 def first_round(plan: Plan, exchanges: Iterable[Exchange], server: Tensors, who: Profile) -> Iterator[Step]:
     """What a client that is contacted for the first time would be asked, where it would be; nobody replies."""
     for exchange in exchanges:
-        streams = plan.streams.at("round", 0, exchange.name)
-        turn = Turn(0, plan.rounds, len(plan.profiles), exchange.name, streams)
+        turn = Turn.of(plan.streams, 0, plan.rounds, len(plan.profiles), exchange.name)
         server = exchange.prepare(server, turn)
         request = exchange.request(server, who, turn)
         if request is not None:

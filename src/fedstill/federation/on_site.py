@@ -26,10 +26,10 @@ from fedstill.federation.loop import Errand, Results
 from fedstill.federation.outcome import lost_ones
 from fedstill.federation.settle import fault
 from fedstill.federation.stores import Store
+from fedstill.methods.base import MODEL
 
 SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
 _SERVER = "server/"  # the part of the request that makes a client's own model complete
-_MODEL = "model/"
 
 
 class SiteScores(Exchange):
@@ -44,7 +44,7 @@ class SiteScores(Exchange):
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
         models = self.method.models(state)
         shared = {n: t for name, model in models.items() for n, t in under(f"shared/{name}/", model).items()}
-        own = under(_SERVER, part(state, _MODEL)) if self.method.personal else {}
+        own = under(_SERVER, part(state, MODEL)) if self.method.personal else {}
         return Message({**shared, **own})
 
     def reply(self, client: Client, request: Message, turn: Turn) -> Message:
@@ -62,7 +62,7 @@ class SiteScores(Exchange):
                 kept = dict(client.task.score(models, held if models and held else cast(Dataset, _NoData())))
                 scores |= under(f"{VALIDATION}{architecture}/", kept)
         if self.method.personal:
-            state = self.method.personalise(under(_MODEL, request.part(_SERVER)), client.state)
+            state = self.method.personalise(under(MODEL, request.part(_SERVER)), client.state)
             own = [] if state is None else [self.method.assemble(client.profile.architecture, state)]
             scores |= under(OWN, dict(client.task.score(own, client.test)))
             client.meter.add(len(client.test) * len(own))
@@ -109,7 +109,7 @@ class OnSiteEvaluator:
         self, method: Method, server: Tensors, profiles: Sequence[Profile], store: Store, round: int
     ) -> Generator[Errand, Results, Evaluation]:
         exchange = self.exchange(method)
-        turn = Turn(round, self.rounds, len(profiles), exchange.name, self.streams.at("round", round, exchange.name))
+        turn = Turn.of(self.streams, round, self.rounds, len(profiles), exchange.name)
         requests: dict[int, Message] = {}
 
         def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:

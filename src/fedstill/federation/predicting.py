@@ -83,7 +83,7 @@ def predict(
     """
     use_plugins(plugins)
     check_device(device)
-    held = run if isinstance(run, Run) else Run(run)
+    held = Run.of(run)
     paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
     task = replace(held.task, device=device)
     if isinstance(task, Detection):

@@ -48,6 +48,11 @@ class Run:
         self._folder = RunFolder(self.path)
         self.config = _Config(self._folder.config(), self.path)
 
+    @classmethod
+    def of(cls, run: str | Path | Run) -> Run:
+        """A run by its folder, or as it is."""
+        return run if isinstance(run, Run) else cls(run)
+
     def __repr__(self) -> str:
         state = f"accuracy {self.accuracy:.4f}" if self.finished else f"{len(self.journal)} rounds so far"
         return f"Run({str(self.path)!r}, {state})"

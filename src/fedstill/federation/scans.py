@@ -79,7 +79,7 @@ def detect(
     """
     use_plugins(plugins)
     check_device(device)
-    held = run if isinstance(run, Run) else Run(run)
+    held = Run.of(run)
     task = held.task
     if not isinstance(task, Detection):
         raise InputError(

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from fedstill.core.dataset import Batch, Dataset
 from fedstill.core.egress import Egress
 from fedstill.core.fit import Correct, Learner, Loss, Schedule, Trained, fit, task_loss, together
-from fedstill.core.kinds import PARAMETERS
+from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import part, under
 from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Method, Shape, Turn
 from fedstill.core.registry import Registry
 from fedstill.core.streams import Streams
-from fedstill.core.task import Tensors
+from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
 
 methods: Registry[type[Method]] = Registry("method")
@@ -87,6 +87,14 @@ def train(
     if training.keep_optimiser:
         client.state = {**client.state, **under(moments, optimiser.moments())}
     return trained
+
+
+def fresh_models(task: Task, streams: Streams, place: str) -> dict[str, Tensor]:
+    """A new model of each architecture, below `place` and its name."""
+    models: dict[str, Tensor] = {}
+    for name in task.architectures:
+        models |= under(f"{place}{name}/", state_of(task.build(name, streams=streams.at("model", name))))
+    return models
 
 
 def work_report(trained: Trained, terms: Iterable[str] = ()) -> dict[str, Tensor]:

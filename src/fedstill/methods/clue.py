@@ -36,12 +36,11 @@ from fedstill.core.fit import Trained
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Client, Turn
-from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.distillation.query import importance, knows, most_important, probe
+from fedstill.distillation.query import importance, knows, most_important
 from fedstill.methods.base import MODEL, methods
 from fedstill.methods.local_only import LocalSettings
-from fedstill.methods.peers import QUERY, PeerMethod
+from fedstill.methods.peers import QUERY, PeerMethod, probed
 from fedstill.methods.vote import Vote
 
 MIXED, VOTES = "mixed/", "votes"  # the model with the helper's parameters; how much it and the own one count
@@ -81,13 +80,9 @@ class Clue(PeerMethod):
         """The peer of this architecture that knows most of what is asked for; of equals the first."""
         shapes = _shapes(own)
         alike = {number: model for number, model in peers.items() if query and _shapes(model) == shapes}
-        probed: dict[int, Tensor] = {}
-        for number, model in alike.items():
-            client.meter.add(self.settings.noise)
-            streams = Streams(client.streams.seed).at("peer", number)
-            probed[number] = probe(client.task, model, streams, self.settings.noise)
-        able = [number for number in alike if knows(probed[number], query, self.settings.threshold)]
-        best = max(able, key=lambda number: float(probed[number][query].sum()), default=None)
+        known = {number: probed(client, number, model, self.settings.noise) for number, model in alike.items()}
+        able = [number for number in alike if knows(known[number], query, self.settings.threshold)]
+        best = max(able, key=lambda number: float(known[number][query].sum()), default=None)
         return None if best is None else alike[best]
 
     def mixed(self, client: Client, own: nn.Module, helper: nn.Module, query: list[int]) -> nn.Module:

@@ -72,7 +72,7 @@ class Cure(Settings):
 
     def curable(self, method: Method) -> FedAvg:
         """The method, if it is one that this is sound around."""
-        name = next(name for name in cures if cures[name] is type(self))
+        name = cures.name_of(type(self))
         if isinstance(method, Private):
             raise InputError(
                 f"client-level privacy counts every client once, and cure={name} does not: leave `cure` out, or"
@@ -80,8 +80,7 @@ class Cure(Settings):
             )
         if isinstance(method, FedAvg) and self.suits(type(method)):
             return method
-        kind = type(method)
-        called = next((one for one in methods if methods[one] is kind), kind.__name__)
+        called = methods.name_of(type(method))
         able = ", ".join(one for one in methods if self.suits(methods[one]))
         raise InputError(
             f"cure={name} is for methods whose server takes a mean of its clients' models, and with {called} it is not"

@@ -20,7 +20,6 @@ processor that computes otherwise than the server's, its model differs in the la
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -44,6 +43,7 @@ from fedstill.methods.base import (
     MODEL_EGRESS,
     PRECISIONS,
     WORK_EGRESS,
+    fresh_models,
     methods,
     same_as,
     train,
@@ -115,14 +115,7 @@ class FedDF(LogitMethod):
         return on_logits(self.settings.objective, self.settings.temperature)
 
     def start(self, streams: Streams) -> Tensors:
-        models = {
-            name: tensor
-            for architecture in self.task.architectures
-            for name, tensor in under(
-                _place(architecture), state_of(self.task.build(architecture, streams=streams.at("model", architecture)))
-            ).items()
-        }
-        return {**models, SELECTED: torch.zeros(self.size, dtype=torch.int64)}
+        return {**fresh_models(self.task, streams, MODEL), SELECTED: torch.zeros(self.size, dtype=torch.int64)}
 
     def prepare(self, state: Tensors, turn: Turn) -> Tensors:
         return {**state, SELECTED: self.selected(state, turn)}
@@ -188,7 +181,7 @@ class FedDF(LogitMethod):
         for round in sorted({int(name.partition("/")[0]) for name in request.part(LESSON)}):
             samples = self.samples_among(client.proxy.data, request[_lesson(round, SELECTED)])
             told = Told(samples, request[_lesson(round, LOGITS)].float())
-            then = replace(turn, round=round, streams=Streams(turn.streams.seed).at("round", round, turn.exchange))
+            then = Turn.of(Streams(turn.streams.seed), round, turn.rounds, turn.clients, turn.exchange)
             model = self.distilled(architecture, model, told, then, client.meter)
         return model
 
@@ -222,24 +215,27 @@ class FedDF(LogitMethod):
     def distilled(self, architecture: str, state: Tensors, proxy: Told, turn: Turn, meter: Meter) -> Tensors:
         """A model after this round's steps towards what the clients say."""
         model = self.task.build(architecture, state)
-        streams = turn.streams.at("distil", architecture)
-        towards(model, self.task, proxy, self.objective(), self.settings, self.steps(turn), streams, meter)
+        streams, steps = turn.streams.at("distil", architecture), steps_in(self.settings, turn.round, turn.rounds)
+        towards(model, self.task, proxy, self.objective(), self.settings, steps, streams, meter)
         return state_of(model)
-
-    def steps(self, turn: Turn) -> int:
-        """Of this round; growing from half to all of them, so that 30 rounds take 3/4 of the uniform schedule's.
-
-        >>> settings = EnsembleSettings(steps=500, schedule="growing")
-        >>> [round(500 * (1 + number / 29) / 2) for number in (0, 29)]
-        [250, 500]
-        """
-        if self.settings.schedule == "uniform":
-            return self.settings.steps
-        progress = turn.round / max(turn.rounds - 1, 1)
-        return max(1, round(self.settings.steps * (1 + progress) / 2))
 
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
         return {architecture: part(server, _place(architecture)) for architecture in self.task.architectures}
+
+
+def steps_in(settings: EnsembleSettings, turn: int, turns: int) -> int:
+    """Of a round; growing from half to all of them, so that 30 rounds take 3/4 of the uniform schedule's.
+
+    >>> growing = EnsembleSettings(steps=500, schedule="growing")
+    >>> [steps_in(growing, turn, 30) for turn in (0, 29)], sum(steps_in(growing, turn, 30) for turn in range(30))
+    ([250, 500], 11250)
+    >>> steps_in(EnsembleSettings(steps=500), 0, 30)
+    500
+    """
+    if settings.schedule == "uniform":
+        return settings.steps
+    progress = turn / max(turns - 1, 1)
+    return max(1, round(settings.steps * (1 + progress) / 2))
 
 
 def _lesson(round: int, what: str) -> str:

@@ -24,7 +24,7 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.data.parts import shape_kinds
 from fedstill.data.splits import split_validation
-from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expected, work_report
+from fedstill.methods.base import MODEL, WORK_EGRESS, fresh_models, methods, train, work_expected, work_report
 
 
 class LocalSettings(Settings):
@@ -46,14 +46,7 @@ class LocalOnly(Method):
     settings: LocalSettings
 
     def start(self, streams: Streams) -> Tensors:
-        return {
-            name: tensor
-            for architecture in self.task.architectures
-            for name, tensor in under(
-                f"start/{architecture}/",
-                state_of(self.task.build(architecture, streams=streams.at("model", architecture))),
-            ).items()
-        }
+        return fresh_models(self.task, streams, "start/")
 
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
         first_contact = who.since is None

@@ -25,6 +25,7 @@ from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, S
 from fedstill.core.queries import Queries, recalls
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
+from fedstill.distillation.query import probe
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, same_as, work_expected, work_report
 from fedstill.methods.local_only import LocalOnly, LocalSettings
 from fedstill.models.classifier import Classifier
@@ -172,6 +173,12 @@ def own_model(client: Client) -> Tensors:
     if not model:
         raise Abstain("it has trained no model yet")
     return model
+
+
+def probed(client: Client, number: int, model: nn.Module, samples: int, scale: float = 1.0) -> Tensor:
+    """What a peer's model says of noise, as this client sees it; everybody probes it with the same noise."""
+    client.meter.add(samples)
+    return probe(client.task, model, Streams(client.streams.seed).at("peer", number), samples, scale)
 
 
 def offering(state: Tensors) -> list[int]:

@@ -109,7 +109,7 @@ class ClientLevel(Privacy):
             able = ", ".join(name for name in methods if averages(methods[name]))
             raise InputError(
                 f"client-level privacy is for methods that share nothing but the mean of their clients' models, and"
-                f" {_name_of(kind)} is not one: choose {able}, or privacy=none"
+                f" {methods.name_of(kind)} is not one: choose {able}, or privacy=none"
             )
         if getattr(method.settings, "weights", None) != "uniform":
             raise InputError("under client-level privacy every client must count alike: set method.weights=uniform")
@@ -266,7 +266,3 @@ def clipped(update: Tensors, limit: float) -> dict[str, Tensor]:
         return {name: torch.zeros_like(change) for name, change in update.items()}
     factor = limit / norm if norm > limit else 1.0
     return {name: change * factor for name, change in update.items()}
-
-
-def _name_of(kind: type[Method]) -> str:
-    return next((name for name in methods if methods[name] is kind), kind.__name__)

@@ -23,11 +23,10 @@ from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Client, Turn
 from fedstill.core.queries import Answered, recalls
-from fedstill.core.streams import Streams
 from fedstill.core.training import Training
-from fedstill.distillation.query import TERMS, Lesson, Watch, class_mask, knows, learn, probe, query_loss, refine
+from fedstill.distillation.query import TERMS, Lesson, Watch, class_mask, knows, learn, query_loss, refine
 from fedstill.methods.base import MODEL, methods
-from fedstill.methods.peers import QUERY, PeerMethod, PeerSettings
+from fedstill.methods.peers import QUERY, PeerMethod, PeerSettings, probed
 from fedstill.models.classifier import Classifier
 
 
@@ -89,10 +88,8 @@ class QKT(PeerMethod):
         return [model for number, model in peers.items() if knows(known[number], query, self.settings.threshold)]
 
     def probed(self, client: Client, number: int, model: nn.Module) -> Tensor:
-        """What a peer's model knows, as this client sees it; everybody probes it with the same noise."""
-        client.meter.add(self.settings.noise)
-        settings, streams = self.settings, Streams(client.streams.seed).at("peer", number)
-        return probe(client.task, model, streams, settings.noise, settings.noise_scale)
+        """What a peer's model knows, as this client sees it."""
+        return probed(client, number, model, self.settings.noise, self.settings.noise_scale)
 
     def first(
         self,

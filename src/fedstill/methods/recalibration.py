@@ -29,8 +29,7 @@ from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
-
-_MODEL = "model/"
+from fedstill.methods.base import MODEL
 
 
 def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
@@ -75,15 +74,15 @@ class Recalibration(Exchange):
         self.name, self.layers, self.batch, self.by_batch = name, list(layers), batch, by_batch
         model = task.build(task.architectures[0])
         self.means, self.variances = (
-            {layer: _MODEL + full for layer, full in running(model, statistic).items()}
+            {layer: MODEL + full for layer, full in running(model, statistic).items()}
             for statistic in ("running_mean", "running_var")
         )
 
     def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
-        return Message(under(_MODEL, part(state, _MODEL)))
+        return Message(under(MODEL, part(state, MODEL)))
 
     def reply(self, client: Client, request: Message, turn: Turn) -> Message:
-        model = client.task.build(client.profile.architecture, request.part(_MODEL)).eval()
+        model = client.task.build(client.profile.architecture, request.part(MODEL)).eval()
         order = torch.from_numpy(client.streams.draw("order").permutation(len(client.data)))
         # In training mode BatchNorm needs two samples; where it does not, none is left out.
         least = 2 if self.by_batch else 1
