@@ -92,6 +92,11 @@ def settings_of(part: Any) -> type[Settings]:
     return options
 
 
+def _usual(section: str, description: str) -> Any:
+    """A section in which the usual part is chosen where nobody chose."""
+    return Field(default_factory=lambda: choose(section, DEFAULT_PARTS[section]), description=description)
+
+
 class TeacherSource(Settings):
     """Where a teacher comes from: a run; a file of weights and a model; or a function of the user's own."""
 
@@ -141,29 +146,16 @@ class Experiment(Settings):
     initial: Initial | None = Field(None, description="weights to start from; left out, all are drawn at random")
     points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
     augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
-    partition: Choice = Field(
-        default_factory=lambda: choose("partition", "iid"), description="who holds which training samples"
-    )
-    participation: Choice = Field(
-        default_factory=lambda: choose("participation", "everyone"), description="who is asked in a round"
-    )
-    dropout: Choice = Field(
-        default_factory=lambda: choose("dropout", "none"),
-        description="who is lost in a round; a mere number: each with that chance",
-    )
+    partition: Choice = _usual("partition", "who holds which training samples")
+    participation: Choice = _usual("participation", "who is asked in a round")
+    dropout: Choice = _usual("dropout", "who is lost in a round; a mere number: each with that chance")
     fleet: Fleet | None = Field(None, description="devices with batteries; left out, clients have power without end")
     clusters: Clusters | None = Field(
         None, description="clients grouped by what their data is like; left out, they are not"
     )
-    attack: Choice = Field(
-        default_factory=lambda: choose("attack", "none"), description="what dishonest clients do, in simulations"
-    )
-    privacy: Choice = Field(
-        default_factory=lambda: choose("privacy", "none"), description="how replies are blurred before they leave"
-    )
-    cure: Choice = Field(
-        default_factory=lambda: choose("cure", "none"), description="what the server does about the lost"
-    )
+    attack: Choice = _usual("attack", "what dishonest clients do, in simulations")
+    privacy: Choice = _usual("privacy", "how replies are blurred before they leave")
+    cure: Choice = _usual("cure", "what the server does about the lost")
     objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
     teachers: tuple[TeacherSource, ...] = Field((), description="whom a student learns from")
     queries: Queries | None = Field(None, description="who asks the federation for which classes")

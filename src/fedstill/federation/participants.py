@@ -8,6 +8,7 @@ from fedstill.core.protocols import Method
 from fedstill.core.streams import Streams
 from fedstill.models.cost import flops
 from fedstill.participation import Dropout, Participants, Policy
+from fedstill.participation.power_of_choice import PowerOfChoice
 from fedstill.tasks.classification import Classification
 
 
@@ -25,7 +26,7 @@ def make_participants(experiment: Experiment, method: Method, labelled: bool) ->
     participants = Participants(
         policy, dropout, experiment.fleet, experiment.clusters, len(task.classes), costs, experiment.training.epochs
     )
-    if experiment.privacy.name != "none" and (participants.exchanges() or hasattr(policy, "losses")):
+    if experiment.privacy.name != "none" and (participants.exchanges() or isinstance(policy, PowerOfChoice)):
         raise InputError(
             "privacy counts what leaves in training, and this participation asks clients for more: choose another"
             " policy, and leave `clusters` out"

@@ -35,7 +35,8 @@ from fedstill.federation.participants import make_participants
 from fedstill.federation.proxy import proxy_data, shared_proxy
 from fedstill.federation.teachers import Staff
 from fedstill.methods import Attack, Cure, Distillation, PeerMethod, Privacy, methods
-from fedstill.participation import Participants, Policy
+from fedstill.methods.qkt import QKTSettings
+from fedstill.participation import Dropout, Participants, Policy
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.kinds import task_kind
 
@@ -112,8 +113,8 @@ def make_plan(
     def counts(client: int) -> Tensor:
         return class_counts(Subset(train, shards.rows(client)), len(bundle.classes))
 
-    shown = validation if getattr(method.settings, "tune", False) else None
-    if getattr(method.settings, "tune", False) and shown is None:
+    tunes = isinstance(method.settings, QKTSettings) and method.settings.tune
+    if tunes and validation is None:
         raise InputError("tune needs samples that clients do not have: set validation=0.1, and evaluation=central")
     share = experiment.validation if on_site else 0.0
     sizes = shards.sizes().tolist()
@@ -135,7 +136,7 @@ def make_plan(
             _test_shards(experiment, bundle, kinds, streams) if on_site else None,
             share,
             shared,
-            shown,
+            validation if tunes else None,
         ),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
         if on_site
@@ -195,10 +196,11 @@ def make_method(
             )
     if isinstance(method, PeerMethod):
         method.asks(experiment.queries or Queries())
-    policy, privacy, cure, attack = (
-        getattr(experiment, section).settings for section in ("participation", "privacy", "cure", "attack")
+    policy, dropout, privacy, cure, attack = (
+        getattr(experiment, section).settings for section in ("participation", "dropout", "privacy", "cure", "attack")
     )
     assert isinstance(policy, Policy)
+    assert isinstance(dropout, Dropout)
     assert isinstance(privacy, Privacy)
     assert isinstance(cure, Cure)
     assert isinstance(attack, Attack)
@@ -213,7 +215,7 @@ def make_method(
         )
     if experiment.privacy.name != "none" and experiment.norm_limit is not None:
         raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
-    if experiment.cure.name == "friends" and getattr(experiment.dropout.settings, "replace", False):
+    if experiment.cure.name == "friends" and dropout.replace:
         raise InputError(
             "a lost client would count twice, by who stands in for it and by its friend: leave dropout.replace out, or"
             " cure=friends"
