@@ -28,6 +28,15 @@ def test_svg_has_the_same_bytes_every_time_and_an_empty_table_draws(tmp_path: Pa
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
+def test_names_that_look_like_formulas_are_names(tmp_path: Path) -> None:
+    """`$_$` is no formula that could be set; `$x$` would be one, without its signs."""
+    table = torch.ones(2, 2, dtype=torch.int64)
+    draw_partition(table, ["US$_$", "$x$"], tmp_path / "cut.png", "in $^$")
+    draw_partition(table, ["US$_$", "$x$"], tmp_path / "cut.svg", "in $^$")
+    text = (tmp_path / "cut.svg").read_text()
+    assert all(f"<!-- {words} -->" in text for words in ("US$_$", "$x$", "in $^$"))
+
+
 def test_where_it_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cut.txt must end in .png or .svg"):
         draw_partition(torch.ones(2, 4), NAMES, tmp_path / "cut.txt")

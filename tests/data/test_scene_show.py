@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,13 @@ def test_a_sheet_and_a_page(bundle: Bundle, tmp_path: Path) -> None:
     assert (data.count('"mode":"markers"'), data.count('"mode":"lines"')) == (3, classes)
     assert len(re.findall('"method":"restyle"', data)) == 3
     assert "https://cdn" not in data
+
+
+def test_names_that_look_like_formulas_are_names(bundle: Bundle, tmp_path: Path) -> None:
+    odd = replace(bundle, name="$_$", classes=tuple(f"US$_{name}_$" for name in bundle.classes))
+    assert show(odd, None, 2, tmp_path / "rooms.png").stat().st_size > 5_000
+    with pytest.raises(InputError, match="--turn must be a number of degrees, not nan"):
+        show(bundle, None, 2, tmp_path / "rooms.png", turn=float("nan"))
 
 
 def test_a_turn_by_a_quarter_is_a_turn(bundle: Bundle, tmp_path: Path) -> None:

@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +20,8 @@ from fedstill.data.clouds import normalise
 from fedstill.data.gallery import choose, lay_out
 from fedstill.data.show import show
 from fedstill.data.views import normals_and_spacing, seen, upright
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def clouds(classes: int = 3, each: int = 5, points: int = 60) -> Bundle:
@@ -140,6 +148,54 @@ def test_clouds_of_very_few_points_are_drawn(tmp_path: Path) -> None:
     assert show(clouds(points=2), None, 1, tmp_path / "sheet.png").stat().st_size > 1000
 
 
+def test_names_that_look_like_formulas_or_elements_are_names(tmp_path: Path) -> None:
+    for bundle in (images(), clouds(), labelled()):
+        names = tuple(f"US$_{number}_$" for number in range(len(bundle.classes)))
+        odd = replace(bundle, name="$_$", classes=names, categories=names[: len(bundle.categories)])
+        assert colours(show(odd, None, 2, tmp_path / "sheet.png")) > 50
+    bundle = replace(clouds(), classes=("<i>a</i>", "b & c", "d"))
+    page = show(bundle, None, 1, tmp_path / "page.html").read_text(encoding="utf-8")
+    labels = re.findall(r'"label":"(.*?)"', page[page.rindex("Plotly.newPlot(") :])
+    assert [json.loads(f'"{label}"') for label in labels] == [escape(name) for name in bundle.classes]
+
+
+def test_pages_are_dark_where_their_reader_prefers_that(tmp_path: Path) -> None:
+    page = show(clouds(), None, 1, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<meta name="color-scheme" content="light dark">' in page
+    script = page[page.rindex("Plotly.newPlot(") :]
+    assert 'matchMedia("(prefers-color-scheme: dark)")' in script
+    assert not re.search("NIGHT|DAY|{plot_id}", script)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser found: install chromium to test the drawn page")
+@pytest.mark.parametrize(
+    ("scheme", "paper"), [(0, "rgb(18, 25, 29)"), (1, "rgb(255, 255, 255)")], ids=["dark", "light"]
+)
+def test_a_browser_shows_a_page_in_its_readers_colours(tmp_path: Path, scheme: int, paper: str) -> None:
+    page = show(clouds(), None, 1, tmp_path / "page.html")
+    done = subprocess.run(
+        [
+            *(
+                str(CHROMIUM),
+                "--headless",
+                "--no-sandbox",
+                "--disable-dev-shm-usage",
+                "--disable-background-networking",
+            ),
+            *("--enable-unsafe-swiftshader", "--use-angle=swiftshader", "--ignore-gpu-blocklist"),
+            *("--virtual-time-budget=5000", f"--user-data-dir={tmp_path / 'profile'}"),
+            *(f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    drawn = re.search(r'<svg class="main-svg"[^>]*style="background: ([^;"]*)', done.stdout)
+    assert drawn is not None
+    assert drawn[1].replace("white", "rgb(255, 255, 255)") == paper
+
+
 def test_a_page_to_turn(tmp_path: Path) -> None:
     bundle = clouds(each=9)
     bundle = Bundle("<b>&", bundle.train, bundle.test, bundle.classes, "cloud", bundle.shape)
@@ -165,6 +221,8 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
         (clouds(), {"count": 0}, "--count must be at least 1"),
         (clouds(), {"out": tmp_path / "a.pdf"}, r"a.pdf: name a .png or .html file"),
         (images(), {"out": tmp_path / "a.html"}, "pictures holds images, which are drawn as .png"),
+        (clouds(), {"turn": float("nan")}, "--turn must be a number of degrees, not nan"),
+        (clouds(), {"turn": float("inf"), "out": tmp_path / "a.html"}, "--turn must be a number of degrees, not inf"),
         (clouds(), {"up": "w"}, "--up must be x, y or z, not 'w'"),
         (clouds(), {"out": tmp_path / "no" / "a.png"}, r"a.png cannot be written"),
         (clouds(), {"out": tmp_path / "no" / "a.html"}, r"a.html cannot be written"),

@@ -19,6 +19,7 @@ from fedstill.data.gallery import Gallery
 from fedstill.data.patch_geometry import outlines
 from fedstill.data.patches import Patches
 from fedstill.data.portraits import draw_sheet
+from fedstill.data.saving import save
 
 _SIDE = 5.0  # inches of the picture, and of the patches beside it
 _HEAD = 0.45  # inches for the title
@@ -71,10 +72,7 @@ def _draw_image(pool: Patches, name: str, about: str, count: int, path: Path) ->
         fontsize=9,
         va="center",
     )
-    try:
-        figure.savefig(path, dpi=160, facecolor="white")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    save(figure, path, dpi=160)
 
 
 def _picture(axes: Axes, pool: Patches, marked: int) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.data.colours import ACCENT, INK, SHADES
+from fedstill.data.saving import save
 
 _FEW_CLIENTS = 24  # up to here every cell has room for its number
 _FEW_CLASSES = 48
@@ -45,13 +46,7 @@ def draw_partition(
     bar.set_label("samples" if scenes is None else "boxes", fontsize=8, color=INK)
     if title:
         figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
-    try:
-        # A fixed salt and no date: the same partition gives the same bytes.
-        with matplotlib.rc_context({"svg.hashsalt": "fedstill"}):
-            metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-            figure.savefig(path, dpi=150, facecolor="white", metadata=metadata)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    save(figure, path, dpi=150)
 
 
 def _draw_sizes(axes: Axes, held: Tensor, of: str) -> None:
@@ -84,7 +79,7 @@ def _draw_sizes(axes: Axes, held: Tensor, of: str) -> None:
     axes.spines["bottom"].set_color("#b8c4c8")
 
 
-def _draw_cells(axes: Axes, table: Tensor, classes: Sequence[str]) -> matplotlib.image.AxesImage:
+def _draw_cells(axes: Axes, table: Tensor, classes: Sequence[str]) -> AxesImage:
     cells = table.T.numpy()
     count, clients = cells.shape
     most = max(1, int(cells.max()))

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.core.errors import InputError
 from fedstill.data.colours import FAINT, INK, LIT, part_colours, surface_of
 from fedstill.data.gallery import Gallery, Sheet, lay_out
 from fedstill.data.picture import shortened
+from fedstill.data.saving import save
 from fedstill.data.views import normals_and_spacing, seen, upright
 
 _CLOUD = 1.55  # inches of a cell
@@ -37,10 +37,7 @@ def draw_sheet(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.0) -
         _draw_clouds(axes, sheet, inch, up, turn, [surface_of(colour) for colour in part_colours(gallery.parts)])
     else:
         _draw_images(axes, sheet)
-    try:
-        figure.savefig(path, dpi=160, facecolor="white")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    save(figure, path, dpi=160)
 
 
 def _page(sheet: Sheet, gallery: Gallery, inch: float) -> tuple[Figure, Axes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from pathlib import Path
 
 from fedstill.core.errors import InputError
@@ -34,6 +35,8 @@ def show(
         raise InputError(f"cannot draw {path}: name a .png or .html file")
     if kind == ".html" and bundle.kind == "image":
         raise InputError(f"{bundle.name} holds images, which are drawn as .png: only clouds can be turned in .html")
+    if not isfinite(turn):
+        raise InputError(f"--turn must be a number of degrees, not {turn}")
     if bundle.kind == "scene":
         show_scenes(bundle, wanted, count, path, up, turn)
         return path

@@ -122,7 +122,7 @@ def _dress(figure: object, gallery: Gallery, owners: list[str]) -> None:
     )
     if len(gallery.samples) > 1:
         buttons = [
-            {"label": name, "method": "restyle", "args": [{"visible": [owner == name for owner in owners]}]}
+            {"label": escape(name), "method": "restyle", "args": [{"visible": [owner == name for owner in owners]}]}
             for name in gallery.samples
         ]
         menu = {"buttons": buttons, "x": 0.99, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "bgcolor": "white"}

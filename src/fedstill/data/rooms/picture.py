@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.data.colours import FAINT, INK, box_colours
+from fedstill.data.saving import save
 from fedstill.data.scenes import Floats, Scenes, corners, inside
 
 _VIEWS = {  # towards the viewer, and upwards on paper
@@ -53,10 +54,7 @@ def draw_scenes(scenes: Scenes, rows: Sequence[int], path: Path, title: str = ""
         figure.legend(marks, names, loc="outside lower center", ncols=10, frameon=False, fontsize=9, labelcolor=INK)
     if title:
         figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
-    try:
-        figure.savefig(path, dpi=130, facecolor="white")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    save(figure, path, dpi=130)
 
 
 def scene_name(scenes: Scenes, row: int) -> str:
