@@ -229,8 +229,8 @@ def test_a_teacher_is_held_against_its_students_on_their_test_data() -> None:
 
 
 def test_teachers_of_two_data_sets_with_students_on_one_have_two_names() -> None:
-    axes = {"data": ["here", "there"], "seed": ["7"]}
-    teachers = {("here", "7"): 0.9, ("there", "7"): 0.8}
-    students = [(cell, "use", "here", 0.5 + place / 10, value) for place, (cell, value) in enumerate(teachers.items())]
-    verdict = judge(evidence_from(written(axes, teachers, students)))
-    assert {pair.teacher: pair.labelled for pair in verdict.pairs} == {"here": 0.5, "there": 0.6}
+    axes = {"data": ["here", "there"], "method": ["fedavg", "fedprox"]}
+    teachers = {("here", "fedavg"): 0.9, ("there", "fedavg"): 0.8, ("here", "fedprox"): 0.7}
+    students = [(cell, "use", "here", value - 0.5, value) for cell, value in teachers.items()]
+    found = {one.teacher: one.score for one in evidence_from(written(axes, teachers, students)).students}
+    assert list(found) == ["here fedavg", "there fedavg", "here fedprox"]
