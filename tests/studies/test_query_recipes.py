@@ -89,7 +89,7 @@ def test_a_server_has_samples_that_no_client_has() -> None:
                 assert data == proxy
                 assert own is not None
                 assert apart is not None
-                assert own.stop == apart.start
+                assert own.stop == apart.start if preset is None else own.stop < apart.start
 
 
 @pytest.mark.parametrize("preset", [None, "lite"], ids=str)
@@ -109,7 +109,6 @@ def test_what_tables_share_is_run_once(preset: str | None) -> None:
     assert keys("query-ablation", parts="QKT") == {asked}
     assert keys("query-lambda", query_weight="1.5") == {asked}
     assert keys("query-masking", frozen="0.0") == {asked}
-    assert keys("query-heterogeneity", queries="single", partition="three classes", method="QKT") == {asked}
     assert keys("query-ablation", parts="KD") == keys("query", **whole, method="KD")
-    small = {"queries": "single", "method": "QKT"}
-    assert (keys("query-models", **small, model="cnn") == {asked}) == (preset == "lite")
+    three = keys("query-heterogeneity", queries="single", partition="three classes", method="QKT")
+    assert (three == {asked}) == (preset is None)  # lite has half of the images

@@ -137,6 +137,8 @@ def test_an_objective_that_reads_no_labels_is_its_own_control(staged: Make, tmp_
     assert results.students is not None
     used, control = results.students.runs.values()
     assert used == control
+    assert list(results.axes["method"]) == ["fedavg", "centralised"]
+    assert list(results.students.axes["method"]) == ["fedavg"], "nobody waits for students of the others"
     student = dict(study.students[0].given)
     teacher = Ledger(tmp_path).run(study.agenda.jobs[0])
     assert teacher is not None

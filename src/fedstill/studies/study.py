@@ -15,8 +15,7 @@ from typing import Any
 from fedstill.config import BEHAVIOUR, Recipe, recipe_by
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
-from fedstill.core.plugins import loaded_plugins
-from fedstill.federation.launch import use_plugins
+from fedstill.core.plugins import loaded_plugins, use_plugins
 from fedstill.studies.agenda import Agenda, Job, make_agenda
 from fedstill.studies.board import Board
 from fedstill.studies.crew import Crew, Lesson, crew_maker
@@ -215,8 +214,9 @@ class Study:
                     counts[job.experiment.data] = class_counts(truth, len(run.config["classes"]))
             elif (ended := ledger.failure(job)) is not None:
                 (refused if ended.state == "refused" else failures)[labels] = ended.error
+        taken = {axis: {cell.labels[axis] for cell in cells} for axis in axes}  # students' `only` may leave some out
         meanings = {
-            axis: {value.label: raw for value, raw in zip(values, grid[axis], strict=True)}
+            axis: {value.label: raw for value, raw in zip(values, grid[axis], strict=True) if value.label in taken[axis]}
             for axis, values in axes.items()
         }
         source = {"experiment": dict(experiment), "settings": self.settings, "behaviour": BEHAVIOUR}
