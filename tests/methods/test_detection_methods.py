@@ -97,7 +97,7 @@ def test_moon_compares_mean_tokens_and_other_models_see_no_labels() -> None:
     }
     reply = one.ask(0, 1).message
     assert ["labels" in columns for columns in seen] == [False, False, True]
-    assert all("boxes" in columns for columns in seen)
+    assert ["boxes" in columns for columns in seen] == [False, False, True]  # where things are is an answer too
     batch = {"inputs": rooms(5).columns["inputs"]}
     shared, previous = (
         STEADY.build("tiny", part(tensors, place))
