@@ -13,8 +13,8 @@ from fedstill.cli.experiments import print_plan
 from fedstill.cli.screen import console, errors, print_json, sparkline, table
 from fedstill.config import assignments
 from fedstill.core.numbers import share, size
+from fedstill.core.plugins import use_plugins
 from fedstill.federation.asking import Asked, Question, answer, look, make_question
-from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.asked_page import write_asked_page
 from fedstill.report.writing import checked_page

@@ -109,7 +109,7 @@ def _from_runs(
 ) -> Evidence:
     from fedstill.audit.reading import evidence_of
     from fedstill.cli.progress import Display
-    from fedstill.federation.launch import use_plugins
+    from fedstill.core.plugins import use_plugins
 
     use_plugins(plugins)
     display = Display(quiet)

@@ -12,13 +12,13 @@ from fedstill.cli.screen import console, print_json, table
 from fedstill.config import named_part
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count as counted
+from fedstill.core.plugins import use_plugins
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import add, available, check, load
 from fedstill.data.partitions import partition as cut
 from fedstill.data.parts import has_point_labels, kind_names, partition_labels, shape_kinds
 from fedstill.data.picture import draw_partition, partition_text
 from fedstill.data.scenes import has_boxes
-from fedstill.federation.launch import use_plugins
 
 
 def show_available(root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:

@@ -10,8 +10,9 @@ from fedstill.cli.flags import Flags
 from fedstill.cli.pairing import paired
 from fedstill.config import Experiment, make_experiment, named_part
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.plugins import use_plugins
 from fedstill.distillation.labels import LABEL_MODES
-from fedstill.federation.launch import distillation, use_plugins
+from fedstill.federation.launch import distillation
 
 
 def sources(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedstill.cli.screen import console, print_json
 from fedstill.core.errors import InputError
+from fedstill.core.plugins import use_plugins
 from fedstill.federation.chosen import Chosen, chosen_by
-from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.proxy_maps import MOST, check_picture, draw_maps
 

@@ -51,7 +51,7 @@ class Flags:
     def assemble(self, name: str) -> Experiment:
         """The experiment of that name, a method's or a recipe's, with these laid over it."""
         from fedstill.config import given_by, make_experiment
-        from fedstill.federation.launch import use_plugins
+        from fedstill.core.plugins import use_plugins
 
         use_plugins(self.plugin or ())
         return make_experiment(self.over(given_by(name, self.preset, self.variant)))

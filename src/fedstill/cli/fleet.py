@@ -10,7 +10,7 @@ from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, make_experiment, recipe_by
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, share
-from fedstill.federation.launch import use_plugins
+from fedstill.core.plugins import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.fleet_page import Described, described, energy, seconds, span, write_fleet_page
 from fedstill.report.writing import checked_page

@@ -9,12 +9,12 @@ from fedstill.cli.screen import console, print_json, table
 from fedstill.config import recipe_names
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import size
+from fedstill.core.plugins import use_plugins
 from fedstill.core.registry import Registry
 from fedstill.data.catalogue import datasets
 from fedstill.data.partitions import partitions
 from fedstill.distillation import objectives
 from fedstill.engines import engines
-from fedstill.federation.launch import use_plugins
 from fedstill.federation.traffic import MODEL, client_traffic
 from fedstill.methods import attacks, cures, methods, privacies
 from fedstill.models import models

@@ -14,7 +14,7 @@ from fedstill.cli.screen import console, errors, print_json, sparkline
 from fedstill.config.pretraining import Pretraining, make_pretraining
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import size
-from fedstill.federation.launch import use_plugins
+from fedstill.core.plugins import use_plugins
 from fedstill.federation.pretrain import Pretrained, pretrain, resolved
 
 

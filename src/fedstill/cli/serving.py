@@ -12,13 +12,13 @@ from fedstill.cli.experiments import manifest_table, print_plan, run_told, show_
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.config import Experiment
+from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, size
+from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Lost, Reply
 from fedstill.data.catalogue import load
 from fedstill.deploy.terms import Terms
-from fedstill.federation.launch import use_plugins
-from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import entry_points
@@ -50,6 +51,13 @@ def load_entry_points() -> None:
             point.load()
         except Exception as error:
             raise InputError(f"the plugin {point.name} ({point.value}) cannot be loaded: {error}") from error
+
+
+def use_plugins(files: Sequence[str | Path]) -> None:
+    """Load installed plugins and the files named."""
+    load_entry_points()
+    for file in files:
+        load_plugin(file)
 
 
 def loaded_plugins() -> dict[str, str]:

@@ -43,14 +43,11 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     from fedstill.core.client import answer
     from fedstill.core.egress import UndeclaredEgressError
     from fedstill.core.message import Message
-    from fedstill.core.plugins import load_entry_points, load_plugin
+    from fedstill.core.plugins import use_plugins
     from fedstill.core.protocols import Reply
 
     torch.set_num_threads(1)
-    plugins = read_frame(requests)
-    load_entry_points()
-    for plugin in plugins:
-        load_plugin(plugin)
+    use_plugins(read_frame(requests))
     factory: Any = None
     exchange: Any = None
     turn: Any = None

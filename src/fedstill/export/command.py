@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+from fedstill.core.plugins import use_plugins
 from fedstill.core.threads import one_thread
 from fedstill.export.files import SAMPLES, Exported, checked_onnx, destination, export_onnx, export_pt2, put
 from fedstill.export.quantise import quantised
 from fedstill.export.subject import Subject
-from fedstill.federation.launch import use_plugins
 from fedstill.federation.result import Run
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel

@@ -20,11 +20,11 @@ from fedstill.core.dataset import Subset, class_counts
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
+from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Client, Turn
 from fedstill.core.queries import Answered, recalls
 from fedstill.core.threads import one_thread
 from fedstill.federation.keeping import experiment_of, keep, settings_of
-from fedstill.federation.launch import use_plugins
 from fedstill.federation.observers import QueryObserver
 from fedstill.federation.plan import Simulation, make_plan
 from fedstill.federation.result import Run

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedstill.core.dataset import Subset, every_row
+from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.message import under
@@ -18,7 +19,6 @@ from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Kind
 from fedstill.distillation.selection import pool_outputs
 from fedstill.federation.fingerprint import fingerprint_of
-from fedstill.federation.plan import check_device
 from fedstill.federation.proxy import shared_proxy
 from fedstill.federation.result import Run
 from fedstill.methods import methods

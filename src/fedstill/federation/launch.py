@@ -11,7 +11,7 @@ from typing import Any
 from fedstill.config import Experiment, given_by, make_experiment, overlay, override_value
 from fedstill.config.pretraining import make_pretraining
 from fedstill.core.errors import InputError
-from fedstill.core.plugins import load_entry_points, load_plugin
+from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
 from fedstill.engines import make_engine
@@ -193,10 +193,3 @@ def launch(
     plan = make_plan(experiment, data_root, device, bundle=bundle)
     with made as ready:
         return Run(execute(plan, ready, out, observers).path)
-
-
-def use_plugins(files: Sequence[str | Path]) -> None:
-    """Load installed plugins and the files named."""
-    load_entry_points()
-    for file in files:
-        load_plugin(file)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedstill.config import Experiment
 from fedstill.core.dataset import Dataset, Subset, class_counts
-from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.devices import check_device
+from fedstill.core.errors import InputError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Method, Profile
 from fedstill.core.queries import Queries
@@ -39,8 +39,6 @@ from fedstill.methods.qkt import QKTSettings
 from fedstill.participation import Dropout, Participants, Policy
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.kinds import task_kind
-
-DEVICES = ("cpu", "cuda", "mps")
 
 
 @dataclass(frozen=True)
@@ -223,14 +221,6 @@ def make_method(
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
     method = cure.around(method, experiment.clients)
     return attack.around(method, experiment.clients, streams)
-
-
-def check_device(device: str) -> None:
-    if device not in DEVICES:
-        raise InputError(f"unknown device {device!r}: {did_you_mean(device, DEVICES)}")
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not present[device]:
-        raise InputError(f"this machine has no {device} device: leave --device out to use the cpu")
 
 
 def check_on_site(experiment: Experiment, method: Method) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
+from fedstill.core.plugins import use_plugins
 from fedstill.core.threads import one_thread
 from fedstill.data.single import read_input
-from fedstill.federation.launch import use_plugins
-from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
 from fedstill.tasks.detection import Detection
 

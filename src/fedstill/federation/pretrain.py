@@ -23,6 +23,7 @@ from fedstill._version import __version__
 from fedstill.config import BEHAVIOUR
 from fedstill.config.pretraining import Pretraining
 from fedstill.core.dataset import Dataset, Subset
+from fedstill.core.devices import check_device
 from fedstill.core.errors import BusyError, InputError, RunError
 from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder, write_atomically
 from fedstill.core.fit import Learner, Schedule, fit, task_loss
@@ -39,7 +40,6 @@ from fedstill.federation import checkpoint
 from fedstill.federation.checkpoint import Progress
 from fedstill.federation.folder import RunFolder, file_digest, read_json, write_json
 from fedstill.federation.observers import PretrainingObserver
-from fedstill.federation.plan import check_device
 from fedstill.models import models
 from fedstill.tasks.masked import Masked, encoder_of
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import listed
+from fedstill.core.plugins import use_plugins
 from fedstill.core.threads import one_thread
 from fedstill.data.readers.points import SUFFIXES
 from fedstill.data.single import read_cloud
-from fedstill.federation.launch import use_plugins
-from fedstill.federation.plan import check_device
 from fedstill.federation.result import Run
 from fedstill.tasks.detection import Detection, Detections
 

@@ -9,7 +9,7 @@ from fedstill.audit.judge import judge
 from fedstill.audit.reading import evidence_of, results_in
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
-from fedstill.federation.launch import use_plugins
+from fedstill.core.plugins import use_plugins
 from fedstill.federation.result import Run
 from fedstill.report.query_page import write_query_report
 from fedstill.report.runs import write_report

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedstill.config import Experiment, TeacherSource, make_experiment
 from fedstill.core.dataset import Proxy
+from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import Method
@@ -24,7 +25,7 @@ from fedstill.federation.defaults import resolve
 from fedstill.federation.fingerprint import fingerprint_of
 from fedstill.federation.initial import missing_weights, with_initial
 from fedstill.federation.participants import make_participants
-from fedstill.federation.plan import check_device, check_needs, make_method, make_task
+from fedstill.federation.plan import check_needs, make_method, make_task
 from fedstill.federation.proxy import shared_proxy
 from fedstill.federation.teachers import Staff
 from fedstill.methods import PeerMethod, methods

@@ -20,8 +20,8 @@ from typing import Any, Self
 import torch
 
 from fedstill.core.files import writable_folder
+from fedstill.core.plugins import use_plugins
 from fedstill.federation.folder import folder_of
-from fedstill.federation.launch import use_plugins
 from fedstill.federation.lesson import Told
 from fedstill.studies.agenda import Job
 from fedstill.studies.crew import Given, Lesson

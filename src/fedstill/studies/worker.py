@@ -22,9 +22,10 @@ from typing import IO, Any, Literal
 
 from fedstill.config import Experiment, make_experiment
 from fedstill.core.errors import BusyError, FedstillError, UnusableError
+from fedstill.core.plugins import use_plugins
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
-from fedstill.federation.launch import launch, use_plugins
+from fedstill.federation.launch import launch
 from fedstill.federation.lesson import Told, learn_together
 from fedstill.federation.observers import Observer
 

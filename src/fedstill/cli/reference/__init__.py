@@ -14,7 +14,7 @@ from fedstill.cli.reference.names import completed_names
 from fedstill.cli.reference.page import reference_page
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder, write_atomically
-from fedstill.federation.launch import use_plugins
+from fedstill.core.plugins import use_plugins
 
 __all__ = ["completed_names", "names_text", "reference_page", "write_reference"]
 

@@ -26,7 +26,7 @@ from fedstill.core.client import answer
 from fedstill.core.egress import UndeclaredEgressError
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message, under
-from fedstill.core.plugins import load_entry_points, load_plugin, loaded_plugins
+from fedstill.core.plugins import loaded_plugins, use_plugins
 from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reason, Reply, Turn
 from fedstill.core.task import Tensors
 from fedstill.engines.flower.connection import connected
@@ -143,9 +143,7 @@ class Clients:
     def _fetched(self) -> tuple[ClientFactory, Exchange, Turn]:
         """From Ray's store once each: the factory when it is new, the errand for each exchange of a round."""
         torch.set_num_threads(1)
-        load_entry_points()
-        for plugin in self.plugins:
-            load_plugin(plugin)
+        use_plugins(self.plugins)
         exchange, turn = _held("errand", self.errand)
         return cast(ClientFactory, _held("factory", self.factory)), exchange, turn
 
