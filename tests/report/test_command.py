@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedstill.cli.app import app
-from fedstill.cli.experiments import asked_for
+from fedstill.cli.flags import asked_for
 from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
 from fedstill.federation.plan import make_plan
 from fedstill.report import command

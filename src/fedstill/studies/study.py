@@ -216,7 +216,7 @@ class Study:
                 (refused if ended.state == "refused" else failures)[labels] = ended.error
         taken = {axis: {cell.labels[axis] for cell in cells} for axis in axes}  # students' `only` may leave some out
         meanings = {
-            axis: {value.label: raw for value, raw in zip(values, grid[axis], strict=True) if value.label in taken[axis]}
+            axis: {one.label: raw for one, raw in zip(values, grid[axis], strict=True) if one.label in taken[axis]}
             for axis, values in axes.items()
         }
         source = {"experiment": dict(experiment), "settings": self.settings, "behaviour": BEHAVIOUR}
