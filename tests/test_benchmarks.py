@@ -86,4 +86,4 @@ def test_a_deployment_is_measured(tmp_path: Path) -> None:
     # In a round of three clients the model goes down twice, to be trained and to be evaluated, and up once.
     assert up > messages / 3
     assert down > 2 * messages / 3
-    assert int(parts[1][2]) > 100  # requests
+    assert 50 < int(parts[1][2]) < 300  # requests: about 98; with an array for each tensor there were hundreds

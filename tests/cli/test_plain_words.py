@@ -41,7 +41,7 @@ def test_a_group_alone_prints_its_help(call: Call, words: str) -> None:
         ("run fedavg --set lr=1", "did you mean 'rate'?"),
         ("distill --student mlp --teacher-file w.safetensors", "add --teacher-model"),
         ("distill --student mlp --teacher-call a:b --epochs 0", "--epochs is at least 1, not 0"),
-        ("study other.json", "other.json is not the results file of a study: it has no 'format'"),
+        ("study other.json", "other.json cannot be read as a study's results: format: field required"),
         ("report runs --out page.pdf", "page.pdf is to hold a page: give it a name that ends in .html"),
         ("audit table.csv --html page.pdf", "page.pdf is to hold a page"),
         ("query run --client 0 --class 1 --html page.pdf", "page.pdf is to hold a page"),
