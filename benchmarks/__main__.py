@@ -43,8 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
         for title, lines in found[name].tables.items():
             print(f"{title}\n\n{table(lines)}\n", flush=True)
-    print(table([HEAD, *(row.cells() for one in found.values() for row in one.rows)]))
-    print(f"\nMedians of ratios [middle half]. {_machine()}")
+        if found[name].rows:
+            print(f"{table([HEAD, *(row.cells() for row in found[name].rows)])}\n", flush=True)
+    print(f"Medians of ratios [middle half]. {_machine()}")
     if given.json:
         content = {name: one.as_json() for name, one in found.items()}
         given.json.write_text(json.dumps({"machine": _machine(), **content}, indent=2) + "\n")
