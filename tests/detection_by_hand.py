@@ -245,6 +245,19 @@ class Pace:
         return self.rate * rise * ((1 + math.cos(math.pi * round / rounds)) / 2 if self.cosine else 1.0)
 
 
+PACE = Pace(rate=2e-3, slow=0.5, decay=0.05, clip=0.1, warmup=1)
+SAME_PACE = {  # in the words of a run's settings
+    "batch": 2,
+    "optimiser": "adamw",
+    "rate": PACE.rate,
+    "encoder_rate": PACE.slow,
+    "weight_decay": PACE.decay,
+    "clip": PACE.clip,
+    "schedule": "cosine",
+    "warmup": PACE.warmup,
+}
+
+
 def is_slow(name: str) -> bool:
     return name.startswith(("tokens.", "encoder."))
 

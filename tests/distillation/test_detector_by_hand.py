@@ -29,6 +29,8 @@ from fedstill.tasks.boxes import iou
 
 from ..detection_by_hand import (
     HEADINGS,
+    PACE,
+    SAME_PACE,
     AdamW,
     Pace,
     costs_of,
@@ -230,19 +232,7 @@ def test_a_mistake_would_be_noticed(mistake: str) -> None:
 
 # A student that learns
 
-PACE = Pace(rate=2e-3, slow=0.5, decay=0.05, clip=0.1, warmup=1)
-TRAINING = {
-    "epochs": 1,
-    "batch": 2,
-    "optimiser": "adamw",
-    "rate": 2e-3,
-    "encoder_rate": 0.5,
-    "weight_decay": 0.05,
-    "clip": 0.1,
-    "schedule": "cosine",
-    "warmup": 1,
-    "keep_optimiser": True,
-}
+TRAINING = {**SAME_PACE, "epochs": 1, "keep_optimiser": True}
 ROUNDS = 3
 
 

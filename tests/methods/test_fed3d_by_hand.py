@@ -30,21 +30,24 @@ from fedstill.federation.plan import make_plan
 from fedstill.federation.run import execute
 from fedstill.tasks.detection import Detection
 
-from ..detection_by_hand import HEADINGS, POINTS, AdamW, Costs, Pace, alike, doubled, is_slow, loss_of, rooms, task_for
+from ..detection_by_hand import (
+    HEADINGS,
+    PACE,
+    POINTS,
+    SAME_PACE,
+    AdamW,
+    Costs,
+    Pace,
+    alike,
+    doubled,
+    is_slow,
+    loss_of,
+    rooms,
+    task_for,
+)
 from .sites import Site, build
 
-PACE = Pace(rate=2e-3, slow=0.5, decay=0.05, clip=0.1, warmup=1)
-TRAINING = {
-    "epochs": 2,
-    "batch": 2,
-    "optimiser": "adamw",
-    "rate": 2e-3,
-    "encoder_rate": 0.5,
-    "weight_decay": 0.05,
-    "clip": 0.1,
-    "schedule": "cosine",
-    "warmup": 1,
-}
+TRAINING = {**SAME_PACE, "epochs": 2}
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who is asked in each of three rounds
 
 # Models are compared by how far they lie apart, as a share of the way they came. In double precision that was 5e-13
