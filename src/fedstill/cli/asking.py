@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.experiments import print_plan
+from fedstill.cli.plans import print_plan
 from fedstill.cli.screen import console, errors, print_json, sparkline, table
 from fedstill.config import assignments
 from fedstill.core.numbers import share, size

@@ -1,25 +1,17 @@
-"""`fedstill run` and `fedstill egress`: experiments before and while they run."""
+"""`fedstill run`: experiments while they run, and the figures of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
-from rich.console import Console
 
 from fedstill.cli.answered import queries_told, show_answers
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment
-from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, share, size
-from fedstill.core.settings import Settings
 from fedstill.federation.launch import launch
-from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.outcome import by_reason, only_not_finite
-from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 from fedstill.tasks.measures import ACCURACY, DETECTED, detects, measure_of
 
@@ -121,44 +113,3 @@ def scores_of(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         figures = [held.get(name) for name in DETECTED] if detected else [accuracy, result["class_accuracy"][which]]
         rows.append((which, str(result["round_of"][which] + 1), *map(share, figures)))
     return tuple(DETECTED.values()) if detected else ("accuracy", "class accuracy"), rows
-
-
-def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
-    """The resolved experiment; data that is not here is said, and is no error."""
-    try:
-        plan = make_plan(experiment, data_root)
-        experiment, found = plan.experiment, f"found; this run is called {plan.folder_name}"
-    except InputError as error:
-        found = f"cannot run here: {error}"
-    print_plan(experiment, found, as_json)
-
-
-def print_plan(settings: Settings, status: str, as_json: bool, called: str = "experiment") -> None:
-    """What would be done, as a recipe has it, and what is known of it."""
-    content = settings.model_dump(mode="json")
-    if as_json:
-        print_json({called: content, "status": status})
-        return
-    console.print(yaml.safe_dump({called: content}, sort_keys=False).rstrip())
-    console.print(f"# {status}")
-
-
-def egress(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
-    """The manifest a data officer reads: every line that leaves, its kind, its receiver and its measured size."""
-    manifest = egress_manifest(make_plan(experiment, data_root))
-    if as_json:
-        print_json(manifest)
-        return
-    console.print(f"What leaves a client in each round of {manifest['method']} ({manifest['model']}):\n")
-    manifest_table(manifest, console)
-    console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.")
-    for part in ("participation", "evaluation"):
-        console.print(f"{part.capitalize()}: {manifest[part]}.")
-
-
-def manifest_table(manifest: Mapping[str, Any], where: Console) -> None:
-    rows = [
-        (line["name"], line["kind"], line["to"], str(line["tensors"]), size(line["bytes"]), line["why"])
-        for line in manifest["leaves"]
-    ]
-    table("", ("name", "kind", "to", "tensors", "size", "what it is"), rows, right=(3, 4), where=where)

@@ -49,9 +49,9 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
 @with_flags()
 def egress(experiment: Experiment, flags: Flags, data_root: Root = None, json: Json = False) -> None:
     """What leaves a client in this experiment, with measured sizes."""
-    from fedstill.cli import experiments
+    from fedstill.cli import plans
 
-    experiments.egress(flags.assemble(experiment), data_root, json)
+    plans.egress(flags.assemble(experiment), data_root, json)
 
 
 def report(

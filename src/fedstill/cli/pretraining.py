@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from fedstill.cli.experiments import print_plan
+from fedstill.cli.plans import print_plan
 from fedstill.cli.progress import bar_of, fitting
 from fedstill.cli.screen import console, errors, print_json, sparkline
 from fedstill.config.pretraining import Pretraining, make_pretraining

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import manifest_table, print_plan, run_told, show_result
+from fedstill.cli.experiments import run_told, show_result
+from fedstill.cli.plans import manifest_table, print_plan
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.config import Experiment

@@ -45,11 +45,11 @@ def run(
     json: Json = False,
 ) -> None:
     """Run an experiment, go on with it, or show a finished one."""
-    from fedstill.cli import experiments
+    from fedstill.cli import experiments, plans
 
     chosen = flags.assemble(experiment)
     if dry_run:
-        experiments.show_plan(chosen, data_root, json)
+        plans.show_plan(chosen, data_root, json)
     else:
         experiments.run(chosen, out, engine, workers, data_root, device, quiet, json)
 
@@ -195,13 +195,13 @@ def distill(
     json: Json = False,
 ) -> None:
     """Distil a teacher into a student, or go on with it, or show it."""
-    from fedstill.cli import distilling, experiments
+    from fedstill.cli import distilling, experiments, plans
 
     sources = distilling.sources(teacher or [], teacher_file, teacher_model or [], teacher_call, which)
     flags = Flags(data=data, rounds=epochs, seed=seed, set_=set_, plugin=plugin)
     chosen = distilling.assemble(sources, student, objective, labels, proxy, flags)
     if dry_run:
-        experiments.show_plan(chosen, data_root, json)
+        plans.show_plan(chosen, data_root, json)
     else:
         experiments.run(chosen, out, "in-process", 1, data_root, device, quiet, json)
 

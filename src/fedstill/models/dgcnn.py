@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
+from fedstill.models.batchnorm import begin_batch, normalise, unbiased
 from fedstill.models.classifier import Classifier
+from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import check_clouds, group
 from fedstill.models.neighbours import nearest, summarise
-from fedstill.models.pointnet import cloud_shape, mlp_head, wants_points
-from fedstill.models.pointnet2_levels import normalise
 from fedstill.models.registry import models
 
 SLOPE = 0.2  # of LeakyReLU below zero
@@ -71,15 +71,10 @@ class EdgeConv(nn.Module):
 
     @torch.no_grad()
     def _keep(self, mean: Tensor, variance: Tensor, edges: int) -> None:
-        """Update running statistics as BatchNorm does: from the unbiased variance, by its momentum or all alike."""
-        norm = self.norm
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked.add_(1)
-        share = 1 / int(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-        norm.running_mean.lerp_(mean, share)
-        norm.running_var.lerp_(variance * (edges / max(edges - 1, 1)), share)
+        """Update running statistics as BatchNorm does."""
+        running_mean, running_var, share = begin_batch(self.norm)
+        running_mean.lerp_(mean, share)
+        running_var.lerp_(variance * unbiased(edges), share)
 
 
 def _over_edges(own: Tensor, sums: Tensor, squares: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:

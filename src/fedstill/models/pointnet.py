@@ -7,52 +7,16 @@ transform networks add more parameters than all the rest and about two points of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 from torch import Tensor, nn
 
+from fedstill.models.batchnorm import normalise
 from fedstill.models.classifier import Classifier
+from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import check_clouds
 from fedstill.models.kernels.compact import whole_clouds
 from fedstill.models.kernels.latest import latest
-from fedstill.models.pointnet2_levels import SetAbstraction, normalise, way_of
-from fedstill.models.registry import UnreadableShapeError, models
-
-Builder = TypeVar("Builder", bound=Callable[..., Any])
-
-
-def wants_points(points: int, **defaults: Any) -> Callable[[Builder], Builder]:
-    """Note on a builder how many points a cloud should have, and how to train, where nobody says otherwise."""
-
-    def note(builder: Builder) -> Builder:
-        builder.points = points  # type: ignore[attr-defined]
-        builder.defaults = defaults  # type: ignore[attr-defined]
-        return builder
-
-    return note
-
-
-def cloud_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """`shape` as (points, 3), refusing anything else."""
-    if len(shape) != 2 or shape[0] < 1 or shape[1] != 3:
-        raise UnreadableShapeError("point clouds (points x 3)")
-    return shape[0], shape[1]
-
-
-def mlp_head(features: int, first: int, second: int, classes: int, dropout: float) -> nn.Sequential:
-    """Two hidden layers with BatchNorm, ReLU and Dropout, then logits."""
-    return nn.Sequential(
-        nn.Linear(features, first),
-        nn.BatchNorm1d(first),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(first, second),
-        nn.BatchNorm1d(second),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(second, classes),
-    )
+from fedstill.models.pointnet2_levels import SetAbstraction, way_of
+from fedstill.models.registry import models
 
 
 class PointNet(SetAbstraction):

@@ -9,28 +9,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedstill.models.batchnorm import fold
 from fedstill.models.kernels.buffers import pool
 from fedstill.models.kernels.compact import Rows
 
 Array = npt.NDArray[Any]
 
 
-def fold(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
-    """Weight and bias of one linear map that does what the linear map and its BatchNorm do in evaluation."""
-    mean, variance = norm.running_mean, norm.running_var
-    assert mean is not None
-    assert variance is not None
-    scale = norm.weight.double() / torch.sqrt(variance.double() + norm.eps)
-    weight = linear.weight.double() * scale.unsqueeze(1)
-    bias = norm.bias.double() + scale * (linear.bias.double() - mean.double())
-    return weight.float(), bias.float()
-
-
 def infer_level(rows: Rows, features: Tensor | None, layers: list[tuple[nn.Linear, nn.BatchNorm1d]]) -> Tensor:
     """(groups, channels): three layers on every row and the maximum over each group; see `pointnet2_fast`."""
     from fedstill.models.kernels import compiled_rows as kernels
 
-    (w1, b1), (w2, b2), (w3, b3) = (fold(*layer) for layer in layers)
+    (w1, b1), (w2, b2), (w3, b3) = ([part.float() for part in fold(*layer)] for layer in layers)
     width1, width2, width3 = len(w1), len(w2), len(w3)
     mapped = w1.new_empty(0, width1) if features is None else features @ w1[:, 3:].t()
     across: Array = np.ascontiguousarray(w1[:, :3].t().numpy())

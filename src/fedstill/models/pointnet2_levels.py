@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedstill.models.batchnorm import begin_batch, normalise, unbiased
 from fedstill.models.kernels import ball_query, group
 from fedstill.models.kernels.compact import Rows
 from fedstill.models.pointnet2_fast import TrainLevel
@@ -86,16 +87,6 @@ class SetAbstraction(nn.Module):
             return infer_level(rows, features, self.layers())
 
 
-def normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """BatchNorm of rows of channels, seen as one sample with many positions.
-
-    On a CPU torch adds up a matrix of rows one after the other in single precision, and the mean of 400,000 rows is
-    then off in the third digit. In this shape it does not, and other devices do not care.
-    """
-    normalised: Tensor = norm(rows.t().unsqueeze(0))
-    return normalised.squeeze(0).t()
-
-
 def way_of(points: Tensor, model: nn.Module, levels: Sequence[SetAbstraction]) -> Literal["plain", "train", "infer"]:
     """How levels can be computed: on distinct rows, in training or in evaluation, or in plain torch.
 
@@ -122,14 +113,9 @@ def way_of(points: Tensor, model: nn.Module, levels: Sequence[SetAbstraction]) -
 
 @torch.no_grad()
 def track(norm: nn.BatchNorm1d, mean: Array, variance: Array, total: float) -> None:
-    """Update running statistics as BatchNorm does: from the unbiased variance, by its momentum or all batches alike."""
+    """Update running statistics as BatchNorm does."""
     if not norm.track_running_stats:
         return
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
-    share = 1 / int(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-    unbiased = variance * (total / max(total - 1, 1))
-    norm.running_mean.mul_(1 - share).add_(torch.from_numpy(mean.astype(np.float32)), alpha=share)
-    norm.running_var.mul_(1 - share).add_(torch.from_numpy(unbiased.astype(np.float32)), alpha=share)
+    running_mean, running_var, share = begin_batch(norm)
+    running_mean.mul_(1 - share).add_(torch.from_numpy(mean.astype(np.float32)), alpha=share)
+    running_var.mul_(1 - share).add_(torch.from_numpy((variance * unbiased(total)).astype(np.float32)), alpha=share)

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedstill.models.batchnorm import normalise
 from fedstill.models.classifier import Classifier
+from fedstill.models.cloud_parts import cloud_shape, wants_points
 from fedstill.models.kernels import check_clouds, farthest_points, group, rows_at
 from fedstill.models.neighbours import nearest
-from fedstill.models.pointnet import cloud_shape, wants_points
-from fedstill.models.pointnet2_levels import normalise
 from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, Sizes
 from fedstill.models.registry import models
 from fedstill.models.sized import sized

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from fedstill.models.cloud_parts import cloud_shape, wants_points
 from fedstill.models.detector.model import Detector, Part, part_of
 from fedstill.models.detector.predictions import Layer, Predictions, TokenPredictions
 from fedstill.models.detector.sizes import LITE, LITE_TURNED, PAPER, SMALL_LITE, TURNED, Sizes
-from fedstill.models.pointnet import cloud_shape, wants_points
 from fedstill.models.registry import models
 from fedstill.models.sized import sized
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedstill.models.batchnorm import fold
 from fedstill.models.dgcnn import SLOPE, Dgcnn, EdgeConv
 from fedstill.models.kernels.ops import squared
 from fedstill.models.pointnet import PointNet
@@ -36,21 +37,12 @@ def portable(model: nn.Module) -> nn.Module:
 
 def folded(linear: nn.Linear, norm: nn.BatchNorm1d) -> nn.Linear:
     """One linear map that does what a linear map and its BatchNorm do in evaluation."""
-    scale, shift = _scale_and_shift(norm)
     joint = nn.Linear(linear.in_features, linear.out_features)
+    weight, bias = fold(linear, norm)
     with torch.no_grad():
-        joint.weight.copy_(linear.weight.double() * scale.unsqueeze(1))
-        joint.bias.copy_(shift if linear.bias is None else shift + scale * linear.bias.double())
+        joint.weight.copy_(weight)
+        joint.bias.copy_(bias)
     return joint
-
-
-def _scale_and_shift(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
-    """What BatchNorm multiplies by and then adds in evaluation, in double precision."""
-    mean, variance = norm.running_mean, norm.running_var
-    assert mean is not None
-    assert variance is not None
-    scale = norm.weight.double() / torch.sqrt(variance.double() + norm.eps)
-    return scale, norm.bias.double() - scale * mean.double()
 
 
 class PortablePointNet(nn.Module):
@@ -135,14 +127,14 @@ class PortableEdges(nn.Module):
 
     def __init__(self, layer: EdgeConv) -> None:
         super().__init__()
-        scale, shift = _scale_and_shift(layer.norm)
-        a, b = (layer.linear.weight.double() * scale.unsqueeze(1)).chunk(2, dim=1)
+        weight, bias = fold(layer.linear, layer.norm)
+        a, b = weight.chunk(2, dim=1)
         self.neighbours = layer.neighbours
         self.own = nn.Linear(a.shape[1], a.shape[0])
         self.other = nn.Linear(a.shape[1], a.shape[0], bias=False)
         with torch.no_grad():
             self.own.weight.copy_(a - b)
-            self.own.bias.copy_(shift)
+            self.own.bias.copy_(bias)
             self.other.weight.copy_(b)
 
     def forward(self, rows: Tensor) -> Tensor:
