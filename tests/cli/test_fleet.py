@@ -105,7 +105,7 @@ def test_data_that_is_not_here_hides_costs_only(call: Call, tmp_path: Path) -> N
     code, out, _ = call(*words)
     assert code == 0
     assert "What a round costs is not known" in out
-    assert "seconds" not in out
+    assert "Seconds" not in out
     told = json.loads(call(*words, "--json")[1])
     assert (told["job"], told["costs"]) == (None, [])
     assert "mnist" in told["missing"]

@@ -13,7 +13,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest, part
 from fedstill.core.protocols import Meter
-from fedstill.distillation.query import Lesson, learn, query_loss
+from fedstill.distillation.query import QueryLesson, learn, query_loss
 from fedstill.engines import InProcess
 from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.run import execute
@@ -104,7 +104,7 @@ def test_the_server_learns_on_samples_without_labels_from_all() -> None:
     peers = list(built(plan.task, part(table.server, "peer/")).values())
     loss = query_loss(torch.ones(10))
     streams = turn.streams.at("whole")
-    learn(model, Lesson(plan.task, peers, method.proxy.data, loss, method.for_epochs(1), streams, Meter()))
+    learn(model, QueryLesson(plan.task, peers, method.proxy.data, loss, method.for_epochs(1), streams, Meter()))
     assert len(peers) == 4
     assert digest(common) == digest(state_of(model))
     assert digest(common) != digest(part(table.server, "start/mlp/"))

@@ -15,7 +15,7 @@ from fedstill.distillation import objectives
 from fedstill.federation.launch import launch
 from fedstill.federation.observers import Observer
 from fedstill.federation.result import Run
-from fedstill.studies.figures import class_counts
+from fedstill.studies.figures import samples_by_class
 from fedstill.studies.results import load_results
 
 
@@ -73,7 +73,7 @@ def _of_run(run: Run, data_root: Path | None, device: str, observers: Sequence[O
         teachers=_teachers(labelled, seed),
         students=tuple(students),
         alone={seed: _score(alone)},
-        class_counts=() if truth is None else tuple(class_counts(truth, len(run.config["classes"]))),
+        class_counts=() if truth is None else tuple(samples_by_class(truth, len(run.config["classes"]))),
         commands=(f"fedstill audit {run.path}",),
         settings={"data": experiment.data, "student": str(experiment.model), "epochs": str(experiment.rounds)},
     )

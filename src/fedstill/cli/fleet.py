@@ -9,10 +9,11 @@ from fedstill.cli.flags import Flags
 from fedstill.cli.screen import console, print_json, table
 from fedstill.config import Experiment, make_experiment, recipe_by
 from fedstill.core.errors import InputError
-from fedstill.core.numbers import MISSING, share
 from fedstill.core.plugins import use_plugins
 from fedstill.federation.result import Run
-from fedstill.report.fleet_page import Described, described, energy, seconds, span, write_fleet_page
+from fedstill.report.fleet_page import Described, described, write_fleet_page
+from fedstill.report.fleet_tables import costs_table, left_table, tiers_table
+from fedstill.report.table import Table
 from fedstill.report.writing import checked_page
 from fedstill.studies.grid import expand, read_axes
 
@@ -59,65 +60,22 @@ def _told(found: Described) -> dict[str, object]:
 
 def _print(found: Described) -> None:
     console.print(found.heading, style="bold")
-    table(
-        "",
-        ("tier", "devices", "capacity Wh", "power W", "GFLOP/s", "charge %", "on Wi-Fi"),
-        [
-            (
-                one.tier,
-                f"{one.devices:,}",
-                span(one.capacity),
-                span(one.watts),
-                span(one.speed),
-                span(one.charge, 0, 100),
-                share(one.wifi, 0),
-            )
-            for one in found.tiers
-        ],
-        right=range(1, 7),
-    )
+    _print_table(tiers_table(found.tiers))
     if found.job is None:
         console.print(f"\n{found.work}")
     else:
         console.print(f"\nWhat a round takes a device, in Wh: {found.work}")
-        table(
-            "",
-            ("tier", "link", "download", "training", "upload", "background", "of battery", "seconds"),
-            [
-                (
-                    one.tier,
-                    one.link,
-                    *(energy(value) for value in (one.download, one.training, one.upload, one.background)),
-                    share(one.share),
-                    seconds(one.seconds),
-                )
-                for one in found.costs
-            ],
-            right=range(2, 8),
-        )
-    if found.run is not None:
-        _print_left(found, found.run)
-
-
-def _print_left(found: Described, run: Run) -> None:
-    if not found.left:
-        console.print("\nWhat became of them is not known: the run has no checkpoint")
+        _print_table(costs_table(found.costs))
+    if found.run is None:
         return
-    console.print(f"\nAfter round {len(run.journal)}")
-    table(
-        "",
-        ("tier", "devices", "charge before", "after", "flat", "rounds attended", "Wh a round"),
-        [
-            (
-                one.tier,
-                f"{one.devices:,}",
-                share(one.before, 1),
-                share(one.after, 1),
-                f"{one.flat:,}",
-                f"{one.attended:.1f}",
-                MISSING if one.spent is None else energy(one.spent),
-            )
-            for one in found.left
-        ],
-        right=range(1, 7),
-    )
+    if found.left:
+        console.print(f"\nAfter round {len(found.run.journal)}")
+        _print_table(left_table(found.left))
+    else:
+        console.print("\nWhat became of them is not known: the run has no checkpoint")
+
+
+def _print_table(made: Table) -> None:
+    """A table of the page, without its caption and note."""
+    right = [number for number, column in enumerate(made.columns) if column.right]
+    table("", [column.name for column in made.columns], [[cell.text for cell in row] for row in made.rows], right)

@@ -12,7 +12,7 @@ import torch
 from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
-from fedstill.data.examine import class_counts, find_doubts, find_faults
+from fedstill.data.examine import find_doubts, find_faults, labels_by_class
 from fedstill.data.files import FromFiles, bundled
 from fedstill.data.lookup import look_up
 from fedstill.data.readers.raw import Findings
@@ -74,7 +74,7 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
         where=where,
         classes=classes,
         counted=_counted(first),
-        counts={part: tuple(class_counts(split.labels, len(classes))) for part, split in splits.items()},
+        counts={part: tuple(labels_by_class(split.labels, len(classes))) for part, split in splits.items()},
         sizes={part: len(split.labels) for part, split in splits.items()},
         shapes={part: tuple(split.inputs.shape[1:]) for part, split in splits.items()},
         kind=first.kind if first else None,

@@ -53,7 +53,7 @@ def find_faults(
             if wrong:
                 found.faults.append(f"{wrong:,} {part} boxes have sizes that are not above 0, or are no numbers")
     if "train" in splits and every_class and splits["train"].kind != "scene":
-        for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
+        for name, count in zip(classes, labels_by_class(splits["train"].labels, len(classes)), strict=True):
             if count == 0:
                 found.faults.append(f"class {name!r} has no training samples")
 
@@ -78,11 +78,11 @@ def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
 
 def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
     if "test" in splits:
-        for name, count in zip(classes, class_counts(splits["test"].labels, len(classes)), strict=True):
+        for name, count in zip(classes, labels_by_class(splits["test"].labels, len(classes)), strict=True):
             if count == 0:
                 found.doubts.append(f"class {name!r} has no test samples: its accuracy cannot be measured")
     if "train" in splits:
-        for name, count in zip(classes, class_counts(splits["train"].labels, len(classes)), strict=True):
+        for name, count in zip(classes, labels_by_class(splits["train"].labels, len(classes)), strict=True):
             if count == 1:
                 found.doubts.append(f"class {name!r} has a single training sample: it can hardly be learned")
 
@@ -92,16 +92,16 @@ def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...],
     why = {"train": "they cannot be learned", "test": "how well they are found cannot be measured"}
     for part, consequence in why.items():
         if part in splits:
-            counts = class_counts(splits[part].labels, len(classes))
+            counts = labels_by_class(splits[part].labels, len(classes))
             lacking = [repr(name) for name, count in zip(classes, counts, strict=True) if count == 0]
             if lacking:
                 found.doubts.append(f"no {part} scene has a box of {', '.join(lacking)}: {consequence}")
 
 
-def class_counts(labels: Tensor, classes: int) -> list[int]:
+def labels_by_class(labels: Tensor, classes: int) -> list[int]:
     """Samples per class, or boxes, or points; labels that name no class are left out.
 
-    >>> class_counts(torch.tensor([0, 2, 2, 9]), 3)
+    >>> labels_by_class(torch.tensor([0, 2, 2, 9]), 3)
     [1, 0, 2]
     """
     inside = labels[(labels >= 0) & (labels < classes)]

@@ -67,7 +67,7 @@ def class_mask(classes: int, local: Iterable[int], query: Iterable[int], weight:
     return mask
 
 
-def spoken(task: Task, teachers: Sequence[nn.Module], batch: Batch, temperature: float = 1.0) -> Tensor:
+def said_together(task: Task, teachers: Sequence[nn.Module], batch: Batch, temperature: float = 1.0) -> Tensor:
     """The sum of what teachers say of a batch, as probabilities."""
     inputs = without_answers(batch)
     with torch.no_grad():
@@ -77,7 +77,7 @@ def spoken(task: Task, teachers: Sequence[nn.Module], batch: Batch, temperature:
 
 def sum_of_words(task: Task, teachers: Sequence[nn.Module], data: Dataset, temperature: float = 1.0) -> Tensor:
     """The same of every sample there is."""
-    return torch.cat([spoken(task, teachers, data.batch(rows), temperature) for rows in every_row(data)])
+    return torch.cat([said_together(task, teachers, data.batch(rows), temperature) for rows in every_row(data)])
 
 
 def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Loss:
@@ -94,7 +94,7 @@ def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Lo
 
 
 @dataclass(frozen=True)
-class Lesson:
+class QueryLesson:
     """What a model learns from in one phase: samples and those who speak of them; and how."""
 
     task: Task
@@ -110,7 +110,7 @@ class Lesson:
     def spoken(self, batch: Batch) -> Mapping[str, Tensor]:
         """What the teachers say of a batch, now."""
         self.meter.add(len(batch["sample_id"]) * len(self.teachers))
-        return {"said": spoken(self.task, self.teachers, batch, self.temperature)}
+        return {"said": said_together(self.task, self.teachers, batch, self.temperature)}
 
     def told(self, samples: Dataset) -> Told:
         """The samples, or what was made of each, with what the teachers say of them once and for all."""
@@ -121,7 +121,7 @@ class Lesson:
         return Learner(model, self.loss, self.training.make_optimiser(model.parameters()), self.streams, correct)
 
 
-def learn(model: nn.Module, lesson: Lesson) -> Trained:
+def learn(model: nn.Module, lesson: QueryLesson) -> Trained:
     """The first phase: the whole model learns from labels and teachers."""
     task, learner = lesson.task, lesson.learner(model)
     if task.augments:
@@ -129,7 +129,7 @@ def learn(model: nn.Module, lesson: Lesson) -> Trained:
     return _epochs(learner, lesson, lesson.told(lesson.data), "features", lesson.watch, augment=task.augment)
 
 
-def refine(model: Classifier, head: Mapping[str, Tensor], lesson: Lesson, frozen: float = 0.0) -> Trained:
+def refine(model: Classifier, head: Mapping[str, Tensor], lesson: QueryLesson, frozen: float = 0.0) -> Trained:
     """The second phase: the head as it was before learns on features that are fixed, of samples as they are.
 
     A share `frozen` of its weights stays as it was: those whose gradient, over the client's own labels, is largest.
@@ -233,7 +233,7 @@ def importance(model: nn.Module, task: Task, data: Dataset, batch: int, streams:
 
 def _epochs(
     learner: Learner,
-    lesson: Lesson,
+    lesson: QueryLesson,
     data: Dataset,
     phase: str,
     watch: Watch | None,

@@ -24,7 +24,7 @@ from fedstill.core.message import part, under
 from fedstill.core.protocols import Client, Turn
 from fedstill.core.queries import Answered, recalls
 from fedstill.core.training import Training
-from fedstill.distillation.query import TERMS, Lesson, Watch, class_mask, knows, learn, query_loss, refine
+from fedstill.distillation.query import TERMS, QueryLesson, Watch, class_mask, knows, learn, query_loss, refine
 from fedstill.methods.base import MODEL, methods
 from fedstill.methods.peers import QUERY, PeerMethod, PeerSettings, probed
 from fedstill.models.classifier import Classifier
@@ -124,12 +124,16 @@ class QKT(PeerMethod):
             load_state(model, best.state)
         return trained
 
-    def lesson(self, client: Client, teachers: list[nn.Module], query: list[int], phase: str, epochs: int) -> Lesson:
+    def lesson(
+        self, client: Client, teachers: list[nn.Module], query: list[int], phase: str, epochs: int
+    ) -> QueryLesson:
         """What a client is taught in a phase, on its own data."""
         settings = self.settings
         loss = query_loss(self.mask_of(client, query, settings.mask), settings.alpha, settings.temperature)
         training, streams = self.for_epochs(epochs), client.streams.at(phase)
-        return Lesson(client.task, teachers, client.data, loss, training, streams, client.meter, settings.temperature)
+        return QueryLesson(
+            client.task, teachers, client.data, loss, training, streams, client.meter, settings.temperature
+        )
 
     def best(self, client: Client, query: list[int]) -> BestEpoch | None:
         return BestEpoch(client, tuple(query)) if self.settings.tune else None

@@ -26,7 +26,7 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Meter, Profile, Reply, Shape, Turn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
-from fedstill.distillation.query import TERMS, Lesson, learn, query_loss
+from fedstill.distillation.query import TERMS, QueryLesson, learn, query_loss
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, work_expected, work_report
 from fedstill.methods.peers import OFFER_EGRESS, PEERS, SAMPLES, Transfer, built, offering, own_model
 from fedstill.methods.qkt import QKT, QKTSettings
@@ -89,12 +89,12 @@ class QKTLight(QKT):
 
     def common_lesson(
         self, task: Task, peers: Sequence[nn.Module], data: Dataset, streams: Streams, meter: Meter
-    ) -> Lesson:
+    ) -> QueryLesson:
         """All that all peers say, whoever learns it on whatever data."""
         settings = self.settings
         loss = query_loss(torch.ones(len(self.task.classes)), settings.alpha, settings.temperature)
         training = self.for_epochs(settings.transfer_epochs)
-        return Lesson(task, peers, data, loss, training, streams, meter, settings.temperature)
+        return QueryLesson(task, peers, data, loss, training, streams, meter, settings.temperature)
 
     def by_server(self, state: Tensors, turn: Turn) -> Tensors:
         """The first phase by the server: from its start towards what all say of the proxy."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedstill.config import Experiment
 from fedstill.core.errors import InputError
-from fedstill.core.numbers import MISSING, count, size
+from fedstill.core.numbers import count, size
 from fedstill.core.task import Tensors
 from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
@@ -16,11 +16,11 @@ from fedstill.participation.fleet import Fleet
 from fedstill.report.command import command
 from fedstill.report.figure import Figure
 from fedstill.report.files import write_page
-from fedstill.report.fleet_facts import Cost, Job, Left, Span, Tier, costs, fleet_of, job_of, left, tiers
+from fedstill.report.fleet_facts import Cost, Job, Left, Tier, costs, fleet_of, job_of, left, tiers
 from fedstill.report.fleet_figures import devices
 from fedstill.report.fleet_section import run_figures
+from fedstill.report.fleet_tables import costs_table, left_table, tiers_table
 from fedstill.report.page import Section
-from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ def write_fleet_page(described: Described, path: Path) -> Path:
         path,
         "page.html.jinja",
         [
-            Section("fleet", "The fleet", _drawn(described, rounds), [_tiers(described)]),
+            Section("fleet", "The fleet", _drawn(described, rounds), [tiers_table(described.tiers)]),
             Section(
                 "costs",
                 "What a round costs a device",
-                tables=[_costs(described)] if described.costs else [],
+                tables=[costs_table(described.costs)] if described.costs else [],
                 about=f"{described.work}.",
             ),
-            Section("after", f"After round {rounds}", after, [_left(described)] if described.left else []),
+            Section("after", f"After round {rounds}", after, [left_table(described.left)] if described.left else []),
         ],
         heading=described.heading,
         summary=_summary(described),
@@ -115,80 +115,3 @@ def _summary(described: Described) -> list[str]:
     elif described.missing:
         sentences.append(described.work)
     return sentences
-
-
-def span(values: Span, digits: int = 1, scale: float = 1.0) -> str:
-    """From the lowest to the highest.
-
-    >>> span((3.04, 4.96)), span((0.5, 0.5), 0, 100)
-    ('3.0–5.0', '50')
-    """
-    low, high = (f"{scale * value:.{digits}f}" for value in values)
-    return low if low == high else f"{low}{MISSING}{high}"
-
-
-def energy(value: float) -> str:
-    """Wh in so many digits as tell devices apart.
-
-    >>> energy(1.22066), energy(0.00001), energy(0.0)
-    ('1.2207', '<0.0001', '0')
-    """
-    return "0" if value == 0 else "<0.0001" if value < 0.00005 else f"{value:.4f}"
-
-
-def seconds(value: float) -> str:
-    """Short times with more digits.
-
-    >>> seconds(0.0312), seconds(359.96)
-    ('0.03', '360')
-    """
-    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
-
-
-def _tiers(described: Described) -> Table:
-    columns = (
-        Column[Tier]("Tier", "tier", lambda one: text(one.tier), right=False),
-        Column[Tier]("Devices", "devices", lambda one: whole(one.devices)),
-        Column[Tier]("Capacity, Wh", "capacity", lambda one: Cell(span(one.capacity), one.capacity[0])),
-        Column[Tier]("Power, W", "watts", lambda one: Cell(span(one.watts), one.watts[0])),
-        Column[Tier]("Speed, GFLOP/s", "speed", lambda one: Cell(span(one.speed), one.speed[0])),
-        Column[Tier]("Charge, %", "charge", lambda one: Cell(span(one.charge, 0, 100), one.charge[0])),
-        Column[Tier]("On Wi-Fi", "wifi", lambda one: percent(one.wifi)),
-    )
-    note = "From the lowest to the highest of a tier's devices, before the first round."
-    return make_table("tiers", "Tiers", columns, described.tiers, note)
-
-
-def _costs(described: Described) -> Table:
-    def wh(name: str) -> Column[Cost]:
-        return Column(
-            f"{name.capitalize()}, Wh", name, lambda one: Cell(energy(getattr(one, name)), getattr(one, name))
-        )
-
-    columns = (
-        Column[Cost]("Tier", "tier", lambda one: text(one.tier), right=False),
-        Column[Cost]("Link", "link", lambda one: text(one.link), right=False),
-        Column[Cost]("Devices", "devices", lambda one: whole(one.devices)),
-        *(wh(name) for name in ("download", "training", "upload", "background")),
-        Column[Cost]("Of its capacity", "share", lambda one: percent(one.share)),
-        Column[Cost]("Seconds", "seconds", lambda one: Cell(seconds(one.seconds), one.seconds)),
-    )
-    note = "Means over the devices of a tier and link, each asked for the first time."
-    return make_table("costs", "What a round costs a device", columns, described.costs, note)
-
-
-def _left(described: Described) -> Table:
-    columns = (
-        Column[Left]("Tier", "tier", lambda one: text(one.tier), right=False),
-        Column[Left]("Devices", "devices", lambda one: whole(one.devices)),
-        Column[Left]("Charge before", "before", lambda one: percent(one.before)),
-        Column[Left]("Charge after", "after", lambda one: percent(one.after)),
-        Column[Left]("Flat", "flat", lambda one: whole(one.flat)),
-        Column[Left]("Rounds attended", "attended", lambda one: Cell(f"{one.attended:.1f}", one.attended)),
-        Column[Left](
-            "Wh a round",
-            "spent",
-            lambda one: Cell(MISSING if one.spent is None else energy(one.spent), one.spent),
-        ),
-    )
-    return make_table("left", "Tiers after the last round", columns, described.left)

@@ -89,7 +89,7 @@ def correct_by(run: Run) -> dict[str, str]:
     }
 
 
-def class_counts(labels: Sequence[int], classes: int) -> list[int]:
+def samples_by_class(labels: Sequence[int], classes: int) -> list[int]:
     """How many test samples there are of each class."""
     return [labels.count(number) for number in range(classes)]
 

@@ -20,7 +20,7 @@ from fedstill.studies.agenda import Agenda, Job, make_agenda
 from fedstill.studies.board import Board
 from fedstill.studies.crew import Crew, Lesson, crew_maker
 from fedstill.studies.devices import calm, figures_of_devices, matters, undisturbed
-from fedstill.studies.figures import class_counts, correct_by, figures_of
+from fedstill.studies.figures import correct_by, figures_of, samples_by_class
 from fedstill.studies.grid import Cell, Value, expand, read_axes
 from fedstill.studies.ledger import Ledger
 from fedstill.studies.queries import Companions, figures_of_queries
@@ -211,7 +211,7 @@ class Study:
                     figures = figures_of_devices(run, None if quiet is None else ledger.run(quiet))
                     runs[labels].figures.update(figures)
                 if job.experiment.data not in counts and (truth := run.test_labels) is not None:
-                    counts[job.experiment.data] = class_counts(truth, len(run.config["classes"]))
+                    counts[job.experiment.data] = samples_by_class(truth, len(run.config["classes"]))
             elif (ended := ledger.failure(job)) is not None:
                 (refused if ended.state == "refused" else failures)[labels] = ended.error
         taken = {axis: {cell.labels[axis] for cell in cells} for axis in axes}  # students' `only` may leave some out
