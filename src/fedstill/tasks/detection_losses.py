@@ -145,7 +145,8 @@ def detection_losses(predictions: Predictions, labels: Tensor, boxes: Tensor) ->
         "tokens-in-objects": inside,
     }
     like = predictions.extent
-    return Losses(layers, tokens, {name: torch.as_tensor(count).to(like) for name, count in counts.items()})
+    totals = {name: torch.as_tensor(count, dtype=like.dtype, device=like.device) for name, count in counts.items()}
+    return Losses(layers, tokens, totals)
 
 
 def _match(
