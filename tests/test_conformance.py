@@ -185,7 +185,7 @@ def test_resuming_after_any_round_gives_the_same_bits(
 ) -> None:
     assert plan.rounds == ROUNDS
     engine = tampered(engines["in-process"], nan_from_client_two)
-    for stop in range(ROUNDS):
+    for stop in range(1, ROUNDS + 1):
         out = tmp_path / f"stopped-{stop}"
         with pytest.raises(KeyboardInterrupt):
             execute(plan, engine, out, [stop_after(stop)])

@@ -36,8 +36,8 @@ def lost(round: int, client: int) -> dict[str, Any]:
 
 def test_the_file_says_what_happened(tmp_path: Path) -> None:
     with Status(tmp_path, Somebody(), (3, 5)) as told:
-        told.round(lost(0, 1))
-        told.round(lost(1, 0))
+        told.round(lost(1, 1))
+        told.round(lost(2, 0))
         told.finish()
     known = read_status(tmp_path)
     assert known is not None
@@ -63,7 +63,7 @@ def test_what_is_being_written_does_not_change(tmp_path: Path) -> None:
     told = Status(tmp_path, Somebody(), (3, 5))
     midst = told.facts
     before = iter(midst["lost"].items())
-    told.round(lost(0, 1))
+    told.round(lost(1, 1))
     assert list(before) == []
     assert midst["round"] == 0
     assert told.facts["lost"] == {"5": "round 1: gone"}
@@ -89,7 +89,7 @@ def test_a_full_disk_does_not_end_the_writing(tmp_path: Path, monkeypatch: pytes
         for _ in range(20):
             assert tries.acquire(timeout=10), "nobody writes any more"
         blocker.rmdir()
-        told.round(lost(0, 1))
+        told.round(lost(1, 1))
     known = read_status(tmp_path)
     assert known is not None
     assert known["round"] == 1

@@ -321,7 +321,7 @@ def test_what_a_stranger_sends_in_a_sites_name_is_not_counted_as_the_sites(stage
 def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, stop_after: Any) -> None:
     made = stage(2)
     with OddSite(made, 0), OddSite(made, 1), pytest.raises(KeyboardInterrupt):
-        made.serve(method="scaffold", model="mlp", observers=[stop_after(0)])
+        made.serve(method="scaffold", model="mlp", observers=[stop_after(1)])
     shuffled = load(f"npz:{made.shard(0)}")
     with OddSite(made, 0), OddSite(made, 1, train=shuffled.train):
         run = made.serve(method="scaffold", model="mlp", terms={"wait": 1})

@@ -86,7 +86,7 @@ def test_every_engine_and_a_resumed_run_give_the_same_bits(
     plan = planned(teacher)
     runs = {name: finished(plan, engines[name], tmp_path / name) for name in ("in-process", "wire", "processes-2")}
     with pytest.raises(KeyboardInterrupt):
-        execute(plan, engines["in-process"], tmp_path / "resumed", [stop_after(0)])
+        execute(plan, engines["in-process"], tmp_path / "resumed", [stop_after(1)])
     runs["resumed"] = finished(plan, engines["in-process"], tmp_path / "resumed")
     first = runs["in-process"]
     for name, run in runs.items():

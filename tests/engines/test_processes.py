@@ -32,7 +32,7 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
         def start(self, experiment: Any, journal: Any) -> None: ...
 
         def round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 0:
+            if record["round"] == 1:
                 os.kill(engine._workers[0].process.pid, signal.SIGKILL)
 
         def note(self, text: str) -> None: ...

@@ -123,4 +123,4 @@ def test_each_site_keeps_a_share_of_its_own_data_to_select_a_round_by(tmp_path: 
     run = fedstill.run({**SMALL, "method": "fedavg", "evaluation": "on-site", "validation": 0.25}, out=tmp_path)
     accuracies = [record["validation"]["accuracy"] for record in run.journal]
     assert all((accuracy * kept) == pytest.approx(round(accuracy * kept)) for accuracy in accuracies)
-    assert run.result["round_of"]["selected"] == accuracies.index(max(accuracies))
+    assert run.result["round_of"]["selected"] == accuracies.index(max(accuracies)) + 1

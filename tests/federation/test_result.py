@@ -14,6 +14,7 @@ import fedstill
 from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
 from fedstill.federation import checkpoint
+from fedstill.federation.folder import FORMAT
 from fedstill.federation.stores import SiteStore
 
 
@@ -49,7 +50,7 @@ def test_a_run_with_other_settings_than_there_are_gets_one_sentence(
     changed: dict[str, Any] | None, says: str, tmp_path: Path
 ) -> None:
     experiment = make_experiment({"method": "fedavg"}).model_dump(mode="json")
-    config = {"format": 1} if changed is None else {"format": 1, "experiment": experiment | changed}
+    config = {"format": FORMAT} if changed is None else {"format": FORMAT, "experiment": experiment | changed}
     (tmp_path / "config.json").write_text(json.dumps(config))
     run = fedstill.Run(tmp_path)
     with pytest.raises(InputError, match=f"was written by another version of fedstill.*{says}"):

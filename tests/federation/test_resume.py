@@ -68,11 +68,11 @@ def damage(path: Path, how: str) -> None:
 def test_a_damaged_checkpoint_costs_one_round(how: str, tiny_plan: Any, engine: Engine, tmp_path: Path) -> None:
     plan = tiny_plan(method="local-only", rounds=4)
     whole = RunFolder(execute(plan, engine, tmp_path / "whole").path)
-    run = interrupted(plan, engine, tmp_path / "hurt", after=2)
+    run = interrupted(plan, engine, tmp_path / "hurt", after=3)
     damage(run / "checkpoint.safetensors", how)
     listener = Listener()
     execute(plan, engine, tmp_path / "hurt", [listener])
-    assert listener.rounds == [2, 3]
+    assert listener.rounds == [3, 4]
     if how != "missing":
         assert any(
             "checkpoint.safetensors is damaged" in note and "after round 2" in note for note in listener.warnings
@@ -88,7 +88,7 @@ def test_a_kill_in_the_commit_after_a_damage_costs_no_more(
     """Killed after the old checkpoint has moved out of the way, and before the new one has its name."""
     plan = tiny_plan(method="local-only", rounds=4)
     whole = execute(plan, engine, tmp_path / "whole")
-    run = interrupted(plan, engine, tmp_path / "hurt", after=2)
+    run = interrupted(plan, engine, tmp_path / "hurt", after=3)
     damage(run / hurt, "flipped")
 
     def killed(path: Path, data: bytes) -> None:
@@ -100,7 +100,7 @@ def test_a_kill_in_the_commit_after_a_damage_costs_no_more(
             execute(plan, engine, tmp_path / "hurt")
     listener = Listener()
     again = execute(plan, engine, tmp_path / "hurt", [listener])
-    assert listener.rounds == [2, 3]
+    assert listener.rounds == [3, 4]
     assert again.result() == whole.result()
 
 
@@ -108,11 +108,11 @@ def test_a_kill_in_the_commit_after_a_damage_costs_no_more(
 def test_a_damaged_journal_is_restored(how: str, tiny_plan: Any, engine: Engine, tmp_path: Path) -> None:
     plan = tiny_plan(rounds=4)
     whole = execute(plan, engine, tmp_path / "whole").path
-    run = interrupted(plan, engine, tmp_path / "hurt", after=2)
+    run = interrupted(plan, engine, tmp_path / "hurt", after=3)
     damage(run / "journal.jsonl", how)
     listener = Listener()
     execute(plan, engine, tmp_path / "hurt", [listener])
-    assert listener.rounds == [3]
+    assert listener.rounds == [4]
     assert any("journal" in note for note in listener.warnings)
     assert (run / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
 
@@ -120,11 +120,11 @@ def test_a_damaged_journal_is_restored(how: str, tiny_plan: Any, engine: Engine,
 def test_a_damaged_client_state_is_detected(tiny_plan: Any, engine: Engine, tmp_path: Path) -> None:
     plan = tiny_plan(method="local-only", rounds=4)
     whole = execute(plan, engine, tmp_path / "whole")
-    run = interrupted(plan, engine, tmp_path / "hurt", after=2)
+    run = interrupted(plan, engine, tmp_path / "hurt", after=3)
     damage(run / "clients" / "3.2.safetensors", "flipped")
     listener = Listener()
     hurt = execute(plan, engine, tmp_path / "hurt", [listener])
-    assert listener.rounds == [2, 3]
+    assert listener.rounds == [3, 4]
     assert any("round 3 needs is damaged" in note for note in listener.warnings)
     assert hurt.result() == whole.result()
 
@@ -132,12 +132,12 @@ def test_a_damaged_client_state_is_detected(tiny_plan: Any, engine: Engine, tmp_
 def test_with_both_checkpoints_gone_the_run_starts_again(tiny_plan: Any, engine: Engine, tmp_path: Path) -> None:
     plan = tiny_plan(rounds=3)
     whole = execute(plan, engine, tmp_path / "whole")
-    run = interrupted(plan, engine, tmp_path / "hurt", after=1)
+    run = interrupted(plan, engine, tmp_path / "hurt", after=2)
     for name in ("checkpoint.safetensors", "checkpoint-previous.safetensors"):
         damage(run / name, "flipped")
     listener = Listener()
     hurt = execute(plan, engine, tmp_path / "hurt", [listener])
-    assert listener.rounds == [0, 1, 2]
+    assert listener.rounds == [1, 2, 3]
     assert any("starting again" in note for note in listener.warnings)
     assert hurt.result() == whole.result()
 
@@ -145,7 +145,7 @@ def test_with_both_checkpoints_gone_the_run_starts_again(tiny_plan: Any, engine:
 def test_a_damaged_best_model_is_made_again(tiny_plan: Any, engine: Engine, tmp_path: Path) -> None:
     plan = tiny_plan(rounds=3)
     whole = execute(plan, engine, tmp_path / "whole").path
-    run = interrupted(plan, engine, tmp_path / "hurt", after=1)
+    run = interrupted(plan, engine, tmp_path / "hurt", after=2)
     for path in run.glob("model-best.*.safetensors"):
         damage(path, "flipped")
     execute(plan, engine, tmp_path / "hurt")
@@ -172,7 +172,7 @@ def test_a_finished_run_with_a_damaged_model_is_mended(tiny_plan: Any, engine: E
 
 def test_changed_settings_are_another_run(tiny_plan: Any, engine: Engine, tmp_path: Path) -> None:
     plan = tiny_plan(rounds=3)
-    run = interrupted(plan, engine, tmp_path, after=1)
+    run = interrupted(plan, engine, tmp_path, after=2)
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     other = execute(tiny_plan(rounds=3, training={"epochs": 1, "batch": 64, "rate": 0.01}), engine, tmp_path)
     assert other.path != run
@@ -218,4 +218,4 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
     assert "\n" not in str(told.value)
     listener = Listener()
     assert execute(plan, engine, tmp_path / "hurt", [listener]).result() == whole.result()
-    assert listener.rounds == [1, 2], "the round before the disk filled up was kept"
+    assert listener.rounds == [2, 3], "the round before the disk filled up was kept"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedstill.config import make_experiment
+from fedstill.federation.folder import FORMAT
 from fedstill.federation.result import Run
 
 MakeRun = Callable[..., Run]
@@ -25,7 +26,7 @@ def journal_line(round: int, accuracy: float, clients: int, **more: Any) -> dict
         "skipped": None,
         "bytes": {"up": 1024 * clients, "down": 2048 * clients},
         "work": 100.0,
-        "loss": {"cross-entropy": 2.0 / (round + 1)},
+        "loss": {"cross-entropy": 2.0 / round},
         "finite": True,
         "metrics": {"accuracy": accuracy, "class_accuracy": accuracy - 0.01, "loss": 0.5},
         "validation": {},
@@ -47,16 +48,16 @@ def make_run(tmp_path: Path) -> MakeRun:
         experiment = make_experiment({"model": "cnn", "rounds": len(accuracies), "clients": 4, **start})
         journal = [
             journal_line(round, accuracy, experiment.clients, **dict((lines or {}).get(round, {})))
-            for round, accuracy in enumerate(accuracies)
+            for round, accuracy in enumerate(accuracies, 1)
         ]
-        best = max(range(len(accuracies)), key=lambda round: accuracies[round])
-        rounds = {"last": len(accuracies) - 1, "best": best, **({} if selected is None else {"selected": selected})}
+        best = max(range(1, len(accuracies) + 1), key=lambda round: accuracies[round - 1])
+        rounds = {"last": len(accuracies), "best": best, **({} if selected is None else {"selected": selected})}
         folder = tmp_path / "runs" / str(len(list((tmp_path / "runs").glob("*"))))
         folder.mkdir(parents=True)
         _write(
             folder / "config.json",
             {
-                "format": 1,
+                "format": FORMAT,
                 "identity": "0123456789abcdef",
                 "experiment": experiment.model_dump(mode="json"),
                 "fingerprint": "f" * 64,
@@ -71,8 +72,8 @@ def make_run(tmp_path: Path) -> MakeRun:
             folder / "result.json",
             {
                 "rounds": len(accuracies),
-                "accuracy": {which: accuracies[round] for which, round in rounds.items()},
-                "class_accuracy": {which: accuracies[round] - 0.01 for which, round in rounds.items()},
+                "accuracy": {which: accuracies[round - 1] for which, round in rounds.items()},
+                "class_accuracy": {which: accuracies[round - 1] - 0.01 for which, round in rounds.items()},
                 "round_of": rounds,
                 "personal": dict(personal or {}),
                 "bytes": {way: sum(line["bytes"][way] for line in journal) for way in ("up", "down")},

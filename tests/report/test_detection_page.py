@@ -44,7 +44,7 @@ METRICS = {"accuracy": 0.5, "class_accuracy": 0.5, "map_25": 0.5, "map_50": 0.25
 def detector(make_run: Callable[..., Run]) -> Callable[..., Run]:
     def make(method: Any = "fedavg", found: list[dict[str, Any]] | None = FOUND, lines: Any = None, **more: Any) -> Run:
         given = {"method": method, "model": "detr3d-lite", "points": 2048, **more}
-        run = make_run(given, accuracies=(0.25, 0.5), lines=lines or {1: {"metrics": METRICS}})
+        run = make_run(given, accuracies=(0.25, 0.5), lines=lines or {2: {"metrics": METRICS}})
         if found is not None:
             (run.path / "detections.json").write_text(json.dumps({"scenes": SCENES, "last": found}))
         return run
@@ -57,10 +57,10 @@ def facts(**runs: Run) -> list[Facts]:
 
 
 def test_the_table_has_precision_recall_and_bytes_of_a_round(detector: Callable[..., Run]) -> None:
-    """The first round sends 1,000 bytes down that are sent once; without them both send 4,000 + 2,000 * round."""
+    """The first round sends 1,000 bytes down that are sent once; without them it is 2,000 up and 5,000 down a round."""
     lines = {
-        0: {"bytes": {"up": 1000, "down": 5000, "once": 1000}},
-        1: {"bytes": {"up": 3000, "down": 6000}, "metrics": METRICS},
+        1: {"bytes": {"up": 1000, "down": 5000, "once": 1000}},
+        2: {"bytes": {"up": 3000, "down": 6000}, "metrics": METRICS},
     }
     plain = detector(found=None)
     table = detection_table(facts(careful=detector(lines=lines), plain=plain, pooled=detector("centralised")))
@@ -109,7 +109,7 @@ def test_scenes_are_shared_by_runs_and_the_best_run_comes_first(detector: Callab
 
 
 def test_the_page_says_map_and_not_accuracy(detector: Callable[..., Run], tmp_path: Path) -> None:
-    runs = {"first": detector(), "second": detector("fedprox", lines={1: {"metrics": METRICS | {"accuracy": 0.4}}})}
+    runs = {"first": detector(), "second": detector("fedprox", lines={2: {"metrics": METRICS | {"accuracy": 0.4}}})}
     page = write_report(runs, tmp_path / "page.html", tables={}, figures=tmp_path / "figures").read_text(
         encoding="utf-8"
     )
@@ -135,7 +135,7 @@ def test_losses_of_one_detector_are_apart_and_of_several_together(detector: Call
     from fedstill.report.curves import curves
 
     terms = {"class": 2.0, "angle": 0.0, "giou": 1.0}
-    lines = {number: {"loss": terms, "metrics": METRICS} for number in range(2)}
+    lines = {number: {"loss": terms, "metrics": METRICS} for number in (1, 2)}
     runs = facts(one=detector(lines=lines), two=detector("fedprox", lines=lines))
     alone = next(figure for figure in curves(runs[:1]) if figure.id == "loss")
     assert [key.label for key in alone.keys] == ["one: class", "one: giou"]  # a term that is always 0 is left out

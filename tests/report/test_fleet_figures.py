@@ -73,7 +73,7 @@ def record(
 ) -> dict[str, Any]:
     fleet = {
         "devices": {str(client): one for client, one in worked.items()},
-        "level": {"low": 0.2, "mid": 0.4, "high": 0.9 - 0.1 * round},
+        "level": {"low": 0.2, "mid": 0.4, "high": 1.0 - 0.1 * round},
         "drained": 0.5,
         "gained": 1.25,
         **more,
@@ -86,13 +86,13 @@ def record(
 # In the first round client 3 answers a survey only; in the second 2 runs out and 0 comes with a flat battery.
 JOURNAL = [
     record(
-        0,
+        1,
         {0: "dropped"},
         {0: work(4.0, 0.5, 0.25, 0.125), 1: work(9.0, 1.0, 0.5, 0.0), 3: work(5.0, 0.0, 0.5, 0.0)},
         [0, 1],
         stand_ins={"0": 1},
     ),
-    record(1, {0: "battery", 2: "battery"}, {1: work(7.5, 1.0, 0.5, 0.0), 2: work(1.0, 0.5, 0.5, 0.0)}, [1, 2]),
+    record(2, {0: "battery", 2: "battery"}, {1: work(7.5, 1.0, 0.5, 0.0), 2: work(1.0, 0.5, 0.5, 0.0)}, [1, 2]),
 ]
 
 
@@ -119,11 +119,11 @@ def test_a_crowd_has_no_marks(tmp_path: Path) -> None:
 def test_the_round_with_most_deaths_is_shown() -> None:
     shown = shown_round(JOURNAL)
     assert shown is not None
-    assert shown["round"] == 1
+    assert shown["round"] == 2
     first = shown_round([{**JOURNAL[0], "round": 5}, JOURNAL[0]])
     assert first is not None
     assert first["round"] == 5, "of equals the first"
-    assert shown_round([{"round": 0, "asked": [0], "accepted": [0], "lost": []}]) is None
+    assert shown_round([{"round": 1, "asked": [0], "accepted": [0], "lost": []}]) is None
     assert set(participants(JOURNAL[0])) == {0, 1}, "not who only answered a survey"
 
 
@@ -284,7 +284,7 @@ def test_sections_only_where_there_is_something(make_run: MakeRun, tmp_path: Pat
     run = make_run(
         given,
         (0.5, 0.6),
-        {number: {k: v for k, v in one.items() if k != "round"} for number, one in enumerate(JOURNAL)},
+        {number: {k: v for k, v in one.items() if k != "round"} for number, one in enumerate(JOURNAL, 1)},
     )
     _, section = fleet_sections({"a": run}, [])
     assert [figure.id for figure in section.figures] == [

@@ -61,7 +61,7 @@ def page(make_run: MakeRun, tmp_path: Path) -> Page:
     runs = {
         "pooled": make_run("centralised"),
         "whole": make_run(),
-        "holes": make_run(lines={1: {"accepted": [0, 2, 3], "lost": LOST}, 2: {"finite": False}}, selected=1),
+        "holes": make_run(lines={2: {"accepted": [0, 2, 3], "lost": LOST}, 3: {"finite": False}}, selected=2),
     }
     tables = {"whole": Holdings([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
     return Page(write_report(runs, tmp_path / "new" / "report.html", tables=tables))
@@ -132,7 +132,7 @@ def test_figures_show_what_the_journals_say(page: Page) -> None:
 
 def test_many_clients_are_counted_instead_of_drawn(make_run: MakeRun, tmp_path: Path) -> None:
     few = {"asked": [5, 6, 7], "accepted": [5, 7], "lost": [{"client": 6, "reason": "failed", "detail": ""}]}
-    run = make_run({"method": "fedavg", "clients": 1000}, lines={0: few, 1: few, 2: few})
+    run = make_run({"method": "fedavg", "clients": 1000}, lines={1: few, 2: few, 3: few})
     spec = Page(write_report({"many": run}, tmp_path / "r.html", tables={})).specs["attendance-0"]
     assert [(trace["type"], trace["y"]) for trace in spec["data"]] == [("bar", [2, 2, 2]), ("bar", [1, 1, 1])]
 
@@ -162,7 +162,7 @@ def test_the_first_paragraph_changes_with_the_results(make_run: MakeRun, tmp_pat
 
 def test_titles_are_only_text(make_run: MakeRun, tmp_path: Path) -> None:
     title = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'</script>"
-    path = write_report({title: make_run(lines={0: {"accepted": [0]}})}, tmp_path / "r.html", tables={})
+    path = write_report({title: make_run(lines={1: {"accepted": [0]}})}, tmp_path / "r.html", tables={})
     page = Page(path)
     assert len(page.all("script")) == 4
     assert not page.all("img")

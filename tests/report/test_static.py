@@ -114,8 +114,8 @@ def test_figures_of_runs_are_files_too(make_run: Callable[..., Run], tmp_path: P
     few = {"asked": [5, 6], "accepted": [5], "lost": [{"client": 6, "reason": "failed", "detail": ""}]}
     runs = {
         "whole": make_run(),
-        "holes": make_run(lines={1: {"accepted": [0, 2, 3], "lost": lost}, 2: {"finite": False}}),
-        "many": make_run({"method": "fedavg", "clients": 1000}, lines={0: few, 1: few, 2: few}),
+        "holes": make_run(lines={2: {"accepted": [0, 2, 3], "lost": lost}, 3: {"finite": False}}),
+        "many": make_run({"method": "fedavg", "clients": 1000}, lines={1: few, 2: few, 3: few}),
     }
     tables = {"whole": Holdings([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
     write_report(runs, tmp_path / "r.html", tables=tables, figures=tmp_path / "figures")

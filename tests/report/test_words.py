@@ -80,9 +80,9 @@ def test_unequal_effort_is_told(make_run: MakeRun) -> None:
 def test_trouble_is_told(make_run: MakeRun) -> None:
     lost = [{"client": 0, "reason": "dropped", "detail": ""}, {"client": 1, "reason": "refused", "detail": "NaN"}]
     lines = {
-        0: {"accepted": [2, 3], "lost": lost},
-        1: {"accepted": [], "skipped": "0 of 4 replies, and 1 are needed"},
-        2: {"finite": False},
+        1: {"accepted": [2, 3], "lost": lost},
+        2: {"accepted": [], "skipped": "0 of 4 replies, and 1 are needed"},
+        3: {"finite": False},
     }
     text = told(rough=make_run(lines=lines))
     assert "In “rough”, 2 of 12 replies were lost and one round skipped for want of them." in text
@@ -91,7 +91,7 @@ def test_trouble_is_told(make_run: MakeRun) -> None:
 
 def test_one_lost_reply_was_lost(make_run: MakeRun) -> None:
     gone = [{"client": 0, "reason": "dropped", "detail": ""}]
-    text = told(rough=make_run(lines={0: {"accepted": [1, 2, 3], "lost": gone}}))
+    text = told(rough=make_run(lines={1: {"accepted": [1, 2, 3], "lost": gone}}))
     assert "1 of 12 replies was lost." in text
 
 
@@ -108,7 +108,7 @@ def test_best_is_called_what_it_is(make_run: MakeRun) -> None:
     assert "did best on the test set" in plain
     assert "with seed 0" in plain
     assert "validation" not in plain
-    assert "chosen on a validation share" in caution([Facts.of("a", make_run(selected=1))])
+    assert "chosen on a validation share" in caution([Facts.of("a", make_run(selected=2))])
     several = [Facts.of("a", make_run()), Facts.of("b", make_run({"method": "fedavg", "seed": 1}))]
     assert "run once" not in caution(several)
 

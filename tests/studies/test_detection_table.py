@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.config import make_experiment
+from fedstill.federation.folder import FORMAT
 from fedstill.federation.result import Run
 from fedstill.studies import Results, make_table
 from fedstill.studies.figures import figures_of
@@ -54,12 +55,14 @@ def written(folder: Path, metrics: dict[str, Any]) -> Run:
     experiment = make_experiment({"method": "fedavg", "model": "detr3d-lite", "rounds": 2})
     line = {"asked": [0], "accepted": [0], "lost": [], "loss": {"class": 1.0}, "finite": True, "metrics": metrics}
     lines = [
-        {**line, "round": 0, "bytes": {"up": 100, "down": 200, "once": 50}},
-        {**line, "round": 1, "bytes": {"up": 100, "down": 200}},
+        {**line, "round": 1, "bytes": {"up": 100, "down": 200, "once": 50}},
+        {**line, "round": 2, "bytes": {"up": 100, "down": 200}},
     ]
     (folder / "journal.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    (folder / "config.json").write_text(json.dumps({"format": 1, "experiment": experiment.model_dump(mode="json")}))
+    (folder / "config.json").write_text(
+        json.dumps({"format": FORMAT, "experiment": experiment.model_dump(mode="json")})
+    )
     same = {"last": 0.5, "best": 0.5}
     result = {"accuracy": same, "class_accuracy": same, "personal": {}, "bytes": {"up": 200, "down": 400}}
-    (folder / "result.json").write_text(json.dumps({**result, "round_of": {"last": 1, "best": 1}}))
+    (folder / "result.json").write_text(json.dumps({**result, "round_of": {"last": 2, "best": 2}}))
     return Run(folder)

@@ -11,6 +11,7 @@ import pytest
 
 from fedstill.config import make_experiment
 from fedstill.core.queries import Queries
+from fedstill.federation.folder import FORMAT
 from fedstill.federation.result import Run
 from fedstill.studies.queries import Companions, beside, fates_of, figures_of_queries
 
@@ -33,7 +34,7 @@ def make(tmp_path: Path) -> Make:
         folder.mkdir()
         content = {
             "config.json": {
-                "format": 1,
+                "format": FORMAT,
                 "experiment": experiment.model_dump(mode="json"),
                 "fingerprint": fingerprint,
                 "classes": ["a", "b", "c"],

@@ -232,7 +232,7 @@ def _rounds(run: Run | None) -> tuple[RoundFacts, ...]:
         return ()
     return tuple(
         RoundFacts(
-            record["round"] + 1,
+            record["round"],
             record["metrics"].get("accuracy"),
             record["finite"],
             record["metrics"].get("constant"),

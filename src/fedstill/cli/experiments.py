@@ -111,5 +111,5 @@ def scores_of(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     for which, accuracy in result["accuracy"].items():
         held = metrics.get(result["round_of"][which], {})
         figures = [held.get(name) for name in DETECTED] if detected else [accuracy, result["class_accuracy"][which]]
-        rows.append((which, str(result["round_of"][which] + 1), *map(share, figures)))
+        rows.append((which, str(result["round_of"][which]), *map(share, figures)))
     return tuple(DETECTED.values()) if detected else ("accuracy", "class accuracy"), rows

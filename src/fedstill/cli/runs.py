@@ -27,7 +27,7 @@ def show(path: Path, plugins: Sequence[Path], as_json: bool) -> None:
     together = detects(run.experiment.architectures[0])  # its terms are too many for one line
     rows = [
         (
-            str(record["round"] + 1),
+            str(record["round"]),
             share(record.get("metrics", {}).get("accuracy")),
             " ".join(f"{value:.4f}" for value in _losses(record, together)) or "-",
             f"{len(record['accepted'])}/{len(record['asked'])}",

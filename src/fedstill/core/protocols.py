@@ -212,7 +212,7 @@ class Method(Exchange):
         return given
 
     def counts(self, round: int, rounds: int) -> bool:
-        """Whether a model of this round may be called best or selected."""
+        """Whether a model of this round, counted as a turn does, may be called best or selected."""
         return True
 
     @abstractmethod

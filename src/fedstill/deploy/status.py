@@ -73,7 +73,7 @@ class Status:
             self.round(record)
 
     def round(self, record: dict[str, Any]) -> None:
-        number = record["round"] + 1
+        number = record["round"]
         lost = {str(self.sites[one["client"]]): f"round {number}: {one['detail']}" for one in record["lost"]}
         self._now(round=number, lost=self.facts["lost"] | lost)
 

@@ -67,7 +67,7 @@ def chosen_by(
     proxy = shared_proxy(method, kind, task.shape, data_root)
     assert proxy is not None
     _check_same(run, proxy.digest)
-    played = int(run.result["round_of"][which]) + 1
+    played = int(run.result["round_of"][which])
     streams = Streams(experiment.seed)
     with one_thread():
         if isinstance(method, FedDF):
@@ -84,7 +84,7 @@ def chosen_by(
         pool=len(proxy.data),
         whose=f"client {client}" if client is not None else architecture if several else "",
         rounds=played,
-        accuracy=None if client is not None else _accuracy(run, played - 1, architecture if several else None),
+        accuracy=None if client is not None else _accuracy(run, played, architecture if several else None),
         rows=rows,
         inputs=samples.batch(every_row(samples, len(samples))[0])["inputs"],
         embeddings=embeddings,

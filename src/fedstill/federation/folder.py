@@ -28,7 +28,7 @@ from fedstill.core.message import Message, MessageError, under
 from fedstill.core.task import Tensors
 from fedstill.federation import checkpoint
 
-FORMAT = 1
+FORMAT = 2
 MODELS = ("last", "best", "selected")
 
 

@@ -70,7 +70,7 @@ def _result(
         "rounds": 1,
         "accuracy": {"last": scores["accuracy"]},
         "class_accuracy": {"last": scores["class_accuracy"]},
-        "round_of": {"last": 0},
+        "round_of": {"last": 1},
         "shares": f"model of client {asked.client}",
         "also": {},
         "personal": {},

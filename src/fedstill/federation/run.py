@@ -123,11 +123,15 @@ class Attempt:
 
     def round(self) -> Generator[Errand, Results, Progress]:
         """Play the next round and see how good its models are; nothing of it counts until it is kept."""
-        number = self.progress.round
+        index = self.progress.round
         progress, outcome = yield from self.federation.play(self.progress, self.store)
-        record: Record = {"round": number, **outcome.record(), "facts": dict(self.plan.method.facts(progress.server))}
+        record: Record = {
+            "round": progress.round,
+            **outcome.record(),
+            "facts": dict(self.plan.method.facts(progress.server)),
+        }
         if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.rounds:
-            evaluation = yield from self._evaluation(progress.server, number)
+            evaluation = yield from self._evaluation(progress.server, index)
             record |= {
                 "finite": evaluation.finite,
                 "metrics": evaluation.test,
@@ -137,7 +141,7 @@ class Attempt:
                 "negative_variances": evaluation.negative_variances,
                 **({} if evaluation.sites is None else {"sites": dict(evaluation.sites)}),
             }
-            progress = replace(progress, leaders=self._leaders(progress, number, evaluation))
+            progress = replace(progress, leaders=self._leaders(progress, evaluation))
         return replace(progress, journal=(*progress.journal, record))
 
     def _evaluation(self, server: Tensors, round: int) -> Generator[Errand, Results, Evaluation]:
@@ -148,19 +152,19 @@ class Attempt:
             return evaluator(method, server, profiles, self.store)
         return (yield from evaluator(method, server, profiles, self.store, round))
 
-    def _leaders(self, progress: Progress, number: int, evaluation: Evaluation) -> dict[str, Leader]:
+    def _leaders(self, progress: Progress, evaluation: Evaluation) -> dict[str, Leader]:
         """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
 
         A model that is not finite never leads.
         """
         leaders = dict(progress.leaders)
+        if not evaluation.finite or not self.plan.method.counts(progress.round - 1, self.plan.rounds):
+            return leaders
         data = pack_models(dict(self.plan.method.models(progress.server)))
         for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
-            if not metrics or not evaluation.finite or not self.plan.method.counts(number, self.plan.rounds):
-                continue
             held = leaders.get(which)
-            if held is None or metrics["accuracy"] > held.score:
-                leaders[which] = Leader(number, metrics["accuracy"], digest_of(data))
+            if metrics and (held is None or metrics["accuracy"] > held.score):
+                leaders[which] = Leader(progress.round, metrics["accuracy"], digest_of(data))
                 self.unsaved[which] = data
         return leaders
 

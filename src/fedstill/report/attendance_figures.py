@@ -31,7 +31,7 @@ Groups = Mapping[str, Sequence[int]]
 
 def losses(id: str, title: str, journal: Sequence[Record]) -> Figure:
     """How many were lost in each round, by cause, and for how many of them others stood in."""
-    rounds = [record["round"] + 1 for record in journal]
+    rounds = [record["round"] for record in journal]
     each = [Counter(lost["reason"] for lost in record["lost"]) for record in journal]
     total = sum(each, Counter())
     causes = [cause for cause in dict.fromkeys([*CAUSES, *total]) if total[cause]]

@@ -92,12 +92,12 @@ def _terms(run: Facts, alone: bool) -> dict[str, list[tuple[float, float]]]:
     """The losses by round that are drawn of a run, by label; of a detector among others the sum of all its terms."""
     terms = list(dict.fromkeys(term for record in run.journal for term in record["loss"]))
     if run.detects and not alone:
-        sums = [(record["round"] + 1, number(sum(record["loss"].values()))) for record in run.journal if record["loss"]]
+        sums = [(record["round"], number(sum(record["loss"].values()))) for record in run.journal if record["loss"]]
         found = {run.title: sums}
     else:
         found = {
             run.title if len(terms) == 1 else f"{run.title}: {term}": [
-                (record["round"] + 1, number(record["loss"].get(term))) for record in run.journal
+                (record["round"], number(record["loss"].get(term))) for record in run.journal
             ]
             for term in terms
         }

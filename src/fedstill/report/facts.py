@@ -63,8 +63,8 @@ class Facts:
         return number(self.result["class_accuracy"].get("last"))
 
     def round_of(self, which: str) -> int:
-        """The round a model is of, as people count: from one."""
-        return int(self.result["round_of"][which]) + 1
+        """The round a model is of."""
+        return int(self.result["round_of"][which])
 
     def metric(self, name: str, which: str = "last") -> float | None:
         """A further figure of a model, from the round it is of."""
@@ -75,7 +75,7 @@ class Facts:
     @property
     def curve(self) -> list[tuple[int, float]]:
         """Test accuracy by round, where it was measured."""
-        return [(record["round"] + 1, accuracy) for record, accuracy in self._evaluated()]
+        return [(record["round"], accuracy) for record, accuracy in self._evaluated()]
 
     @property
     def traffic_curve(self) -> list[tuple[int, float]]:
@@ -89,7 +89,7 @@ class Facts:
     @property
     def broken(self) -> list[int]:
         """The rounds after which the model was not finite."""
-        return [record["round"] + 1 for record in self.journal if not record.get("finite", True)]
+        return [record["round"] for record in self.journal if not record.get("finite", True)]
 
     @property
     def work(self) -> float:

@@ -144,9 +144,9 @@ def battery_round(id: str, title: str, record: Record, fleet: Fleet, state: Tens
     return Figure(
         id,
         title,
-        f"Batteries of {count(len(found), 'participant')} before and after round {record['round'] + 1}."
+        f"Batteries of {count(len(found), 'participant')} before and after round {record['round']}."
         f" {_by_tier(found, tier, fleet)} {ran_out}",
-        f"Below: the whole bar is what a client had before round {record['round'] + 1}, the coloured part what it had"
+        f"Below: the whole bar is what a client had before round {record['round']}, the coloured part what it had"
         f" left. Above, on a scale of its own: what it spent, by kind. {_by_tier(found, tier, fleet)} {ran_out}{cut}",
         data,
         {
@@ -170,7 +170,7 @@ def charge_by_tier(id: str, title: str, journal: Sequence[Record], fleet: Fleet,
     for name, own in members(fleet, state).items():
         number = fleet.order.index(name)
         points = [(0, float(full[own].mean()))]
-        points += [(record["round"] + 1, record["fleet"]["level"][name]) for record in journal if _level(record)]
+        points += [(record["round"], record["fleet"]["level"][name]) for record in journal if _level(record)]
         keys.append(Key(name, colour(number), (len(data),), DASHES[dash(number)]))
         hover = f"{label(name)}, after round %{{x}}: %{{y:.1%}}<extra></extra>"
         data.append(curve(number, points, name=label(name), hovertemplate=hover))
@@ -196,7 +196,7 @@ def energy_by_round(id: str, title: str, journal: Sequence[Record]) -> Figure:
     sums = {
         kind: [sum(work[kind] for work in record["fleet"]["devices"].values()) for record in records] for kind in KINDS
     }
-    x = [record["round"] + 1 for record in records]
+    x = [record["round"] for record in records]
     total = sum(map(sum, sums.values()))
     told = [f"{_wh(sum(values))} of {kind}" for kind, values in sums.items()]
     rested = {way: sum(record["fleet"].get(way, 0.0) for record in records) for way in ("drained", "gained")}

@@ -57,7 +57,7 @@ def run_figures(run: Run, number: str = "", of: str = "") -> list[Figure]:
     if experiment.fleet is not None:
         fleet, start = fleet_of(experiment)
         if (record := shown_round(journal)) is not None:
-            title = f"Batteries before and after round {record['round'] + 1}{of}"
+            title = f"Batteries before and after round {record['round']}{of}"
             found.append(battery_round(f"batteries{number}", title, record, fleet, start))
         found.append(charge_by_tier(f"charge{number}", f"Charge over time by tier{of}", journal, fleet, start))
         found.append(energy_by_round(f"energy{number}", f"Energy by round and kind{of}", journal))

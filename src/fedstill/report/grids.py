@@ -60,7 +60,7 @@ def _squares(
 ) -> tuple[list[Any], dict[str, Any]]:
     """A square per client and round; one trace per fate, so that each has one colour."""
     clients = range(run.experiment.clients)
-    rounds = [record["round"] + 1 for record in run.journal]
+    rounds = [record["round"] for record in run.journal]
     data = [
         {
             "type": "heatmap",
@@ -87,7 +87,7 @@ def _bars(run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]
         {
             "type": "bar",
             "name": _label(name),
-            "x": [record["round"] + 1 for record in run.journal],
+            "x": [record["round"] for record in run.journal],
             "y": [list(fate.values()).count(name) for fate in fates],
             "marker": {"color": _colour(name)},
             "hovertemplate": f"round %{{x}}: %{{y:,}} {_label(name)}<extra></extra>",

@@ -69,11 +69,11 @@ def tail(journal: Sequence[Mapping[str, Any]]) -> float | None:
 def rounds_to(journal: Sequence[Mapping[str, Any]], target: float) -> int | None:
     """How many rounds it took to an accuracy; None: it was never reached.
 
-    >>> rounds_to([{"round": 0, "metrics": {"accuracy": 0.4}}, {"round": 1, "metrics": {"accuracy": 0.6}}], 0.5)
+    >>> rounds_to([{"round": 1, "metrics": {"accuracy": 0.4}}, {"round": 2, "metrics": {"accuracy": 0.6}}], 0.5)
     2
     """
     found = (record for record in journal if record.get("metrics") and record["metrics"]["accuracy"] >= target)
-    return next((record["round"] + 1 for record in found), None)
+    return next((record["round"] for record in found), None)
 
 
 def attendance(journal: Sequence[Mapping[str, Any]], clients: int) -> np.ndarray:

@@ -106,7 +106,7 @@ class _Teller(Observer):
         self.rounds = experiment.rounds
 
     def round(self, record: dict[str, Any]) -> None:
-        self.told((record["round"] + 1) / self.rounds)
+        self.told((record["round"]) / self.rounds)
 
     def note(self, text: str) -> None:
         """Nobody is there to read it."""
