@@ -45,10 +45,11 @@ class Message(Mapping[str, Tensor]):
     [1.0, 1.0]
     """
 
-    __slots__ = ("_tensors",)
+    __slots__ = ("_known_header", "_tensors")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors: dict[str, Tensor] = {}
+        self._known_header = b""
         seen: set[int] = set()
         for name in sorted(tensors):
             _check_name(name)
@@ -103,6 +104,9 @@ class Message(Mapping[str, Tensor]):
         return sorted(self._tensors, key=lambda name: (_RANK[self._tensors[name].dtype], name))
 
     def _header(self) -> bytes:
+        """Made once: who is sent a message, and what it costs, asks for its size several times."""
+        if self._known_header:
+            return self._known_header
         entries, offset = {}, 0
         for name in self._layout():
             tensor = self._tensors[name]
@@ -115,7 +119,8 @@ class Message(Mapping[str, Tensor]):
             offset = span[1]
         text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
-        return struct.pack("<Q", len(text)) + text
+        self._known_header = struct.pack("<Q", len(text)) + text
+        return self._known_header
 
 
 def _check_name(name: str) -> None:

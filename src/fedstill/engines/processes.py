@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from fedstill.engines.scratch import Scratch, sweep
 from fedstill.engines.worker import read_frame, write_frame
 
 _SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are mapped from a file instead of being copied
+_PIPE = 2**20  # bytes that a pipe holds, where it can
 
 
 class Processes:
@@ -66,12 +67,16 @@ class Processes:
         self._start_workers()
         idle = list(self._workers)
         busy: dict[_Worker, Profile] = {}
+        answered: Reply | Lost | None = None
         try:
             while True:
                 while idle and (job := next(queue, None)) is not None:
                     worker = idle.pop()
                     busy[worker] = job[0]
                     self._hand_over(worker, errand, job)
+                if answered is not None:  # looked at only now that its worker has something else to do
+                    yield answered
+                    answered = None
                 if not busy:
                     return
                 worker, outcome = self._receive()
@@ -84,7 +89,7 @@ class Processes:
                     outcome = Lost(who, "failed", f"its worker process ended with code {worker.process.wait()}")
                     worker = self._replaced(worker)
                 idle.append(worker)
-                yield _outcome(outcome)
+                answered = _outcome(outcome)
         finally:
             # Left in mid-exchange: what these workers would still say belongs to nobody.
             for worker in busy:
@@ -158,6 +163,8 @@ class _Worker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.requests, self.replies = self.process.stdin, self.process.stdout
+        for pipe in (self.requests, self.replies):
+            _widen(pipe)
         Thread(target=self._listen, args=(inbox,), daemon=True).start()
         self.send(list(loaded_plugins()))
 
@@ -178,6 +185,14 @@ class _Worker:
         self.replies.close()
         with suppress(BrokenPipeError):
             self.requests.close()
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let a pipe hold a message of some size, so that its writer need not wait for its reader."""
+    with suppress(ImportError, AttributeError, OSError):  # not everywhere, and never more than the system allows
+        import fcntl
+
+        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 def _outcome(received: Any) -> Reply | Lost:
