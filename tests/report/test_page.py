@@ -189,13 +189,20 @@ def test_nothing_to_report_and_unfinished_runs_are_said(make_run: MakeRun, tmp_p
 
 
 def test_a_real_run(tmp_path: Path) -> None:
-    run = fedstill.run("fedavg", rounds=1, clients=2, partition={"name": "dirichlet", "alpha": 0.3}, out=tmp_path)
+    run = fedstill.run("fedavg", rounds=2, clients=2, partition={"name": "dirichlet", "alpha": 0.3}, out=tmp_path)
     page = Page(write_report({"tiny": run}, tmp_path / "report.html"))
     assert list(page.specs) == ["accuracy", "loss", "traffic", "partition-0"]
-    assert page.specs["accuracy"]["data"][0]["y"] == [run.accuracy]
+    assert page.specs["accuracy"]["data"][0]["y"] == [record["metrics"]["accuracy"] for record in run.journal]
     table = partition_tables({"tiny": run})["tiny"]
     assert sum(map(sum, table.counts)) == 1438  # digits to train on
     assert (table.names, table.by) == (tuple("0123456789"), "class")
+
+
+def test_what_was_measured_once_has_no_course(make_run: MakeRun, tmp_path: Path) -> None:
+    once = {"a": make_run(accuracies=(0.5,))}
+    assert "accuracy" not in Page(write_report(once, tmp_path / "once.html", tables={})).specs
+    flat = Page(write_report({"a": make_run(accuracies=(0.5, 0.5))}, tmp_path / "flat.html", tables={})).specs
+    assert flat["accuracy"]["layout"]["yaxis"]["range"] == [0.45, 0.55], "not from below none to more than all"
 
 
 def test_clouds_whose_points_have_labels_are_counted_by_kind(make_run: MakeRun, tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedstill.core.numbers import share, size, unit_of
 from fedstill.report.facts import Facts, measured, number
-from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, whole_axis
+from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, lone, whole_axis
 
 _WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis
 _FROM_ZERO = {"rangemode": "tozero"}
@@ -44,8 +44,9 @@ class _Lines:
 
 
 def curves(runs: Sequence[Facts]) -> list[Figure]:
-    """Those that have something to show."""
-    return [figure for figure in (_accuracy(runs), _loss(runs), _traffic(runs)) if figure.data]
+    """Those that have something to show: what was measured once has no course."""
+    by_round = [_accuracy(runs), _loss(runs)] if any(len(run.journal) > 1 for run in runs) else []
+    return [figure for figure in (*by_round, _traffic(runs)) if sum(len(trace["x"]) for trace in figure.data) > 1]
 
 
 def _accuracy(runs: Sequence[Facts]) -> Figure:
@@ -64,7 +65,7 @@ def _accuracy(runs: Sequence[Facts]) -> Figure:
         f"Test {measure} after each round. {' '.join(told)}",
         f"{_meaning(runs)} after each round; of clients' own models, their mean.",
         lines.data,
-        {"xaxis": _rounds(runs), "yaxis": axis(f"test {measure}", tickformat=".0%")},
+        {"xaxis": _rounds(runs), "yaxis": _accuracies(runs)},
         lines.keys,
     )
 
@@ -129,7 +130,7 @@ def _traffic(runs: Sequence[Facts]) -> Figure:
             "xaxis": axis(
                 f"sent so far, up and down ({unit})", **({"type": "log", "dtick": "D2"} if wide else _FROM_ZERO)
             ),
-            "yaxis": axis(f"test {measure}", tickformat=".0%"),
+            "yaxis": _accuracies(run for _, run in chosen),
         },
         lines.keys,
     )
@@ -146,6 +147,11 @@ def _meaning(runs: Sequence[Facts]) -> str:
 def _course(run: Facts) -> str:
     (first, start), (last, end) = run.curve[0], run.curve[-1]
     return f"{run.quoted} goes from {share(start, 1)} in round {first} to {share(end, 1)} in round {last}."
+
+
+def _accuracies(runs: Iterable[Facts]) -> dict[str, Any]:
+    runs = list(runs)
+    return axis(f"test {measured(runs)}", tickformat=".0%", **lone(score for run in runs for _, score in run.curve))
 
 
 def _rounds(runs: Sequence[Facts]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ and print without being made twice. `static.py` draws the same data to files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
@@ -113,6 +113,16 @@ def label(name: str) -> str:
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis and what is said along it."""
     return {"title": {"text": label(title)}, **more}
+
+
+def lone(values: Iterable[float]) -> dict[str, Any]:
+    """A range for an axis all of whose values are one; Plotly would draw it from one below to one above.
+
+    >>> lone([0.5, 0.5]), lone([0.5, 0.75])
+    ({'range': [0.45, 0.55]}, {})
+    """
+    known = set(values)
+    return {"range": [min(known) - 0.05, max(known) + 0.05]} if len(known) == 1 else {}
 
 
 def curve(index: int, points: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fedstill.report.figure import (
     dash,
     label,
     level,
+    lone,
     symbol,
     whole_axis,
 )
@@ -68,6 +69,7 @@ def gain_against_forgetting(id: str, title: str, balances: Sequence[Balance], pa
         keys.append(Key(one.name, colour(number), tuple(own), shape="symbol", symbol=symbol(number)))
     told = [f"{one.name} gains {points(one.mean[1])} and forgets {points(one.mean[0])}" for one in balances]
     seeds = max(len(one.pairs) for one in balances)
+    x, y = zip(*(pair for one in balances for pair in one.pairs), strict=True)
     return Figure(
         id,
         title,
@@ -77,8 +79,8 @@ def gain_against_forgetting(id: str, title: str, balances: Sequence[Balance], pa
         data,
         {
             "height": 380,
-            "xaxis": axis("forgetting", **_PERCENT),
-            "yaxis": axis("gain in classes asked for", **_PERCENT),
+            "xaxis": axis("forgetting", **_PERCENT, **lone(x)),
+            "yaxis": axis("gain in classes asked for", **_PERCENT, **lone(y)),
         },
         keys,
     )
@@ -124,7 +126,7 @@ def probe_figure(id: str, title: str, probed: Probed) -> Figure:
             "xaxis2": axis("said of noise", domain=[0.54, 1], anchor="y2", **across),
             "yaxis2": axis("error", ticktext=errors, anchor="x2", side="right", **ticks),
         },
-        width=130 + 2 * (20 if numbers else 9) * len(names) if len(names) < 40 else 900,
+        width=130 + 2 * (19 if numbers else 9) * len(names) if len(names) < 40 else 900,
     )
 
 
