@@ -25,7 +25,7 @@ from fedstill.core.kinds import load_state
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.data.rooms import CLASSES, make_rooms
-from fedstill.data.rooms.augment import SceneAugmentation
+from fedstill.data.scene_augment import SceneAugmentation
 from fedstill.models import build_model, duplicate
 from fedstill.models.detector import Layer, Predictions, TokenPredictions
 from fedstill.tasks.boxes import MatchingWeights, generalised_iou, matching_costs

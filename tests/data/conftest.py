@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from fedstill.data import scene_sets
+from fedstill.data.rooms import make_rooms
+from fedstill.data.scenes import Scenes
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +73,13 @@ def write_cloud() -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def rooms() -> Scenes:
+    return make_rooms(40, seed=3)
+
+
+@pytest.fixture(scope="session")
+def turned_rooms() -> Scenes:
+    return make_rooms(12, seed=3, points=1024, headings="free")

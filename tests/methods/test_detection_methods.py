@@ -14,7 +14,7 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import digest, part
 from fedstill.core.protocols import Reply
 from fedstill.core.task import Output
-from fedstill.data.rooms.augment import SceneAugmentation
+from fedstill.data.scene_augment import SceneAugmentation
 from fedstill.federation.settle import fault
 
 from .scenes import SCENES, STEADY, SmallDetection, rooms

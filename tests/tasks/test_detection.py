@@ -17,7 +17,7 @@ from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
 from fedstill.core.training import Training
 from fedstill.data.rooms import CLASSES, make_rooms
-from fedstill.data.rooms.augment import SceneAugmentation
+from fedstill.data.scene_augment import SceneAugmentation
 from fedstill.models import build_model
 from fedstill.models.detector import Layer, Predictions, TokenPredictions
 from fedstill.tasks.classification import Classification

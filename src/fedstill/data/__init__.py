@@ -4,10 +4,19 @@ Importing the package registers the built-in data sets, so that whoever has the 
 """
 
 from fedstill.core.dataset import ArrayDataset
-from fedstill.data import augment, digits, heads, known, known_clouds, parts, scene_files, scene_sets
+from fedstill.data import (
+    augment,
+    digits,
+    heads,
+    known,
+    known_clouds,
+    parts,
+    scene_augment,
+    scene_files,
+    scene_sets,
+    scene_shards,
+)
 from fedstill.data.bundle import Bundle, Source, datasets
-from fedstill.data.rooms import augment as scene_augment
-from fedstill.data.rooms import shards as scene_shards
 from fedstill.data.rooms import unlabelled as unlabelled_scenes
 
 __all__ = [

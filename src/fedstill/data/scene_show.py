@@ -13,8 +13,8 @@ from torch import Tensor
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.data.bundle import Bundle
 from fedstill.data.parts import shape_kinds
-from fedstill.data.rooms.augment import turned
-from fedstill.data.rooms.picture import draw_scenes
+from fedstill.data.scene_augment import turned
+from fedstill.data.scene_picture import draw_scenes
 from fedstill.data.scene_sets import scenes_of
 from fedstill.data.scene_turntable import draw_scene_turntable
 from fedstill.data.scenes import class_presence

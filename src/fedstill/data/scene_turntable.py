@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 
 from fedstill.core.errors import InputError
 from fedstill.data.colours import FAINT, INK, box_colours
-from fedstill.data.rooms.picture import EDGES, scene_name, shades
+from fedstill.data.scene_picture import EDGES, scene_name, shades
 from fedstill.data.scenes import Scenes, corners
 from fedstill.data.turning import write_turning
 

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 
-from fedstill.data.rooms.picture import EDGES, MARGIN, name_box
+from fedstill.data.scene_picture import EDGES, MARGIN, name_box
 from fedstill.data.scenes import corners, inside
 
 Floats = NDArray[np.float64]

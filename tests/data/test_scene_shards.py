@@ -11,7 +11,7 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.partitions import Shards, partition
-from fedstill.data.rooms.shards import dealt, kind_rows
+from fedstill.data.scene_shards import dealt, kind_rows
 from fedstill.data.scenes import Scenes, class_presence
 
 

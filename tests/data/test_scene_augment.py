@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedstill.core.dataset import Batch
 from fedstill.data.augment import augmentations
-from fedstill.data.rooms.augment import SceneAugmentation, mirrored, quarter_turned, scaled, turned
+from fedstill.data.scene_augment import SceneAugmentation, mirrored, quarter_turned, scaled, turned
 from fedstill.data.scenes import Scenes, inside
 
 

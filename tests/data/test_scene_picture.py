@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fedstill.core.errors import InputError
-from fedstill.data.rooms.picture import draw_scenes
+from fedstill.data.scene_picture import draw_scenes
 from fedstill.data.scenes import Scenes
 
 
