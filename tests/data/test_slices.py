@@ -17,7 +17,7 @@ from torch import Tensor
 import fedstill
 from fedstill.cli import main
 from fedstill.config import make_experiment
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Subset
+from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import check, load
@@ -25,6 +25,8 @@ from fedstill.data.slices import Slice, part_of
 from fedstill.data.unlabelled import load_proxy
 from fedstill.deploy.shards import write_shards
 from fedstill.federation.plan import make_plan
+
+from ..elsewhere import Elsewhere
 
 LABELS = torch.tensor([0, 1, 0, 0, 1, 0, 2, 0, 1, 1])  # five, four and one
 
@@ -87,25 +89,6 @@ def test_a_part_of_a_part() -> None:
     quarter = set(ids(load("digits[25%:50%]").train))
     assert inner < set(ids(load("digits[:50%]").train))
     assert len(inner ^ quarter) <= 10
-
-
-class Elsewhere:
-    """Data that is not held in memory."""
-
-    def __init__(self, data: Dataset) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def batch(self, rows: Tensor) -> Batch:
-        return self.data.batch(rows)
-
-    def labels(self) -> Tensor | None:
-        return self.data.labels()
-
-    def unlabelled(self) -> Dataset:
-        return Elsewhere(self.data.unlabelled())
 
 
 def test_data_that_is_not_in_memory_stays_where_it_is() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedstill.config import make_experiment
 from fedstill.core.client import answer
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Subset
+from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.protocols import Client, Reply, Turn
 from fedstill.data.bundle import Bundle
@@ -23,6 +23,8 @@ from fedstill.data.parts import kind_names
 from fedstill.deploy import shards
 from fedstill.deploy.shards import write_shards
 from fedstill.federation.plan import Simulation, make_plan
+
+from ..elsewhere import Elsewhere
 
 TRAIN, TEST = 60, 24
 
@@ -52,25 +54,6 @@ def doubles(count: int) -> dict[str, Tensor]:
     """Two channels, in double precision, with a column of the data set's own."""
     inputs = drawn(count, 2, 8, 8).double() / 3
     return {"inputs": inputs, "labels": torch.arange(count) % 4, "hospital": drawn(count)}
-
-
-class Elsewhere:
-    """Data that is not held in memory, so that its columns come in batches only."""
-
-    def __init__(self, data: ArrayDataset) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def batch(self, rows: Tensor) -> Batch:
-        return self.data.batch(rows)
-
-    def labels(self) -> Tensor | None:
-        return self.data.labels()
-
-    def unlabelled(self) -> Dataset:
-        return Elsewhere(self.data.unlabelled())
 
 
 def made(name: str) -> Bundle:

@@ -33,13 +33,9 @@ from fedstill.distillation.selection import (
 )
 from fedstill.tasks.classification import Classification
 
+from .pools import pool
+
 HERE = Streams(0)
-
-
-def pool(samples: int, classes: int = 4, width: int = 3, name: str = "pool") -> tuple[Tensor, Tensor]:
-    numbers = Streams(21).draw(name)
-    embeddings = torch.from_numpy(numbers.standard_normal((samples, width))).float()
-    return embeddings, torch.from_numpy(2 * numbers.standard_normal((samples, classes))).float()
 
 
 # What always holds --------------------------------------------------------------------------------------------------

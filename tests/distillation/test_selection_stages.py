@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from fedstill.core.streams import Streams
 from fedstill.distillation.clusters import cluster
@@ -23,13 +22,9 @@ from fedstill.distillation.selection import (
     sureness,
 )
 
+from .pools import pool
+
 HERE = Streams(0)
-
-
-def pool(samples: int, classes: int = 4, width: int = 3, name: str = "pool") -> tuple[Tensor, Tensor]:
-    numbers = Streams(21).draw(name)
-    embeddings = torch.from_numpy(numbers.standard_normal((samples, width))).float()
-    return embeddings, torch.from_numpy(2 * numbers.standard_normal((samples, classes))).float()
 
 
 # By hand ------------------------------------------------------------------------------------------------------------
