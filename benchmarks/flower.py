@@ -33,11 +33,14 @@ def measure(size: Size, folder: Path) -> Findings:
     images, kind = write_images(folder, size.job_samples)
     numbers = (CLIENTS, CLIENTS // 10, size.job_rounds)
     accuracies: dict[str, float] = {}
+    parts: list[dict[str, float]] = []
 
     def ours() -> None:
         # A folder of its own each time: a finished run is not run again.
         out = folder / f"run-{len(list(folder.iterdir()))}"
-        accuracies["Fedstill"] = job("benchmarks.job_fedavg", images, out, *numbers)["accuracy"]
+        done = job("benchmarks.job_fedavg", images, out, *numbers)
+        accuracies["Fedstill"] = done["accuracy"]
+        parts.append(done["seconds"])
 
     def flower() -> None:
         home = folder / "flower-home"
@@ -51,5 +54,6 @@ def measure(size: Size, folder: Path) -> Findings:
     except JobError as error:
         return Findings([Row(what, "failed", GOAL, "higher", str(error))])
     learnt = ", ".join(f"{name} {accuracy:.3f}" for name, accuracy in accuracies.items())
-    note = f"{kind}; {median(other):.3g} s / {median(fedstill):.3g} s; accuracy: {learnt}"
+    ours_by_part = ", ".join(f"{part} {median(one[part] for one in parts):.2g} s" for part in parts[0])
+    note = f"{kind}; {median(other):.3g} s / {median(fedstill):.3g} s ({ours_by_part}); accuracy: {learnt}"
     return Findings([Row(what, Ratio.of(other, fedstill), GOAL, "higher", note)])

@@ -6,6 +6,7 @@ import json
 import resource
 import sys
 from pathlib import Path
+from time import process_time
 
 from benchmarks.setting import fedavg
 from fedstill.federation.launch import launch
@@ -28,9 +29,10 @@ def peak_bytes() -> int:
 
 def main(images: str, out: str, clients: int, cohort: int, rounds: int) -> None:
     participation = {"name": "random", "number": cohort} if cohort < clients else "everyone"
-    before = peak_bytes()
+    before, starting = peak_bytes(), process_time()  # so far there were imports
     run = launch(fedavg(Path(images), clients, rounds, participation=participation), out=Path(out))
-    print(json.dumps({"accuracy": run.accuracy, "peak": peak_bytes(), "imports": before}))
+    seconds = {"starting": starting, "rounds": run.seconds}
+    print(json.dumps({"accuracy": run.accuracy, "peak": peak_bytes(), "imports": before, "seconds": seconds}))
 
 
 if __name__ == "__main__":
