@@ -21,7 +21,7 @@ from fedstill.core.task import Output
 from fedstill.core.training import Training
 from fedstill.data.augment import Augmentation
 from fedstill.distillation.query import (
-    Lesson,
+    QueryLesson,
     Watch,
     class_mask,
     knows,
@@ -29,7 +29,7 @@ from fedstill.distillation.query import (
     probe,
     query_loss,
     refine,
-    spoken,
+    said_together,
     sum_of_words,
 )
 from fedstill.distillation.selection import pool_outputs
@@ -110,7 +110,7 @@ def test_the_words_of_teachers_are_added_up() -> None:
         with torch.no_grad():
             expected += F.softmax(teacher.head(teacher.extractor(data.columns["inputs"])) / 2, dim=1)
     rows = torch.arange(24)
-    torch.testing.assert_close(spoken(TASK, teachers, data.batch(rows), 2.0), expected)
+    torch.testing.assert_close(said_together(TASK, teachers, data.batch(rows), 2.0), expected)
     torch.testing.assert_close(sum_of_words(TASK, teachers, data, 2.0), expected)
 
 
@@ -153,7 +153,7 @@ def test_the_first_phase_takes_the_steps_of_plain_torch(temperature: float) -> N
     teachers, data = [model("mlp", 1), model("cnn-bn", 2)], samples()
     student, other = model("mlp", 7), model("mlp", 7)
     loss = query_loss(MASK, 0.5, temperature)
-    trained = learn(student, Lesson(TASK, teachers, data, loss, TRAINING, STREAMS, Meter(), temperature))
+    trained = learn(student, QueryLesson(TASK, teachers, data, loss, TRAINING, STREAMS, Meter(), temperature))
     told = plain(other, sum_of_words(TASK, teachers, data, temperature), data, temperature)
     assert trained.steps == 6
     assert trained.terms["teachers"] == pytest.approx(np.mean(told), rel=1e-4)
@@ -162,7 +162,7 @@ def test_the_first_phase_takes_the_steps_of_plain_torch(temperature: float) -> N
 
 
 def test_without_labels_only_teachers_count() -> None:
-    lesson = Lesson(TASK, [model("mlp", 1)], samples().unlabelled(), query_loss(MASK), TRAINING, STREAMS, Meter())
+    lesson = QueryLesson(TASK, [model("mlp", 1)], samples().unlabelled(), query_loss(MASK), TRAINING, STREAMS, Meter())
     trained = learn(model("mlp", 7), lesson)
     assert set(trained.terms) == {"teachers"}
 
@@ -175,8 +175,8 @@ def test_words_that_are_kept_are_those_that_are_said_again() -> None:
     augmenting = replace(TASK, augmentation=Unchanged())
     assert augmenting.augments
     assert not TASK.augments
-    learn(asked, Lesson(augmenting, teachers, data, query_loss(MASK), TRAINING, STREAMS, again))
-    learn(kept, Lesson(TASK, teachers, data, query_loss(MASK), TRAINING, STREAMS, once))
+    learn(asked, QueryLesson(augmenting, teachers, data, query_loss(MASK), TRAINING, STREAMS, again))
+    learn(kept, QueryLesson(TASK, teachers, data, query_loss(MASK), TRAINING, STREAMS, once))
     for one, other in zip(asked.parameters(), kept.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert again.forward - once.forward == 24 * 2  # two teachers, two epochs instead of one pass
@@ -195,7 +195,7 @@ def refined(
     watch: Watch | None = None,
 ) -> Trained:
     teachers = [model("mlp", 1), model("cnn-bn", 2)]
-    lesson = Lesson(TASK, teachers, data, query_loss(MASK, 0.5), training, STREAMS, Meter(), watch=watch)
+    lesson = QueryLesson(TASK, teachers, data, query_loss(MASK, 0.5), training, STREAMS, Meter(), watch=watch)
     return refine(student, head, lesson, frozen)
 
 
@@ -269,7 +269,7 @@ def test_looking_for_important_weights_moves_no_statistics() -> None:
     generator = torch.Generator().manual_seed(5)
     data = ArrayDataset(inputs=torch.randn(24, 16, 3, generator=generator), labels=torch.arange(24) % 2)
     once = TRAINING.model_copy(update={"epochs": 1})
-    lesson = Lesson(task, [student], data, query_loss(MASK), once, STREAMS, Meter())
+    lesson = QueryLesson(task, [student], data, query_loss(MASK), once, STREAMS, Meter())
     refine(student, head_of(student), lesson, frozen=0.1)
     counters = [int(tensor) for name, tensor in student.head.state_dict().items() if name.endswith("batches_tracked")]
     assert counters == [3, 3]
@@ -294,7 +294,7 @@ def test_to_watch_changes_nothing(frozen: float) -> None:
     ended, terms = [], []
     for watching in (None, watch):
         student = model("cnn-bn", 7)
-        lesson = Lesson(TASK, [model("mlp", 1)], data, loss, TRAINING, STREAMS, Meter(), watch=watching)
+        lesson = QueryLesson(TASK, [model("mlp", 1)], data, loss, TRAINING, STREAMS, Meter(), watch=watching)
         first = learn(student, lesson)
         second = refined(student, before, data, frozen=frozen, watch=watching)
         ended.append(digest(state_of(student)))
@@ -316,5 +316,5 @@ def test_neither_teachers_nor_selection_are_shown_where_things_are() -> None:
 
     task = Watched.__new__(Watched)
     data = ArrayDataset(inputs=torch.zeros(3, 4), labels=torch.zeros(3, 1).long(), boxes=torch.zeros(3, 1, 7))
-    assert spoken(task, [nn.Identity()] * 2, data.batch(torch.arange(3))).tolist() == [[1.0, 1.0]] * 3
+    assert said_together(task, [nn.Identity()] * 2, data.batch(torch.arange(3))).tolist() == [[1.0, 1.0]] * 3
     assert pool_outputs(task, nn.Identity(), data)[1].shape == (3, 2)
