@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 from benchmarks.data import write_images
@@ -14,6 +15,7 @@ from benchmarks.report import Findings, Row
 from benchmarks.setting import fedavg
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
+from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
 from fedstill.federation.loop import Federation, played
 from fedstill.federation.plan import make_plan
@@ -36,19 +38,34 @@ def measure(size: Size, folder: Path) -> Findings:
     for player in players.values():
         player()  # the first round has no previous models and cold caches
     times = dict(zip(players, interleave(size.rounds, *players.values()), strict=True))
-    note = f"{kind}; {MODEL}, {CLIENTS} clients, plain SGD; FedAvg {median(times['fedavg']):.3g} s a round"
-    findings = Findings()
-    findings.rows = [
-        Row(f"round of {name} / fedavg", Ratio.of(taken, times["fedavg"]), GOALS.get(name), note=note)
-        for name, taken in times.items()
-        if name != "fedavg"
-    ]
+    usual = median(times["fedavg"])
+    findings = Findings([Row("FedAvg, seconds a round", f"{usual:.3g}", note=f"{kind}; {MODEL}, {CLIENTS} clients")])
+    for name, taken in times.items():
+        if name != "fedavg":
+            written = median(players[name].store.seconds[-size.rounds :])
+            note = f"of it {written / usual:.2f} for writing clients' state" if written else ""
+            findings.rows.append(
+                Row(f"round of {name} / fedavg", Ratio.of(taken, times["fedavg"]), GOALS.get(name), note=note)
+            )
     return findings
 
 
 def goes_by_rounds(method: str) -> bool:
     """Not one that has all data in one place, nor peers, whose only round is as long as they like."""
     return not methods[method].pooled and methods[method].defaults.get("rounds") != 1
+
+
+class _TimedStore(ClientStore):
+    """Counts the seconds in which clients' state goes to disk, round by round."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, CLIENTS)
+        self.seconds = [0.0]
+
+    def stage(self, client: int, round: int, state: Tensors) -> None:
+        began = perf_counter()
+        super().stage(client, round, state)
+        self.seconds[-1] += perf_counter() - began
 
 
 class _Player:
@@ -59,11 +76,12 @@ class _Player:
         engine = InProcess()
         engine.open(plan.clients)
         folder.mkdir()
-        self.store = ClientStore(folder / "clients", CLIENTS)
+        self.store = _TimedStore(folder / "clients")
         self.federation = Federation(plan.method, plan.participants, engine, plan.profiles, plan.streams, 1000)
         self.progress = self.federation.begin(self.store)
 
     def __call__(self) -> None:
+        self.store.seconds.append(0.0)
         round = self.federation.play(self.progress, self.store)
         self.progress, _ = played(round, self.federation.carry)
         self.store.committed()
