@@ -43,7 +43,7 @@ def measure(size: Size, folder: Path) -> Findings:
     for name, taken in times.items():
         if name != "fedavg":
             written = median(players[name].store.seconds[-size.rounds :])
-            note = f"of it {written / usual:.2f} for writing clients' state" if written else ""
+            note = f"of it {written / usual:.2f} for writing clients' state" if written > 0.005 * usual else ""
             findings.rows.append(
                 Row(f"round of {name} / fedavg", Ratio.of(taken, times["fedavg"]), GOALS.get(name), note=note)
             )

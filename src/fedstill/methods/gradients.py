@@ -9,7 +9,7 @@ before BatchNorm has no effect, and gets no pull.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,8 @@ def correction(
     push, anchor = (_beside(named, tensors) for tensors in (push, anchor))
 
     @torch.no_grad()
-    def correct(model: nn.Module) -> None:
-        gradients = gradients_of(model)
+    def correct(_: nn.Module) -> None:
+        gradients = gradients_of(named)
         if push is not None:
             torch._foreach_add_(list(gradients.values()), _in_order(push, gradients))
         if anchor is not None:
@@ -37,9 +37,9 @@ def correction(
     return correct
 
 
-def gradients_of(model: nn.Module) -> dict[str, Tensor]:
-    """The gradients that are there, by parameter."""
-    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+def gradients_of(named: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """The gradients that are there, by parameter; a model's names are asked for once, not at each step."""
+    return {name: weight.grad for name, weight in named.items() if weight.grad is not None}
 
 
 def _in_order(tensors: Tensors, names: Iterable[str]) -> tuple[Tensor, ...]:

@@ -116,11 +116,11 @@ class _Tally:
     """Adds up a model's own gradients, step by step, before they are corrected."""
 
     def __init__(self, model: nn.Module, then: Correct) -> None:
-        self.then = then
-        self.sums = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+        self.then, self.named = then, dict(model.named_parameters())
+        self.sums = {name: torch.zeros_like(weight) for name, weight in self.named.items()}
 
     def __call__(self, model: nn.Module) -> None:
-        for name, gradient in gradients_of(model).items():
+        for name, gradient in gradients_of(self.named).items():
             self.sums[name] += gradient
         self.then(model)
 
