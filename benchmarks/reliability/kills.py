@@ -203,8 +203,8 @@ def unexplained(run: Path, whole: Sequence[Mapping[str, Any]]) -> str | None:
     losses = [(record["round"], one["detail"]) for record in journal for one in record["lost"]]
     if any(detail != _ENDED for _, detail in losses) or len(losses) > 1:
         return f"{run.name} tells of other losses: {losses}"
-    after = losses[0][0] if losses else len(whole)
-    return None if list(journal[:after]) == list(whole[:after]) else f"{run.name} differs before the loss"
+    before = losses[0][0] - 1 if losses else len(whole)  # how many rounds
+    return None if list(journal[:before]) == list(whole[:before]) else f"{run.name} differs before the loss"
 
 
 def shares(kills: int, jobs: int) -> list[int]:
