@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fedstill.core.numbers import share, size, unit_of
@@ -65,7 +65,7 @@ def _accuracy(runs: Sequence[Facts]) -> Figure:
         f"Test {measure} after each round. {' '.join(told)}",
         f"{_meaning(runs)} after each round; of clients' own models, their mean.",
         lines.data,
-        {"xaxis": _rounds(runs), "yaxis": _accuracies(runs)},
+        {"xaxis": _rounds(runs), "yaxis": _accuracies(measure, lines)},
         lines.keys,
     )
 
@@ -130,7 +130,7 @@ def _traffic(runs: Sequence[Facts]) -> Figure:
             "xaxis": axis(
                 f"sent so far, up and down ({unit})", **({"type": "log", "dtick": "D2"} if wide else _FROM_ZERO)
             ),
-            "yaxis": _accuracies(run for _, run in chosen),
+            "yaxis": _accuracies(measure, lines),
         },
         lines.keys,
     )
@@ -149,9 +149,9 @@ def _course(run: Facts) -> str:
     return f"{run.quoted} goes from {share(start, 1)} in round {first} to {share(end, 1)} in round {last}."
 
 
-def _accuracies(runs: Iterable[Facts]) -> dict[str, Any]:
-    runs = list(runs)
-    return axis(f"test {measured(runs)}", tickformat=".0%", **lone(score for run in runs for _, score in run.curve))
+def _accuracies(measure: str, lines: _Lines) -> dict[str, Any]:
+    drawn = (score for trace in lines.data for score in trace["y"])
+    return axis(f"test {measure}", tickformat=".0%", **lone(drawn))
 
 
 def _rounds(runs: Sequence[Facts]) -> dict[str, Any]:
