@@ -55,7 +55,7 @@ def test_a_loop_that_learns_something_else_is_noticed() -> None:
 
 
 def test_the_doctests_of_the_helpers() -> None:
-    files = [f"benchmarks/{name}.py" for name in ("timing", "report", "proxy", "deployment")]
+    files = [f"benchmarks/{name}.py" for name in ("timing", "report", "proxy", "deployment", "reliability/kills")]
     done = python("-m", "doctest", *files)
     assert done.returncode == 0, done.stdout
 

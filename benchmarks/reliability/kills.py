@@ -200,11 +200,24 @@ def unexplained(run: Path, whole: Sequence[Mapping[str, Any]]) -> str | None:
     journal = RunFolder(run).journal()
     if RunFolder(run).result() is None or len(journal) != len(whole):
         return f"{run.name} has no result"
+    trouble = _besides_a_loss(journal, whole)
+    return None if trouble is None else f"{run.name} {trouble}"
+
+
+def _besides_a_loss(journal: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> str | None:
+    """The rounds before a loss must be those of a run that lost nobody.
+
+    >>> first, second = {"round": 1, "lost": []}, {"round": 2, "lost": []}
+    >>> hurt = {"round": 2, "lost": [{"detail": _ENDED}]}
+    >>> _besides_a_loss([first, hurt], [first, second])
+    >>> _besides_a_loss([{"round": 1, "lost": [], "other": 1}, hurt], [first, second])
+    'differs before the loss'
+    """
     losses = [(record["round"], one["detail"]) for record in journal for one in record["lost"]]
     if any(detail != _ENDED for _, detail in losses) or len(losses) > 1:
-        return f"{run.name} tells of other losses: {losses}"
+        return f"tells of other losses: {losses}"
     before = losses[0][0] - 1 if losses else len(whole)  # how many rounds
-    return None if list(journal[:before]) == list(whole[:before]) else f"{run.name} differs before the loss"
+    return None if list(journal[:before]) == list(whole[:before]) else "differs before the loss"
 
 
 def shares(kills: int, jobs: int) -> list[int]:
