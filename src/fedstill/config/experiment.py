@@ -8,8 +8,15 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, SerializeAsAny, ValidationError, field_serializer, field_validator, model_validator
-from pydantic_core.core_schema import ValidationInfo
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.queries import Queries

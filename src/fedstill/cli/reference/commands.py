@@ -1,63 +1,130 @@
-"""Commands as they are typed: usage, arguments, options."""
+"""Commands as they are typed: usage, arguments, options.
+
+Read from the functions' own signatures: the objects that Typer makes of them differ between its releases.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from inspect import Parameter, getdoc, signature
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
-from fedstill.cli.plain import explain_arguments
 from fedstill.cli.reference.markdown import code, table
 
-_EVERYWHERE = {"--help"}
+# What a value is called in usage lines, by its type.
+_KINDS: dict[Any, str] = {str: "TEXT", int: "INTEGER", float: "FLOAT", Path: "PATH"}
 
 
-def commands(app: typer.Typer) -> Iterator[tuple[str, Any]]:
-    """Every command by what is typed to call it, in the order of the help."""
-    yield from _below(typer.main.get_command(app), "fedstill")
+@dataclass(frozen=True)
+class Command:
+    """A command: what is typed to call it, what it does, and what may follow."""
+
+    typed: str
+    help: str
+    arguments: tuple[Argument, ...]
+    options: tuple[Option, ...]
 
 
-def _below(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if not hasattr(command, "commands"):
-        yield name, command
-        return
-    for word, below in command.commands.items():
-        if not below.hidden:
-            yield from _below(below, f"{name} {word}")
+@dataclass(frozen=True)
+class Argument:
+    metavar: str
+    help: str
+    required: bool
+
+    def usage(self) -> str:
+        return self.metavar if self.required else f"[{self.metavar}]"
 
 
-def described(name: str, command: Any) -> str:
-    explain_arguments(command)
-    shown = [one for one in command.params if not set(one.opts) & _EVERYWHERE]
-    arguments = [one for one in shown if one.param_type_name == "argument"]
-    options = [one for one in shown if one.param_type_name == "option"]
-    usage = " ".join([name, *(["[OPTIONS]"] if options else []), *map(_metavar, arguments)])
-    pieces = [str(command.help), f"```\n{usage}\n```"]
-    if arguments:
-        pieces.append(table(("argument", "what it is"), [(code(_metavar(one)), one.help or "") for one in arguments]))
-    if options:
-        told = [(_option(one), _default(one), one.help or "") for one in options]
+@dataclass(frozen=True)
+class Option:
+    names: tuple[str, ...]
+    kind: Any
+    default: Any
+    help: str
+
+    def usage(self) -> str:
+        long_first = ", ".join(code(name) for name in sorted(self.names, key=lambda name: not name.startswith("--")))
+        return long_first if self.kind is bool else f"{long_first} {_KINDS[self.kind]}"
+
+    def default_text(self) -> str:
+        if self.default is Parameter.empty:
+            return "required"
+        if self.default is None or self.default is False:
+            return ""
+        return code(self.names[0] if self.default is True else str(self.default))
+
+
+def commands(app: typer.Typer, above: str = "fedstill") -> Iterator[Command]:
+    """Every command below a word, in the order of the help.
+
+    >>> app = typer.Typer()
+    >>> @app.command(name="greet")
+    ... def greet(name: str, loud: bool = False) -> None:
+    ...     "Say hello."
+    >>> [one] = commands(app, "polite")
+    >>> one.typed, one.help, one.arguments[0].usage(), one.options[0].usage()
+    ('polite greet', 'Say hello.', 'NAME', '`--loud`, `--no-loud`')
+    """
+    for registered in app.registered_commands:
+        if registered.callback is not None and not registered.hidden:
+            yield _command(f"{above} {registered.name}", registered.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from commands(group.typer_instance, f"{above} {group.typer_instance.info.name}")
+
+
+def _command(typed: str, function: Any) -> Command:
+    hints = get_type_hints(function, include_extras=True)
+    arguments, options = list[Argument](), list[Option]()
+    for one in signature(function).parameters.values():
+        hint = hints[one.name]
+        said = next(iter(getattr(hint, "__metadata__", ())), None)
+        kind = _value_type(get_args(hint)[0] if said is not None else hint)
+        if kind is typer.Context:
+            continue
+        text = str(getattr(said, "help", None) or "")
+        required = one.default is Parameter.empty
+        if isinstance(said, ArgumentInfo) or (said is None and required):
+            arguments.append(Argument(getattr(said, "metavar", None) or one.name.upper(), text, required))
+        else:
+            options.append(Option(_names(one.name, kind, said), kind, one.default, text))
+    return Command(typed, getdoc(function) or "", tuple(arguments), tuple(options))
+
+
+def _value_type(hint: Any) -> Any:
+    """The type of one value: without `None`, and of a list what it holds.
+
+    >>> _value_type(list[int] | None), _value_type(Path | None), _value_type(bool)
+    (<class 'int'>, <class 'pathlib.Path'>, <class 'bool'>)
+    """
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+    return get_args(hint)[0] if get_origin(hint) is list else hint
+
+
+def _names(parameter: str, kind: Any, said: OptionInfo | None) -> tuple[str, ...]:
+    """Inside `Annotated` the first name of an option stands where its default would: it has no other place there."""
+    declared = (said.default, *(said.param_decls or ())) if said is not None else ()
+    names = tuple(name for one in declared if isinstance(one, str) for name in one.split("/"))
+    word = parameter.replace("_", "-")
+    return names or ((f"--{word}", f"--no-{word}") if kind is bool else (f"--{word}",))
+
+
+def described(command: Command) -> str:
+    """A command's part of the page."""
+    words = [command.typed, *(["[OPTIONS]"] if command.options else [])]
+    usage = " ".join([*words, *(one.usage() for one in command.arguments)])
+    pieces = [command.help, f"```\n{usage}\n```"]
+    if command.arguments:
+        rows = [(code(one.usage()), one.help) for one in command.arguments]
+        pieces.append(table(("argument", "what it is"), rows))
+    if command.options:
+        told = [(one.usage(), one.default_text(), one.help) for one in command.options]
         pieces.append(table(("option", "default", "what it is"), told))
     return "\n\n".join(pieces)
-
-
-def _metavar(argument: Any) -> str:
-    name = argument.metavar or str(argument.name).upper()
-    return name if argument.required else f"[{name}]"
-
-
-def _option(option: Any) -> str:
-    names = ", ".join(code(name) for name in sorted(option.opts, key=len, reverse=True))
-    if option.is_flag:
-        return ", ".join([names, *(code(name) for name in option.secondary_opts)])
-    return f"{names} {str(option.type.name).upper()}"
-
-
-def _default(option: Any) -> str:
-    if option.required:
-        return "required"
-    value = option.default
-    if value is None or option.is_flag or callable(value):
-        return code("--" + option.name) if option.is_flag and value is True else ""
-    return code(str(value)) if str(value) not in ("[]", "()") else ""

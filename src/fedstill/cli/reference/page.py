@@ -46,8 +46,8 @@ def reference_page() -> str:
     codes = table(("code", "when"), [(code(str(number)), when) for number, when in EXIT_CODES.items()])
     variables = table(("variable", "what it is"), [(code(name), what) for name, what in ENVIRONMENT.items()])
     sections: dict[str, str] = {
-        "Commands": table(("command", "what it does"), [(link(name), str(one.help)) for name, one in typed]),
-        **{f"# {name}": described(name, one) for name, one in typed},
+        "Commands": table(("command", "what it does"), [(link(one.typed), one.help) for one in typed]),
+        **{f"# {one.typed}": described(one) for one in typed},
         "Exit codes": codes,
         "Environment variables": variables,
         "Settings of an experiment": f"{Experiment.__doc__}\n\n{_SETTINGS}\n\n{settings_table(Experiment)}",

@@ -7,7 +7,6 @@ import typing
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from fedstill.cli.reference.markdown import code, link, table
 from fedstill.config.experiment import Choice
@@ -129,8 +128,8 @@ def _number(value: Any) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    value = field.get_default(call_default_factory=True, validated_data={})
-    if value is PydanticUndefined or value is None:
+    value = field.get_default(call_default_factory=True)
+    if value is None:
         return "none"
     if isinstance(value, Choice):
         return code(value.name)
