@@ -1,0 +1,90 @@
+"""The only file here that uses more of the package than its public functions and command line.
+
+Whoever moves or renames what is imported, or what is called by name, below has to follow here and nowhere else; none
+of it computes anything.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+# A run's folder: what is not compared number by number, and which file holds the state that a run goes on from.
+NOT_COMPARED = ("config.json", "timing.json")
+CHECKPOINT, EARLIER_CHECKPOINT = "checkpoint.safetensors", "checkpoint-previous.safetensors"
+CONFIGURATION = "config.json"
+
+
+class InterruptAfter:
+    """An observer that ends a run after some record of its journal, as Ctrl-C would, whatever it is told by."""
+
+    def __init__(self, records: int) -> None:
+        self.left = records
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._told
+
+    def _told(self, *given: Any, **named: Any) -> None:
+        self.left -= sum(isinstance(one, Mapping) for one in (*given, *named.values()))
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+def registered() -> dict[str, set[str]]:
+    """What can be chosen by name, as `fedstill list` has it."""
+    return {shelf: set(names) for shelf, names in json.loads(typed("list", "--json")).items()}
+
+
+def typed(*words: str) -> str:
+    """What a command prints, run in this process."""
+    from fedstill.cli import main
+
+    out = io.StringIO()
+    with patch.object(sys, "argv", ["fedstill", *words]), redirect_stdout(out):
+        try:
+            main()
+        except SystemExit as left:
+            if left.code:
+                raise RuntimeError(f"fedstill {' '.join(words)} ended with {left.code}") from None
+    return out.getvalue()
+
+
+def failed(results: Any) -> dict[Any, str]:
+    """The cells of a study that have no result although they should, in both stages."""
+    students = results.students
+    return {**results.failures, **({} if students is None else students.failures)}
+
+
+def save_results(results: Any, path: Path) -> None:
+    results.save(path)
+
+
+def pretraining_identity(made: Any) -> str:
+    return str(made.record["identity"])
+
+
+def pretraining_record(made: Any) -> Mapping[str, Any]:
+    return dict(made.record)
+
+
+def change_rates(monkeypatch: Any, by: float) -> None:
+    """Let every local training use a learning rate that is off by so much, which no setting says."""
+    from fedstill.core.training import Training
+
+    usual = Training.rate_in
+    monkeypatch.setattr(Training, "rate_in", lambda self, turn, turns: usual(self, turn, turns) + by)
+
+
+def rooms(scenes: int, points: int) -> Any:
+    """Procedural rooms; the built-in data set has 1,200 of them, which take a minute to make."""
+    from fedstill.data.rooms import make_rooms
+
+    return make_rooms(scenes, points=points)
