@@ -31,8 +31,9 @@ ALIKE = {"epochs": 1, "batch": 32, "optimiser": "sgd", "rate": 0.01, "momentum":
 def measure(size: Size, folder: Path) -> Findings:
     images, kind = write_images(folder, size.samples // 4)
     names = ["fedavg", *(name for name in methods if name != "fedavg" and goes_by_rounds(name))]
-    proxy = {"proxy": f"npz:{images}"}
-    needs = {"fed3d": {"share": "all"}, "feddf": proxy, "fedmd": proxy}  # what they cannot do without, on images
+    proxy = {"proxy": f"npz:{images}", **size.lesson}
+    # What they cannot do without, on images.
+    needs = {"fed3d": {"share": "all"}, "feddf": proxy, "fedmd": proxy, "single-image": size.lesson | size.pool}
     players = {name: _Player(images, {"name": name, **needs.get(name, {})}, folder / name) for name in names}
     players["fedavg, recalibrated"] = _Player(images, {"name": "fedavg", "buffers": "recalibrate"}, folder / "again")
     for player in players.values():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,17 @@ class Size:
     populations: tuple[int, ...]  # the smallest takes part as a whole, as many of the others
     kills: int  # of `reliability`
     replies: int  # that lie
+    # Of a server that distils, and of the patches that it does so with; left out, as the method has it.
+    lesson: dict[str, Any] = field(default_factory=dict)
+    pool: dict[str, Any] = field(default_factory=dict)
 
 
 SIZES = {
     "full": Size(12, 6_000, (10, 100), 3, 60_000, 5, 3, (100, 1_000, 10_000), 200, 1_000),
     "quick": Size(5, 6_000, (10, 100), 1, 60_000, 5, 1, (100, 1_000, 10_000), 28, 100),
-    "tiny": Size(2, 240, (4,), 1, 400, 2, 1, (4, 40), 2, 20),
+    "tiny": Size(
+        *(2, 240, (4,), 1, 400, 2, 1, (4, 40), 2, 20),
+        lesson={"samples": 40, "steps": 3, "batch": 16},
+        pool={"patches": {"count": 60}, "selection": {"kmeans": 5, "prune": 0.25}},
+    ),
 }

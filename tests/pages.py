@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from .warm import Warm
+
 ROOT = Path(__file__).parent.parent
 FEDSTILL = [sys.executable, "-m", "fedstill"]
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -26,6 +28,7 @@ _ROUNDED = 2.0  # in whole percent
 _NEAR = 0.05  # bytes, by so much of them
 _HALF = 0.5  # all others with a decimal point; whole numbers not at all
 _SECONDS = 600
+_FOR_A_SHELL = re.compile(r"[*?\[\]{}~$`|&;<>()#!]")
 
 
 class Block(NamedTuple):
@@ -61,38 +64,59 @@ def write_files(page: str, folder: Path) -> None:
             (folder / block.file).write_text(block.body)
 
 
-def walk(page: str, folder: Path) -> None:
-    """Do all that a page says, in its order and as it is written, and look for the lines that it shows."""
+def walk(page: str, folder: Path, warm: Warm | None = None) -> None:
+    """Do all that a page says, in its order and as it is written, and look for the lines that it shows.
+
+    With a process that is warm it is quicker; without one, everything is typed into a shell.
+    """
     for block in all_blocks(page):
         if block.file:
             (folder / block.file).write_text(block.body)
         elif block.language == "python":
-            seen(_done([sys.executable, "-c", block.body], folder), [], block.body)
+            seen(_worked(block.body, folder, warm), [], block.body)
         elif block.language == "console":
             for command, shown in typed(block.body):
-                seen(_done(["sh", "-c", _shell(command)], folder), shown, command)
+                seen(_done(command, folder, warm), shown, command)
+
+
+def _worked(code: str, folder: Path, warm: Warm | None) -> subprocess.CompletedProcess[str]:
+    if warm is None:
+        return _started([sys.executable, "-c", code], folder)
+    return warm.python(code, folder, environment=_environment(), together=True)
+
+
+def _done(command: str, folder: Path, warm: Warm | None) -> subprocess.CompletedProcess[str]:
+    """What only a shell understands (`*`, `>`, `;`) is typed into one in any case."""
+    if warm is None or not command.startswith("fedstill ") or _FOR_A_SHELL.search(command):
+        return _started(["sh", "-c", _shell(command)], folder)
+    return warm.fedstill(shlex.split(command)[1:], folder, environment=_environment(), together=True)
 
 
 def _shell(command: str) -> str:
-    """In a shell, for what it makes of `*`, `>` and `;`, with this interpreter and this package."""
+    """With this interpreter and this package."""
     ours = f'fedstill() {{ {shlex.join(FEDSTILL)} "$@"; }}\npython() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
     return ours + command
 
 
-def _done(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Errors go where results go, as on a screen; wide enough that lines are broken nowhere else."""
-    environment = {**os.environ, "COLUMNS": "118", "PYTHONIOENCODING": "utf-8"}
-    environment.pop("FEDSTILL_DATA", None)
+def _started(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Errors go where results go, as on a screen."""
     return subprocess.run(
         words,
         cwd=folder,
-        env=environment,
+        env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=_SECONDS,
         check=False,
     )
+
+
+def _environment() -> dict[str, str]:
+    """Wide enough that lines are broken nowhere else."""
+    environment = {**os.environ, "COLUMNS": "118", "PYTHONIOENCODING": "utf-8"}
+    environment.pop("FEDSTILL_DATA", None)
+    return environment
 
 
 def seen(done: subprocess.CompletedProcess[str], shown: list[str], what: str) -> None:

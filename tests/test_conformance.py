@@ -6,12 +6,14 @@ generator poisoned between clients, a lost upload, a refused reply and a client 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from fedstill.config import make_experiment
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine
@@ -20,12 +22,15 @@ from fedstill.data.bundle import Bundle
 from fedstill.data.rooms import make_rooms
 from fedstill.data.scene_sets import scene_bundle
 from fedstill.engines import make_engine
-from fedstill.federation.plan import Plan
+from fedstill.federation.plan import Plan, make_plan
 from fedstill.federation.run import execute
 from fedstill.methods import methods
 from fedstill.models import build_model
 
+from .conftest import TINY, Tampered
+
 ROUNDS = 4
+DATA = "digits[:30%]"  # of each client some batches; what may go wrong does not depend on how many there are
 pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
 FEW_ROOMS = "few-rooms"
@@ -122,9 +127,11 @@ def few_rooms() -> Bundle:
     return scene_bundle(FEW_ROOMS, splits)
 
 
-@pytest.fixture
-def plan(tiny_plan: Any, teachers: list[dict[str, str]], few_rooms: Bundle, request: pytest.FixtureRequest) -> Plan:
+@pytest.fixture(scope="module")
+def plan(teachers: list[dict[str, str]], few_rooms: Bundle, request: pytest.FixtureRequest) -> Plan:
     settings: dict[str, Any] = {
+        **TINY,
+        "data": DATA,
         "model": "cnn-bn",
         "rounds": ROUNDS,
         "seed": 11,
@@ -136,7 +143,7 @@ def plan(tiny_plan: Any, teachers: list[dict[str, str]], few_rooms: Bundle, requ
     if request.param.startswith("distill"):
         settings["teachers"] = teachers
     settings |= VARIANTS[request.param]
-    return tiny_plan(few_rooms if settings.get("data") == FEW_ROOMS else None, **settings)
+    return make_plan(make_experiment(settings), bundle=few_rooms if settings["data"] == FEW_ROOMS else None)
 
 
 def everything(run: Path) -> dict[str, bytes]:
@@ -146,26 +153,50 @@ def everything(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted(files)}
 
 
-@pytest.fixture
-def reference(plan: Plan, engines: dict[str, Engine], tampered: Any, tmp_path: Path) -> dict[str, bytes]:
-    engine = tampered(engines["in-process"], nan_from_client_two)
-    return everything(execute(plan, engine, tmp_path / "reference").path)
+class CopyAfterEach:
+    """An observer that copies what is on disk after every round: what a run that was killed then would have left."""
+
+    def __init__(self, out: Path, copies: Path) -> None:
+        self.out, self.copies = out, copies
+
+    def start(self, experiment: Any, journal: Any) -> None: ...
+
+    def round(self, record: dict[str, Any]) -> None:
+        shutil.copytree(self.out, self.copies / str(record["round"]))
+
+    def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Reference(NamedTuple):
+    """A run in one go, and copies of its folder after each of its rounds."""
+
+    files: dict[str, bytes]
+    copies: Path
+
+
+@pytest.fixture(scope="module")
+def reference(plan: Plan, engines: dict[str, Engine], tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    out, copies = tmp_path_factory.mktemp("reference"), tmp_path_factory.mktemp("copies")
+    engine = Tampered(engines["in-process"], nan_from_client_two)
+    return Reference(everything(execute(plan, engine, out, [CopyAfterEach(out, copies)]).path), copies)
 
 
 @pytest.mark.parametrize("names", [ENGINES, pytest.param(MORE, marks=pytest.mark.slow)], ids=["usual", "more"])
 @pytest.mark.parametrize("plan", VARIANTS, indirect=True)
 def test_every_engine_gives_the_same_bits(
-    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, tmp_path: Path, names: list[str]
+    plan: Plan, reference: Reference, engines: dict[str, Engine], tampered: Any, tmp_path: Path, names: list[str]
 ) -> None:
     for name in names:
         run = execute(plan, tampered(engines[name], nan_from_client_two), tmp_path / name)
-        assert everything(run.path) == reference, name
+        assert everything(run.path) == reference.files, name
 
 
 @pytest.fixture(scope="module")
 def flower_ray() -> Iterator[Engine]:
-    pytest.importorskip("flwr")
-    pytest.importorskip("ray")
     with make_engine("flower-ray", 2) as engine:
         yield engine
 
@@ -173,23 +204,24 @@ def flower_ray() -> Iterator[Engine]:
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", VARIANTS, indirect=True)
 def test_flower_on_ray_gives_the_same_bits(
-    plan: Plan, reference: dict[str, bytes], flower_ray: Engine, tampered: Any, tmp_path: Path
+    plan: Plan, reference: Reference, flower_ray: Engine, tampered: Any, tmp_path: Path
 ) -> None:
     run = execute(plan, tampered(flower_ray, nan_from_client_two), tmp_path / "flower-ray")
-    assert everything(run.path) == reference
+    assert everything(run.path) == reference.files
 
 
 @pytest.mark.parametrize("plan", VARIANTS, indirect=True)
 def test_resuming_after_any_round_gives_the_same_bits(
-    plan: Plan, reference: dict[str, bytes], engines: dict[str, Engine], tampered: Any, stop_after: Any, tmp_path: Path
+    plan: Plan, reference: Reference, engines: dict[str, Engine], tampered: Any, stop_after: Any, tmp_path: Path
 ) -> None:
+    """Killed after some round, with nothing left but what was on disk; and interrupted after every round."""
     assert plan.rounds == ROUNDS
     engine = tampered(engines["in-process"], nan_from_client_two)
     for stop in range(1, ROUNDS + 1):
-        out = tmp_path / f"stopped-{stop}"
+        assert everything(execute(plan, engine, reference.copies / str(stop)).path) == reference.files, stop
         with pytest.raises(KeyboardInterrupt):
-            execute(plan, engine, out, [stop_after(stop)])
-        assert everything(execute(plan, engine, out).path) == reference, stop
+            execute(plan, engine, tmp_path, [stop_after(stop)])
+    assert everything(execute(plan, engine, tmp_path).path) == reference.files
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -209,6 +241,7 @@ def test_the_conformance_run_has_everything_that_can_go_wrong(
     tiny_plan: Any, engines: dict[str, Engine], tampered: Any, tmp_path: Path
 ) -> None:
     plan = tiny_plan(
+        data=DATA,
         rounds=ROUNDS,
         seed=11,
         participation={"name": "random", "number": 3},

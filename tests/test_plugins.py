@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from .pages import blocks
+from .warm import Warm
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
 
 # One file with a method, a model and a data set, of the pages that show them.
 PAGES = ("docs/guides/add-a-method.md", "docs/extending.md")
@@ -18,10 +21,14 @@ PARTS = [body for page in PAGES for name, body in blocks(page, "python") if name
 RUN = ["run", "part-way", "--data", "stripes", "--model", "flat", "--rounds", "2", "--clients", "3", "--json"]
 
 
-def fedstill(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedstill", *words]
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture
+def fedstill(warm: Warm) -> Call:
+    """A command in a folder, and in a process of its own: what a plugin registers, nobody else has."""
+
+    def call(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+        return warm.fedstill([*words], folder, environment={**os.environ, "PYTHONPATH": path})
+
+    return call
 
 
 @pytest.fixture
@@ -30,7 +37,7 @@ def example(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_plugin_file_works_in_this_process_and_in_workers(example: Path) -> None:
+def test_a_plugin_file_works_in_this_process_and_in_workers(example: Path, fedstill: Call) -> None:
     hashes = set()
     for engine in ("in-process", "processes"):
         done = fedstill(example, *RUN, "--plugin", "mine.py", "--engine", engine, "--out", engine)
@@ -42,7 +49,7 @@ def test_a_plugin_file_works_in_this_process_and_in_workers(example: Path) -> No
     assert len(hashes) == 1
 
 
-def test_an_edited_plugin_is_another_run(example: Path) -> None:
+def test_an_edited_plugin_is_another_run(example: Path, fedstill: Call) -> None:
     first = json.loads(fedstill(example, *RUN, "--plugin", "mine.py").stdout)
     with open(example / "mine.py", "a") as file:
         file.write("# edited\n")
@@ -51,7 +58,7 @@ def test_an_edited_plugin_is_another_run(example: Path) -> None:
     assert first["sha256"] == second["sha256"]
 
 
-def test_an_installed_package_needs_no_flag(example: Path) -> None:
+def test_an_installed_package_needs_no_flag(example: Path, fedstill: Call) -> None:
     """An entry point, as pip would have written it."""
     site = example / "site"
     info = site / "mine-1.0.dist-info"
@@ -65,7 +72,7 @@ def test_an_installed_package_needs_no_flag(example: Path) -> None:
     assert "part-way" in fedstill(example, "list", "methods", path=str(site)).stdout
 
 
-def test_a_broken_plugin_gets_one_sentence(tmp_path: Path) -> None:
+def test_a_broken_plugin_gets_one_sentence(tmp_path: Path, fedstill: Call) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     done = fedstill(tmp_path, "run", "fedavg", "--plugin", "broken.py")
     assert done.returncode == 2

@@ -17,6 +17,8 @@ from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
 
+pytestmark = pytest.mark.xdist_group("architectures")  # so that the runs are made once
+
 Call = Callable[..., tuple[int, str, str]]
 SHORT = {"proxy": "digits", "samples": 40, "steps": 2, "batch": 20}
 MIXED = {"models": {"mlp": 2, "cnn": 1}, "rounds": 1, "training": {"epochs": 1, "batch": 64}}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +16,6 @@ from fedstill.cli import deploying
 
 Call = Callable[..., tuple[int, str, str]]
 
-needs_extra = pytest.mark.skipif(
-    find_spec("cryptography") is None and "FEDSTILL_ALL_TESTS" not in os.environ, reason="cryptography is missing"
-)
 SMALL = ("fedavg", "parts", "--data", "digits", "--model", "cnn", "--partition", "dirichlet:alpha=0.3", "--seed", "4")
 
 
@@ -29,7 +24,6 @@ def deploy(call: Call) -> Call:
     return partial(call, "deploy")
 
 
-@needs_extra
 def test_init_says_what_to_do_next(deploy: Call) -> None:
     code, out, err = deploy("init", "clinics", "--sites", "3", "--address", "Clinics.example.org", "--port", "9443")
     assert (code, err) == (0, "")
@@ -50,7 +44,6 @@ def test_init_says_what_to_do_next(deploy: Call) -> None:
     assert Path("clinics/server/server.key").read_bytes() == before
 
 
-@needs_extra
 def test_init_and_renew_for_programs(deploy: Call) -> None:
     code, out, _ = deploy("init", "here", "--sites", "1", "--days", "30", "--json")
     told = json.loads(out)
@@ -67,7 +60,6 @@ def test_init_and_renew_for_programs(deploy: Call) -> None:
     assert "write `address: 10.0.0.6` into its site.yaml" in out
 
 
-@needs_extra
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

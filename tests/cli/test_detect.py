@@ -21,6 +21,8 @@ from fedstill.federation.plan import make_plan
 from fedstill.federation.result import Run
 from fedstill.federation.run import execute
 
+pytestmark = pytest.mark.xdist_group("detect")  # so that the run is made once
+
 Call = Callable[..., tuple[int, str, str]]
 POINTS = 256
 

@@ -13,6 +13,8 @@ import pytest
 
 import fedstill
 
+pytestmark = pytest.mark.xdist_group("distill")  # so that the teacher is made once
+
 Call = Callable[..., tuple[int, str, str]]
 QUICK = ("--epochs", "2", "--set", "training.batch=64", "--set", "method.share=0.2")
 

@@ -15,6 +15,8 @@ import fedstill
 from fedstill.federation.chosen import chosen_by
 from fedstill.federation.result import Run
 
+pytestmark = pytest.mark.xdist_group("embed")  # so that the runs are made once
+
 Call = Callable[..., tuple[int, str, str]]
 
 TINY: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 2, "training": {"epochs": 1, "batch": 64}}

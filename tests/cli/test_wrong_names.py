@@ -10,6 +10,8 @@ import pytest
 
 import fedstill
 
+pytestmark = pytest.mark.xdist_group("wrong-names")  # so that the runs are made once
+
 Call = Callable[..., tuple[int, str, str]]
 
 

@@ -1,8 +1,7 @@
-"""Models that look trained, and the rule for tests that need onnxruntime."""
+"""Models that look trained."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ from fedstill.core.streams import Streams
 from fedstill.export.files import describe
 from fedstill.federation.result import Run
 from fedstill.models import build_model, models
-from fedstill.models.portable.extra import missing
 from fedstill.models.portable.onnx_file import onnx_bytes
 from fedstill.tasks.classification import Classification
 
@@ -28,14 +26,6 @@ POINTS = 96
 def same_draws_every_time() -> Iterator[None]:
     with Streams(0).ambient("tests"):
         yield
-
-
-@pytest.fixture
-def needs_onnx() -> None:
-    """Skips where the packages are missing; with FEDSTILL_ALL_TESTS set, their absence is a failure."""
-    if lacking := missing():
-        assert "FEDSTILL_ALL_TESTS" not in os.environ, f"FEDSTILL_ALL_TESTS is set, but there is no {lacking}"
-        pytest.skip(f"not installed: {', '.join(lacking)}")
 
 
 def task_for(name: str) -> Classification:
@@ -77,7 +67,7 @@ def make_trained() -> Callable[[str], nn.Module]:
 
 
 @pytest.fixture
-def make_onnx(needs_onnx: None) -> Callable[[str], bytes]:
+def make_onnx() -> Callable[[str], bytes]:
     return onnx_of
 
 

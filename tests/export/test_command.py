@@ -18,7 +18,7 @@ from fedstill.federation.result import Run
 from fedstill.models.portable.onnx_file import OnnxModel
 
 
-def test_a_run_becomes_a_file(needs_onnx: None, digits_run: Run, tmp_path: Path) -> None:
+def test_a_run_becomes_a_file(digits_run: Run, tmp_path: Path) -> None:
     outcome = export_run(Subject(digits_run), tmp_path / "new" / "student.onnx")
     assert outcome.file.difference < 1e-4
     assert outcome.inputs == "test data"
@@ -32,7 +32,7 @@ def test_a_run_becomes_a_file(needs_onnx: None, digits_run: Run, tmp_path: Path)
     assert digits_run.task.summarise(scores)["accuracy"] == pytest.approx(digits_run.accuracy, abs=1e-9)
 
 
-def test_eight_bits_are_measured_on_the_test_data(needs_onnx: None, digits_run: Run, tmp_path: Path) -> None:
+def test_eight_bits_are_measured_on_the_test_data(digits_run: Run, tmp_path: Path) -> None:
     outcome = export_run(Subject(digits_run), tmp_path / "student.onnx", int8=True)
     assert outcome.int8 is not None
     assert outcome.int8.float_accuracy == pytest.approx(digits_run.accuracy, abs=1e-9)
@@ -109,9 +109,7 @@ def test_sizes_by_hand() -> None:
     assert bytes_of(norm) == 12 * 4 + 8
 
 
-def test_the_command_prints_what_it_wrote(
-    needs_onnx: None, digits_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_what_it_wrote(digits_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     exporting.export(digits_run.path, tmp_path / "s.onnx", "last", None, None, True, None, [], False)
     said = capsys.readouterr().out

@@ -21,6 +21,8 @@ from fedstill.models.portable.program import read_pt2
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.kinds import task_of
 
+pytestmark = pytest.mark.xdist_group("export")  # so that a model is exported once
+
 # Larger or deeper forms of models that are tested each time: exporting all of them takes minutes.
 LARGE = {
     "resnet18",
@@ -101,9 +103,7 @@ def test_a_sampling_loop_is_written_once(make_onnx: MakeOnnx, make_trained: Make
     assert b"site-packages" not in data
 
 
-def test_the_same_model_gives_the_same_bytes(
-    needs_onnx: None, make_task: MakeTask, make_trained: MakeModel, tmp_path: Path
-) -> None:
+def test_the_same_model_gives_the_same_bytes(make_task: MakeTask, make_trained: MakeModel, tmp_path: Path) -> None:
     first = export_onnx(make_trained("mlp"), make_task("mlp"), tmp_path / "first.onnx")
     again = export_onnx(make_trained("mlp"), make_task("mlp"), tmp_path / "again.ONNX")
     assert first.path.read_bytes() == again.path.read_bytes()
@@ -138,7 +138,7 @@ def test_eight_bits_are_smaller_and_still_near(
 
 
 def test_a_file_that_disagrees_is_never_put_in_place(
-    needs_onnx: None, make_task: MakeTask, make_trained: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_task: MakeTask, make_trained: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Off(OnnxModel):
         def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:

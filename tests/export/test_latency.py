@@ -25,7 +25,7 @@ def made(median: float, parameters: int = 10) -> Measured:
     return Measured("run", "cnn", parameters, 4 * parameters, None, "random", times, SeedLatency(24, 3, 1, median))
 
 
-def test_a_run_is_measured(needs_onnx: None, two_runs: list[Run]) -> None:
+def test_a_run_is_measured(two_runs: list[Run]) -> None:
     threads = torch.get_num_threads()
     one, other = measure([Subject(run) for run in two_runs], TINY)
     assert torch.get_num_threads() == threads

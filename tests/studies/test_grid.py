@@ -176,8 +176,9 @@ def test_what_model_or_data_refuse_is_refused_before_anything_runs(recipe: Make)
 
 
 def test_every_study_that_ships_is_sound_in_all_its_layers() -> None:
+    """With one layer or none. In every scale and reading at once they are planned: `test_recipes.py`."""
     for name in recipe_names(study=True):
         content = recipes._read(recipes.recipe_folder() / f"{name}.yaml")
-        for preset in (None, *content.get("presets", {})):
-            for variant in (None, *content.get("variants", {})):
-                assert Study(name, preset=preset, variant=variant).expand()
+        presets, variants = content.get("presets", {}), content.get("variants", {})
+        for layers in [{}, *({"preset": one} for one in presets), *({"variant": one} for one in variants)]:
+            assert Study(name, **layers).expand()

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -32,9 +31,6 @@ from fedstill.studies.ledger import Ledger
 from fedstill.studies.ray_cluster import connected, difference, look_around
 from fedstill.studies.tally import Tally
 from fedstill.studies.worker import Outcome, Place
-
-if find_spec("ray") is None and not os.environ.get("FEDSTILL_ALL_TESTS"):
-    pytest.skip("ray is not installed: pip install 'fedstill[ray]'", allow_module_level=True)
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray for all of them
 Make = Callable[..., dict[str, Any]]

@@ -31,6 +31,7 @@ CLINICAL = "craniosynostosis-ssm"
 OBJECTIVES = {"vanilla", "self", "cosine", "crd", "logit-mse", "dkd", "feature", "attention", "rkd", "sp"}
 
 
+@cache
 def content_of(name: str) -> dict[str, Any]:
     return recipes._read(recipes.recipe_folder() / f"{name}.yaml")
 
@@ -61,9 +62,15 @@ def data_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "load", quick)
 
 
-def planned(name: str, settings: dict[str, Any] | None = None, **layers: Any) -> tuple[Job, ...]:
-    """The runs of a study on a machine that has no data but what is built in."""
-    return Study(name, settings, data_root=Path("nowhere"), **layers).agenda.jobs
+@cache
+def shipped(name: str, preset: str | None = None, variant: str | None = None) -> Study:
+    """A study on a machine that has no data but what is built in."""
+    return Study(name, preset=preset, variant=variant, data_root=Path("nowhere"))
+
+
+def changed(name: str, settings: dict[str, Any]) -> tuple[Job, ...]:
+    """Its runs, with settings of the user's own."""
+    return Study(name, settings, data_root=Path("nowhere")).agenda.jobs
 
 
 @pytest.mark.parametrize(("name", "preset", "variant"), layers(), ids=lambda value: value or "-")
@@ -100,14 +107,14 @@ def test_every_table_comes_in_three_scales_and_two_readings(name: str) -> None:
     content = content_of(name)
     assert {"paper", "lite", "tiny"} <= set(content["presets"])
     assert set(READINGS) <= set(content["variants"])
-    assert Study(name, variant="seed").recipe.students.which == "best"  # type: ignore[union-attr]
-    assert Study(name, variant="sound").recipe.students.which == "last"  # type: ignore[union-attr]
+    assert shipped(name, variant="seed").recipe.students.which == "best"  # type: ignore[union-attr]
+    assert shipped(name, variant="sound").recipe.students.which == "last"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("variant", [None, *READINGS])
 def test_the_published_benchmark_is_504_runs(variant: str | None) -> None:
     """Appendix A: 14 configurations on ModelNet40, 1 + 13 + 10 + 130 = 154 on clinical data, each with three seeds."""
-    jobs = planned("benchmark", variant=variant)
+    jobs = shipped("benchmark", variant=variant).agenda.jobs
     assert Counter(job.experiment.data for job in jobs) == {"modelnet40": 42, CLINICAL: 462}
     students = [job for job in jobs if job.teacher is not None]
     assert len(jobs) - len(students) == 84
@@ -122,29 +129,29 @@ def test_dropping_something_drops_its_share() -> None:
     """Of 504 = 3 x 168 runs: a seed has 168, an objective 14 x 3, a method 3 x (2 teachers + 10 students), a data set
     that nobody distils on 3 x 14; an eleventh objective adds another 42, and the controls one for each student but
     those of the four objectives that read no labels anyway."""
-    assert len(planned("benchmark", {"seed": [7, 42]})) == 336
-    assert len(planned("benchmark", {"objective": sorted(OBJECTIVES - {"dkd"})})) == 504 - 42
-    assert len(planned("benchmark", {"objective": [*sorted(OBJECTIVES), "basic"]})) == 504 + 42
-    assert len(planned("benchmark", {"data": [CLINICAL]})) == 504 - 42
-    assert len(planned("benchmark", {"labels": ["use", "no-ce"]})) == 504 + 14 * 3 * 6
+    assert len(changed("benchmark", {"seed": [7, 42]})) == 336
+    assert len(changed("benchmark", {"objective": sorted(OBJECTIVES - {"dkd"})})) == 504 - 42
+    assert len(changed("benchmark", {"objective": [*sorted(OBJECTIVES), "basic"]})) == 504 + 42
+    assert len(changed("benchmark", {"data": [CLINICAL]})) == 504 - 42
+    assert len(changed("benchmark", {"labels": ["use", "no-ce"]})) == 504 + 14 * 3 * 6
     methods = content_of("benchmark")["grid"]["method"]
-    assert len(planned("benchmark", {"method": methods[:-1]})) == 504 - 36
+    assert len(changed("benchmark", {"method": methods[:-1]})) == 504 - 36
 
 
 @pytest.mark.parametrize("variant", [None, *READINGS])
 def test_what_tables_share_is_run_once(variant: str | None) -> None:
     """A run is told by its configuration: that of one table must be, to the letter, that of the other."""
     shared = {"benchmark": 84 + 30, "fl-clinical": 39}
-    standalone = {job.key for job in planned("standalone", variant=variant)}
+    standalone = {job.key for job in shipped("standalone", variant=variant).agenda.jobs}
     assert len(standalone) == 4 * 3 * (14 + 10)
     for name, number in shared.items():
-        assert len(standalone & {job.key for job in planned(name, variant=variant)}) == number
-    shapes = {job.key for job in planned("modelnet40-grid", variant=variant)}
+        assert len(standalone & {job.key for job in shipped(name, variant=variant).agenda.jobs}) == number
+    shapes = {job.key for job in shipped("modelnet40-grid", variant=variant).agenda.jobs}
     assert len(standalone & shapes) == 3 * (14 + 10)
-    grid = {job.key for job in planned("clinical-grid", variant=variant)}
-    assert len({job.key for job in planned("benchmark", variant=variant)} & grid) == 3 * 13 * 11
+    grid = {job.key for job in shipped("clinical-grid", variant=variant).agenda.jobs}
+    assert len({job.key for job in shipped("benchmark", variant=variant).agenda.jobs} & grid) == 3 * 13 * 11
     # All but the uniform teacher with its students, and but the objective `basic`; of one seed.
-    focused = planned("focused", variant=variant)
+    focused = shipped("focused", variant=variant).agenda.jobs
     assert len(focused) == 6 * (1 + 7)
     assert len(shapes & {job.key for job in focused}) == 5 * (1 + 6)
 
@@ -161,7 +168,7 @@ def published(experiment: Experiment, epochs: int) -> bool:
 @pytest.mark.parametrize("name", TABLES)
 def test_paper_means_the_published_settings(name: str) -> None:
     """Centralised and students: 200 epochs, the rate times 0.7 every 20. Federated: 20 rounds of 5, five clients."""
-    study = Study(name, preset="paper", data_root=Path("nowhere"))
+    study = shipped(name, preset="paper")
     for cell in study.expand():
         experiment = cell.experiment
         assert experiment.points in (1024, None)  # None: the model decides, which is 1024
@@ -184,7 +191,7 @@ def test_paper_means_the_published_settings(name: str) -> None:
 def test_the_readings_differ_in_what_they_say(name: str) -> None:
     """Seed: statistics through the server's rule, moments kept, its server optimisers. The others: none of it."""
     for variant, buffers in (("seed", "as-parameters"), ("sound", "average"), ("recalibrated", "recalibrate")):
-        for cell in Study(name, variant=variant, data_root=Path("nowhere")).teachers:
+        for cell in shipped(name, variant=variant).teachers:
             if cell.labels["method"] == "centralised":
                 continue
             settings = cell.experiment.method.settings.model_dump()
@@ -196,13 +203,13 @@ def test_the_readings_differ_in_what_they_say(name: str) -> None:
 
 
 def test_sweeps() -> None:
-    partitions = [cell.experiment.partition for cell in Study("heterogeneity").teachers]
+    partitions = [cell.experiment.partition for cell in shipped("heterogeneity").teachers]
     alphas = {part.settings.model_dump()["alpha"] for part in partitions if part.name == "dirichlet"}
     assert alphas == {0.1, 0.3, 1, 10}
     assert {part.name for part in partitions} == {"dirichlet", "iid", "label-skew"}
-    objectives = [cell.experiment.objective for cell in Study("temperature").students]
+    objectives = [cell.experiment.objective for cell in shipped("temperature").students]
     assert {one.settings.model_dump()["temperature"] for one in objectives if one} == {1, 2, 4, 8}
-    columns = Study("dgcnn-student")
+    columns = shipped("dgcnn-student")
     assert columns.recipe.students is not None
     assert columns.recipe.students.columns == "model"
     assert Counter(cell.experiment.model for cell in columns.students)["dgcnn"] == len(columns.students) / 2

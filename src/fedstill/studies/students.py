@@ -67,7 +67,8 @@ def _student(labels: dict[str, str], given: dict[str, Any], teacher: Cell) -> Ce
     taught = Taught(objective.name, settings.labels, objective.hard_label_weight)
     if settings.labels != "use" or "labels" not in objective.reads:
         given = overlay(given, {"method": {"labels": "withhold"}})
-    return Cell(labels, given, make_experiment(given), teacher, taught)
+        experiment = make_experiment(given)
+    return Cell(labels, given, experiment, teacher, taught)
 
 
 def objective_of(experiment: Experiment) -> Objective:
