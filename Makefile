@@ -1,38 +1,61 @@
-# Two commands matter: `make demo` and `make test`. Each installs what it needs, once.
+# Two commands matter: `make demo` and `make test`. Each installs what it needs, once, at the versions in constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS ?= dev
-comma := ,
-READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
+# Compiled files spare every process that tests start a second or two.
+unexport PYTHONDONTWRITEBYTECODE
+# One process for each core, one thread for each process: two threads in one process lose to a busy neighbour.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: setup demo lint test test-all bench clean
+.PHONY: setup setup-dev demo lint test test-all test-wheel test-lowest bench lock clean
 
-setup: $(READY)
+setup: $(VENV)/.ready
+setup-dev: $(VENV)/.ready-dev
 
-# Reinstalled only when the project's dependencies change.
-$(READY): pyproject.toml
+# Installed again only when the project's dependencies change.
+$(VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
 demo: setup
 	$(BIN)/fedstill demo
 
-lint: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+lint: setup-dev
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/mypy
 
-# One process for each core, one thread for each process: two threads in one process lose to a busy neighbour.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(PYTEST)
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m ""
+	$(PYTEST) -m ""
 
-bench: setup
+# The package as users get it: built, and installed into an empty environment with the newest versions it allows.
+test-wheel: setup-dev
+	$(PYTEST) -n 0 -m "" tests/test_distribution.py
+
+# All tests with the lowest versions that pyproject.toml allows, in an environment of their own. torch stays pinned.
+test-lowest:
+	$(PYTHON) -m venv --clear $(VENV)-lowest
+	$(PYTHON) tools/lowest.py > $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/lowest.txt --editable ".[dev]"
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup
+
+bench: setup-dev
 	$(BIN)/python -m benchmarks
 
+# Writes constraints.txt: the newest versions that go together today.
+lock:
+	$(PYTHON) -m venv --clear $(VENV)-lock
+	$(PYTHON) tools/lock.py $(VENV)-lock/bin/python > $(VENV)-lock/constraints.txt
+	mv $(VENV)-lock/constraints.txt constraints.txt
+
 clean:
-	rm -rf demo runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf demo runs dist .pytest_cache .mypy_cache .ruff_cache

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,17 +12,15 @@ from typing import Any
 import pytest
 
 from fedstill.config import make_experiment
+from fedstill.deploy.folder import make_deployment, open_server, open_site
+from fedstill.deploy.rehearsal import Company
+from fedstill.deploy.server import serve
+from fedstill.deploy.shards import write_shards
+from fedstill.deploy.terms import Terms
 from fedstill.engines import InProcess
 from fedstill.federation.folder import RunFolder
 from fedstill.federation.plan import make_plan
 from fedstill.federation.run import execute
-
-if find_spec("flwr") is not None or "FEDSTILL_ALL_TESTS" in os.environ:  # tests skip themselves where it is missing
-    from fedstill.deploy.folder import make_deployment, open_server, open_site
-    from fedstill.deploy.rehearsal import Company
-    from fedstill.deploy.server import serve
-    from fedstill.deploy.shards import write_shards
-    from fedstill.deploy.terms import Terms
 
 TINY: dict[str, Any] = {
     "data": "digits",

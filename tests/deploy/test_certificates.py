@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fedstill.core.errors import InputError
-
-if find_spec("cryptography") is None and not os.environ.get("FEDSTILL_ALL_TESTS"):
-    pytest.skip("cryptography is not installed: pip install 'fedstill[flower]'", allow_module_level=True)
-
 from cryptography import x509
 
+from fedstill.core.errors import InputError
 from fedstill.deploy.certificates import (
     certificate_bytes,
     check_certificate,
@@ -200,8 +193,6 @@ def test_what_the_certificates_say(tmp_path: Path) -> None:
 
 def test_flowers_transport_takes_them(tmp_path: Path) -> None:
     """uvicorn serves and httpx asks, as in a SuperLink and a SuperNode."""
-    if find_spec("flwr") is None and not os.environ.get("FEDSTILL_ALL_TESTS"):
-        pytest.skip("flwr is not installed")
     import httpx
     import uvicorn
 

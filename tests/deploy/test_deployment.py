@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
-    pytest.skip("Flower is missing", allow_module_level=True)
 
 from fedstill.federation.folder import RunFolder
 from fedstill.federation.result import Run

@@ -7,17 +7,12 @@ import shutil
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
 from fedstill.core.errors import InputError
-
-if find_spec("cryptography") is None and not os.environ.get("FEDSTILL_ALL_TESTS"):
-    pytest.skip("cryptography is not installed: pip install 'fedstill[flower]'", allow_module_level=True)
-
 from fedstill.deploy import making
 from fedstill.deploy.certificates import check_certificate, expiry
 from fedstill.deploy.folder import make_deployment, open_server, open_site
@@ -126,8 +121,6 @@ def test_the_server_knows_each_site_by_its_key(made: Path) -> None:
 
 def test_flower_reads_the_keys(made: Path) -> None:
     """By its own functions: what a SuperNode starts with, what is registered, and a signature between them."""
-    if find_spec("flwr") is None and not os.environ.get("FEDSTILL_ALL_TESTS"):
-        pytest.skip("flwr is not installed")
     from argparse import Namespace
 
     from flwr.cli.supernode.register import try_load_public_key

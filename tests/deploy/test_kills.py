@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
-
-if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
-    pytest.skip("Flower is missing", allow_module_level=True)
 
 from fedstill.deploy.status import read_status
 from fedstill.federation.folder import RunFolder

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
-
-import pytest
-
-if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
-    pytest.skip("Flower is missing", allow_module_level=True)
-
 from fedstill.deploy.link import Link
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
-    pytest.skip("Flower is missing", allow_module_level=True)
 
 from fedstill.config import make_experiment
 from fedstill.core.errors import RunError

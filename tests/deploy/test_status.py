@@ -6,14 +6,10 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
-    pytest.skip("Flower is missing", allow_module_level=True)
 
 from fedstill.core.errors import InputError
 from fedstill.deploy import status

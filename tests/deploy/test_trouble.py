@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from threading import Event, Thread
 from typing import Any
 
+import httpx
 import pytest
 import torch
-
-if find_spec("flwr") is None and "FEDSTILL_ALL_TESTS" not in os.environ:
-    pytest.skip("Flower is missing", allow_module_level=True)
-
-import httpx
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message as ProtoMessage

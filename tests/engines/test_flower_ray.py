@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 from torch import Tensor
 
@@ -28,8 +29,6 @@ from fedstill.core.streams import Streams
 from fedstill.engines import make_engine
 from fedstill.federation.run import execute
 
-ray = pytest.importorskip("ray")
-pytest.importorskip("flwr")
 pytestmark = pytest.mark.xdist_group("flower-ray")  # so that one worker starts Ray
 
 DATA = torch.arange(2**15, dtype=torch.float32)  # large enough to be read in Ray's own memory

@@ -6,18 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstill.core.message import TYPES, Message, MessageError, digest
-
-pytest.importorskip("flwr")
-
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-
 from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
 
 

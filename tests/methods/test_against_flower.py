@@ -1,15 +1,12 @@
 """The server's rules against those of Flower, an independent implementation, fed with the same random models.
 
-Runs where `flwr` is installed, and fails instead of being skipped where every test was asked for (FEDSTILL_ALL_TESTS).
 Flower's lists hold no kinds, so that only parameters are compared: its strategies would put BatchNorm's statistics
 through the server's optimiser as well.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,9 +22,6 @@ from fedstill.core.task import Tensors
 from fedstill.tasks.classification import Classification
 
 from .sites import Site, build, returned
-
-if find_spec("flwr") is None and not os.environ.get("FEDSTILL_ALL_TESTS"):
-    pytest.skip("flwr is not installed: pip install 'fedstill[flower]'", allow_module_level=True)
 
 SAMPLES = [5, 30, 11, 7, 23]
 ROUNDS = 4

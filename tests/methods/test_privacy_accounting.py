@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from math import exp, log, sqrt
 
 import pytest
@@ -11,10 +9,6 @@ from fedstill.core.errors import InputError
 from fedstill.methods import privacy_accounting
 from fedstill.methods.privacy_accounting import check_library, epsilon
 
-accounted = pytest.mark.skipif(
-    find_spec("dp_accounting") is None and "FEDSTILL_ALL_TESTS" not in os.environ, reason="dp-accounting is missing"
-)
-
 
 def gaussian_delta(epsilon: float, sensitivity: float, deviation: float) -> float:
     """The exact delta of a Gaussian mechanism (Balle and Wang, 2018, theorem 8)."""
@@ -23,7 +17,6 @@ def gaussian_delta(epsilon: float, sensitivity: float, deviation: float) -> floa
     return float(normal(mu / 2 - epsilon / mu) - exp(epsilon) * normal(-mu / 2 - epsilon / mu))
 
 
-@accounted
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (4.0, 1), (4.0, 30)])
 def test_epsilon_holds_for_a_change_of_two_clips_and_is_not_far_off(noise: float, rounds: int) -> None:
     """Replacing a client moves the sum by up to 2 C, against noise z C in each round.
@@ -39,7 +32,6 @@ def test_epsilon_holds_for_a_change_of_two_clips_and_is_not_far_off(noise: float
     assert found <= rho + 2 * sqrt(rho * log(1e5))
 
 
-@accounted
 def test_epsilon_is_the_librarys() -> None:
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -61,7 +53,6 @@ def test_epsilon_is_the_librarys() -> None:
     assert exact.get_epsilon(1e-5) <= epsilon([4.0], [50], 50, 1e-5) <= 1.15 * exact.get_epsilon(1e-5)
 
 
-@accounted
 def test_epsilon_grows_with_rounds_and_shrinks_with_noise_and_secrecy() -> None:
     by_rounds = [epsilon([2.0] * rounds, [100] * rounds, 100, 1e-5) for rounds in range(5)]
     assert by_rounds[0] == 0.0

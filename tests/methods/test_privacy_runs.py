@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,6 @@ from fedstill.federation.manifest import egress_manifest
 from fedstill.federation.run import execute
 from fedstill.methods.privacy_accounting import epsilon
 
-pytestmark = pytest.mark.skipif(
-    find_spec("dp_accounting") is None and "FEDSTILL_ALL_TESTS" not in os.environ, reason="dp-accounting is missing"
-)
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
 
 

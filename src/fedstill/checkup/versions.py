@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import Requirement
 
 from fedstill._version import __version__
 from fedstill.checkup.finding import Finding
@@ -15,8 +16,6 @@ from fedstill.core.plugins import GROUP, load_entry_points
 
 TOPIC = "versions"
 _SHOWN = ("torch", "numpy", "numba")
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\s*==\s*([^;,\s]+))?")
-_INSTALL = "pip install --force-reinstall fedstill"
 
 
 def look_at_versions() -> Iterator[Finding]:
@@ -26,17 +25,13 @@ def look_at_versions() -> Iterator[Finding]:
         "ok",
         f"fedstill {__version__}, behaviour {BEHAVIOUR}, python {platform.python_version()}, {shown}",
     )
-    for name, pinned in needed():
-        found = installed(name)
+    for requirement in needed():
+        found, advice = installed(requirement.name), f"pip install '{requirement}'"
         if found is None:
-            yield Finding(TOPIC, "problem", f"{name} is missing", _INSTALL)
-        elif pinned is not None and found.partition("+")[0] != pinned:
-            yield Finding(
-                TOPIC,
-                "look",
-                f"{name} is {found}, and this release was tested with {pinned}: other bits are to be expected",
-                f"pip install {name}=={pinned}",
-            )
+            yield Finding(TOPIC, "problem", f"{requirement.name} is missing", advice)
+        elif not requirement.specifier.contains(found, prereleases=True):
+            said = f"{requirement.name} is {found}, and fedstill needs {requirement.specifier}"
+            yield Finding(TOPIC, "problem", said, advice)
 
 
 def look_at_plugins() -> Iterator[Finding]:
@@ -55,12 +50,12 @@ def installed(name: str) -> str | None:
         return None
 
 
-def needed() -> Iterator[tuple[str, str | None]]:
-    """What fedstill cannot do without, each with the version it is pinned to, if it is."""
+def needed() -> Iterator[Requirement]:
+    """What fedstill cannot do without."""
     try:
         listed = requires("fedstill") or []
     except PackageNotFoundError:  # run from a folder, without being installed
         return
-    for line in listed:
-        if "extra ==" not in line and (match := _REQUIREMENT.match(line)) is not None:
-            yield match[1], match[2]
+    for requirement in map(Requirement, listed):
+        if requirement.marker is None:  # packages of the extras have one
+            yield requirement

@@ -13,9 +13,9 @@ from fedstill.studies import Study
 RECIPE = "demo"
 
 
-def demo(out: Path, workers: int, quiet: bool, as_json: bool) -> None:
+def demo(preset: str | None, out: Path, workers: int, quiet: bool, as_json: bool) -> None:
     writable_folder(out)
-    study = Study(RECIPE)
+    study = Study(RECIPE, preset=preset)
     results = out / "runs" / f"{study.title}.json"
     wanted = studies.Wanted(["accuracy"], None, None, False, quiet or as_json)
     studies.run(study, out / "runs", workers, False, wanted, say=not as_json)

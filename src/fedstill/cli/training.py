@@ -244,6 +244,9 @@ def pretrain(
 
 
 def demo(
+    preset: Annotated[
+        str | None, typer.Option(help="tiny: see only whether everything works.", autocompletion=one_of("tiny"))
+    ] = None,
     out: Out = Path("demo"),
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     quiet: Quiet = False,
@@ -252,4 +255,4 @@ def demo(
     """The main job at a small scale: teachers, students, audit, report."""
     from fedstill.cli import demonstration
 
-    demonstration.demo(out, workers, quiet, json)
+    demonstration.demo(preset, out, workers, quiet, json)

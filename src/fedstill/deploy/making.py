@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from fedstill._version import __version__
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.core.numbers import count
@@ -111,6 +112,7 @@ def _page(facts: Mapping[str, Any], now: datetime, expires: datetime, authority_
         Template(files("fedstill.deploy").joinpath("page.md").read_text(encoding="utf-8"))
         .substitute(
             facts,
+            version=__version__,
             made=day(now),
             count=count(sites, "site"),
             folders=f"`{first}/`" if sites == 1 else f"`{first}/` … `{last}/`",
