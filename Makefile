@@ -27,8 +27,8 @@ demo: setup
 	$(BIN)/fedstill demo
 
 lint: setup-dev
-	$(BIN)/ruff check src tests benchmarks tools
-	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks tools examples
+	$(BIN)/ruff format --check src tests benchmarks tools examples
 	$(BIN)/mypy
 
 test: lint

@@ -19,16 +19,16 @@ from flwr.superlink.routers.fleet import node_auth
 
 from benchmarks.processes import JobError
 from benchmarks.proxy import Proxy
-from fedstill.config import Experiment
-from fedstill.deploy.door import Door
-from fedstill.deploy.folder import make_deployment, open_server, open_site
-from fedstill.deploy.rehearsal import Company
+from fedstill.deploy.deployment_folder import make_deployment, open_server, open_site
+from fedstill.deploy.rehearsal import LocalDeployment
+from fedstill.deploy.request_guard import RequestGuard
 from fedstill.deploy.server import serve
-from fedstill.deploy.shards import write_shards
-from fedstill.deploy.terms import Terms
-from fedstill.federation.observers import Observer
-from fedstill.federation.plan import Simulation
-from fedstill.federation.result import Run
+from fedstill.deploy.server_options import ServerOptions
+from fedstill.deploy.shard_files import write_shards
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.observers import Observer
+from fedstill.runtime.plan import Simulation
+from fedstill.runtime.result import Run
 
 _LOOKS = "pull-messages"  # asked again and again while there is nothing to do
 
@@ -40,7 +40,7 @@ class Deployment:
     folder: Path
     plan: Simulation
     proxy: Proxy | None = None  # between sites and server, while it plays
-    company: Company | None = None  # the sites, while it plays
+    company: LocalDeployment | None = None  # the sites, while it plays
     spent: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Deployment:
         """The server knows the experiment; where the data is, only the sites know."""
         server = open_server(self.folder / "keys")
         with (
-            Company(self.folder / "logs", {"FEDSTILL_DATA": str(self.folder / "none")}) as self.company,
+            LocalDeployment(self.folder / "logs", {"FEDSTILL_DATA": str(self.folder / "none")}) as self.company,
             Proxy(self.port) as proxy,
             self._watched(),
         ):
@@ -61,7 +61,7 @@ class Deployment:
             for site, shard in enumerate(self.shards):
                 where = ["--site", str(site), "--server", f"127.0.0.1:{called}", "--data", f"npz:{shard}"]
                 self.company.start(f"site-{site}", ["site", str(self.folder / "keys"), *where])
-            terms = Terms(host="127.0.0.1", port=self.port)
+            terms = ServerOptions(host="127.0.0.1", port=self.port)
             return Run(serve(server, experiment, self.folder / "runs", self, terms, observers).path)
 
     def note(self, text: str) -> None:
@@ -78,9 +78,9 @@ class Deployment:
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Requests are counted by what they ask for, and verifying who asked is timed."""
-        door, verify = Door.__call__, node_auth.authenticate_node
+        door, verify = RequestGuard.__call__, node_auth.authenticate_node
 
-        async def counting(self_: Door, scope: Any, receive: Any, send: Any) -> None:
+        async def counting(self_: RequestGuard, scope: Any, receive: Any, send: Any) -> None:
             self.spent["looks" if scope["path"].endswith(_LOOKS) else "requests"] += 1
             await door(self_, scope, receive, send)
 
@@ -89,7 +89,7 @@ class Deployment:
             verify(request)
             self.spent["verifying"] += thread_time() - began  # type: ignore[assignment]
 
-        with patch.object(Door, "__call__", counting), patch.object(node_auth, "authenticate_node", timed):
+        with patch.object(RequestGuard, "__call__", counting), patch.object(node_auth, "authenticate_node", timed):
             yield
 
     def read(self) -> Mapping[str, float]:

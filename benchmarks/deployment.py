@@ -21,14 +21,14 @@ from benchmarks.processes import JobError
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, between
-from fedstill.config import Experiment, make_experiment
 from fedstill.engines import InProcess
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.launch import launch
-from fedstill.federation.loop import played
-from fedstill.federation.plan import Simulation, make_plan
-from fedstill.federation.result import Run
-from fedstill.federation.run import Attempt, opened
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.launch import launch
+from fedstill.runtime.plan import Simulation, make_plan
+from fedstill.runtime.result import Run
+from fedstill.runtime.run import Attempt, opened
+from fedstill.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from benchmarks.deployed import Deployment
@@ -219,7 +219,7 @@ class Beside:
         self.grown.append({name: value - self.since.get(name, 0.0) for name, value in self.read().items()})
         with self.halted():
             began = perf_counter()
-            progress = played(self.attempt.round(), self.attempt.federation.carry)
+            progress = self.attempt.round()
             self.seconds.append(perf_counter() - began)
             self.attempt.keep(progress, self.seconds[-1])
         self.since = self.read()

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.setting import fedavg
-from fedstill.federation.launch import launch
+from fedstill.runtime.launch import launch
 
 
 def peak_bytes() -> int:

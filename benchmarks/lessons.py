@@ -14,14 +14,13 @@ from typing import Any
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
-from fedstill.config import make_experiment
 from fedstill.core.message import Message
-from fedstill.core.protocols import Turn
-from fedstill.federation.launch import launch
-from fedstill.federation.plan import Plan, make_plan
-from fedstill.federation.teachers import Staff
-from fedstill.methods import Distillation
-from fedstill.methods.distill import Student, together
+from fedstill.core.protocols import RoundContext
+from fedstill.distillation.distill import Distillation, Student, together
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.launch import launch
+from fedstill.runtime.plan import Plan, make_plan
+from fedstill.runtime.teacher_loader import TeacherLoader
 
 OBJECTIVES = ("vanilla", "self", "logit-mse", "cosine", "feature", "attention", "sp", "rkd", "crd", "dkd")
 # By title: teacher, student, points, goal.
@@ -56,7 +55,7 @@ def measure(size: Size, folder: Path) -> Findings:
 
 
 def _plans(given: dict[str, Any], student: str, teacher: str) -> list[Plan]:
-    staff = Staff()
+    staff = TeacherLoader()
     distilled = {
         **given,
         "method": {"name": "distill", "share": SHARE},
@@ -68,8 +67,8 @@ def _plans(given: dict[str, Any], student: str, teacher: str) -> list[Plan]:
 
 def _student(plan: Plan) -> Student:
     assert isinstance(plan.method, Distillation)
-    turn = Turn(0, plan.rounds, 1, "train", plan.streams.at("round", 0, "train"))
+    context = RoundContext(0, plan.rounds, 1, "train", plan.streams.at("round", 0, "train"))
     who = plan.profiles[0]
-    request = plan.method.request(plan.method.start(plan.streams), who, turn)
+    request = plan.method.request(plan.method.start(plan.streams), who, context)
     assert request is not None
-    return Student(plan.method, plan.clients(who, {}, turn), request, turn)
+    return Student(plan.method, plan.clients(who, {}, context), request, context)

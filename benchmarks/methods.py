@@ -17,10 +17,10 @@ from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
 from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
-from fedstill.federation.loop import Federation, played
-from fedstill.federation.plan import make_plan
-from fedstill.federation.stores import ClientStore
 from fedstill.methods import methods
+from fedstill.runtime.client_store import ClientStore
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.round import Federation
 
 # No more than the extra passes a method needs: two forward passes are two thirds of a training step.
 GOALS = {"fedprox": 1.05, "scaffold": 1.1, "feddyn": 1.1, "ditto": 2.1, "moon": 1.9}
@@ -83,6 +83,5 @@ class _Player:
 
     def __call__(self) -> None:
         self.store.seconds.append(0.0)
-        round = self.federation.play(self.progress, self.store)
-        self.progress, _ = played(round, self.federation.carry)
+        self.progress, _ = self.federation.run_round(self.progress, self.store)
         self.store.committed()

@@ -18,8 +18,8 @@ from PIL import Image, ImageEnhance
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
-from fedstill.data.patch_geometry import Placement, resized
-from fedstill.data.patches import Patches, PatchSettings, patch_source
+from fedstill.shared_image.patch_geometry import Placement, resized
+from fedstill.shared_image.patches import Patches, PatchSettings, patch_source
 
 SIDE = 32
 SOURCES = {"china": "640 x 427 pixels", "noise:2560x1920": "the size of a photo"}

@@ -21,8 +21,8 @@ from benchmarks.setting import SameWork, fedavg
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, between
 from fedstill.core.kinds import state_of
-from fedstill.federation.launch import launch
-from fedstill.federation.result import Run
+from fedstill.runtime.launch import launch
+from fedstill.runtime.result import Run
 
 # Two optimiser kernels may round differently in the last bit, and training multiplies that from round to round:
 # weights are compared after the first, where they agree to about 1e-7, accuracies to the end.

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.plain_loop import PlainLoop
-from fedstill.config import Experiment, make_experiment
 from fedstill.core.dataset import Dataset
-from fedstill.federation.plan import make_plan
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.plan import make_plan
 
 BATCH, RATE, MOMENTUM, MODEL, SEED = 32, 0.05, 0.9, "cnn", 1
 

@@ -29,12 +29,12 @@ from fedstill.core.optimisers import Optimiser
 from fedstill.core.streams import Streams
 from fedstill.core.threads import one_thread
 from fedstill.core.training import Training
-from fedstill.federation import checkpoint, evaluate, loop
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.launch import launch
 from fedstill.methods import base
 from fedstill.methods import fedavg as averaging
 from fedstill.models.classifier import Classifier
+from fedstill.runtime import checkpoint, evaluation, round
+from fedstill.runtime.launch import launch
+from fedstill.runtime.run_folder import RunFolder
 from fedstill.tasks.classification import Classification
 
 # What is timed, by the line of the table it counts towards. Within a measured part of a higher order (evaluation),
@@ -47,9 +47,9 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "building models": [(Classification, "build"), (torch.nn.Module, "load_state_dict")],
     "random streams": [(Streams, "torch_state"), (Streams, "draw"), (torch.Generator, "set_state")],
     "messages": [(Message, "__init__"), (Message, "_header"), (averaging, "state_of"), (client, "check_egress")],
-    "checking replies": [(loop, "fault")],
+    "checking replies": [(round, "validate_reply")],
     "merging": [(averaging, "average")],
-    "evaluation": [(Classification, "score"), (evaluate, "all_finite"), (PlainLoop, "_accuracy")],
+    "evaluation": [(Classification, "score"), (evaluation, "all_finite"), (PlainLoop, "_accuracy")],
     "training loop": [(fit._Tally, "add"), (fit, "_step"), (base, "fit"), (PlainLoop, "_train")],
     "keeping models": [(RunFolder, "save_models"), (RunFolder, "append_journal"), (checkpoint, "save")],
 }

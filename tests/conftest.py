@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedstill.config import make_experiment
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine, Reply
 from fedstill.data.bundle import Bundle
 from fedstill.engines import InProcess, Processes, Wire
-from fedstill.federation.plan import Plan, make_plan
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.plan import Plan, make_plan
 
 from .warm import Warm
 
@@ -80,8 +80,8 @@ class Tampered:
         self.engine, self.tamper = engine, tamper
         self.open = engine.open
 
-    def carry(self, exchange: Any, jobs: Any, turn: Any) -> Any:
-        for outcome in self.engine.carry(exchange, jobs, turn):
+    def dispatch(self, exchange: Any, jobs: Any, turn: Any) -> Any:
+        for outcome in self.engine.dispatch(exchange, jobs, turn):
             torch.manual_seed(outcome.profile.id * 7919 + turn.round)  # must not matter to anybody
             if isinstance(outcome, Reply):
                 message = self.tamper(outcome, turn)

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fedstill.config import make_experiment
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
-from fedstill.data.rooms import make_rooms
-from fedstill.data.scene_sets import scene_bundle
+from fedstill.detection.rooms import make_rooms
+from fedstill.detection.scene_sets import scene_bundle
 from fedstill.engines import make_engine
-from fedstill.federation.plan import Plan, make_plan
-from fedstill.federation.run import execute
 from fedstill.methods import methods
 from fedstill.models import build_model
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.plan import Plan, make_plan
+from fedstill.runtime.run import execute
 
 from .conftest import TINY, Tampered
 

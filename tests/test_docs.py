@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedstill.cli import main
-from fedstill.data.rooms import unlabelled
+from fedstill.detection.rooms import unlabelled_rooms
 
 from .pages import FEDSTILL, ROOT, blocks, commands, write_files
 from .warm import Warm
@@ -80,7 +80,7 @@ def test_measured_commands_are_valid(
     words = words[1:] if words[0].startswith("FEDSTILL_DATA=") else words
     assert words[0] == "fedstill"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(unlabelled, "ROOMS", 8)  # these are made; how many does not matter to a command
+    monkeypatch.setattr(unlabelled_rooms, "ROOMS", 8)  # these are made; how many does not matter to a command
     monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
     with pytest.raises(SystemExit) as left:
         main()

@@ -24,7 +24,7 @@ import fedstill.cli
 
 # What the commands of pages import when they begin to work.
 IMPORTED = (
-    *("fedstill.federation.launch", "fedstill.studies", "fedstill.audit", "fedstill.report"),
+    *("fedstill.runtime.launch", "fedstill.studies", "fedstill.audit", "fedstill.report"),
     *("fedstill.data.catalogue", "sklearn.datasets", "PIL.Image"),
 )
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from warm import serve; serve()"

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import yaml
 
-from fedstill.data.rooms import make_rooms
-from fedstill.federation.launch import run
+from fedstill.detection.rooms import make_rooms
+from fedstill.runtime.launch import run
 
 OUT = "runs"  # the folder in which a job leaves what is compared, below the one it is started in
 

@@ -25,7 +25,7 @@ from benchmarks.reliability.process import TEMPORARY, Process
 from benchmarks.reliability.traces import PLACES, contents, differences, held_locks, landed, look, progress
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
-from fedstill.federation.folder import RunFolder
+from fedstill.runtime.run_folder import RunFolder
 
 SEED = 12
 IN_A_ROW = 4  # kills at most, before a job may end

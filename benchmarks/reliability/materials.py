@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from fedstill.core.message import Message
-from fedstill.federation.launch import run
+from fedstill.runtime.launch import run
 
 TINY = {"data": "npz:images.npz", "model": "cnn", "clients": 3, "rounds": 1, "training": {"epochs": 1, "batch": 16}}
 NOISE = np.random.default_rng(0).bytes(400)  # what a file holds that is none of the kind its name says
@@ -33,7 +33,7 @@ def write_materials() -> None:
     Path("wrong.py").write_text("def broken(:\n")
     Path("raising.py").write_text("raise RuntimeError('a plugin in a bad mood')\n")
     if find_spec("flwr") and find_spec("cryptography"):
-        from fedstill.deploy.folder import make_deployment
+        from fedstill.deploy.deployment_folder import make_deployment
 
         make_deployment(Path("deployment"), 2, "127.0.0.1", 9092)
 

@@ -22,16 +22,16 @@ from benchmarks.reliability.lies import BYTES, TENSORS, fits
 from benchmarks.reliability.worlds import WORLDS, experiment, write_data
 from benchmarks.report import Findings, Row
 from benchmarks.sizes import Size
-from fedstill.config import make_experiment
 from fedstill.core.client import answer
 from fedstill.core.message import Message, MessageError, digest
-from fedstill.core.protocols import Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
-from fedstill.federation import checkpoint
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.plan import make_plan
-from fedstill.federation.run import execute
+from fedstill.runtime import checkpoint
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.run import execute
+from fedstill.runtime.run_folder import RunFolder
 
 SEED = 12
 _TIMES = (
@@ -42,34 +42,36 @@ _TIMES = (
     "checkpoint.safetensors",
     "checkpoint-previous.safetensors",
 )
-Spoil = Callable[[Reply], Reply | Lost]
+Spoil = Callable[[Reply], Reply | Failure]
 
 
 class Spoiling(InProcess):
     """Clients in this process, one of which has its reply spoilt; what was computed once is not computed again."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], Reply | Lost] = {}
+        self.known: dict[tuple[Any, ...], Reply | Failure] = {}
         self.target: tuple[str, int] | None = None  # exchange and client
         self.spoil: Spoil | None = None
         self.honest: dict[tuple[str, int], Reply] = {}  # of the first round
 
-    def carry(
-        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Generator[Reply | Lost]:
+    def dispatch(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
+    ) -> Generator[Reply | Failure]:
         for who, request, state in jobs:
-            outcome = self._answer(exchange, who, request, state, turn)
+            outcome = self._answer(exchange, who, request, state, context)
             place = (exchange.name, who.id)
-            if turn.round == 0 and isinstance(outcome, Reply):
+            if context.round == 0 and isinstance(outcome, Reply):
                 self.honest[place] = outcome
                 if place == self.target and self.spoil is not None:
                     outcome = self.spoil(outcome)
             yield outcome
 
-    def _answer(self, exchange: Exchange, who: Profile, request: Message, state: Tensors, turn: Turn) -> Reply | Lost:
-        key = (exchange.name, turn.round, who.id, who.since, digest(request), digest(state))
+    def _answer(
+        self, exchange: Exchange, who: Profile, request: Message, state: Tensors, context: RoundContext
+    ) -> Reply | Failure:
+        key = (exchange.name, context.round, who.id, who.last_round, digest(request), digest(state))
         if key not in self.known:
-            self.known[key] = answer(self.factory, exchange, who, request, state, turn)
+            self.known[key] = answer(self.factory, exchange, who, request, state, context)
         return self.known[key]
 
 
@@ -114,7 +116,7 @@ class Stage:
     def silent(self, target: tuple[str, int]) -> dict[str, Any]:
         """What is left behind where that reply never came."""
         if target not in self.without:
-            gone: Spoil = lambda reply: Lost(reply.profile, "refused", "", reply.work)  # noqa: E731
+            gone: Spoil = lambda reply: Failure(reply.profile, "refused", "", reply.work)  # noqa: E731
             self.without[target] = self.played(target, gone)[1]
         return self.without[target]
 
@@ -123,12 +125,12 @@ class Stage:
         target = luck.choice(self.places)
         told: list[Message | None] = []
 
-        def spoil(reply: Reply) -> Reply | Lost:
+        def spoil(reply: Reply) -> Reply | Failure:
             try:
                 lie = _told(case.kind, luck, reply.message)
             except MessageError as error:
                 told.append(None)
-                return Lost(reply.profile, "refused", " ".join(str(error).split()), reply.work)
+                return Failure(reply.profile, "refused", " ".join(str(error).split()), reply.work)
             told.append(lie)
             return Reply(reply.profile, lie, reply.state, reply.work)
 

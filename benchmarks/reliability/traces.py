@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedstill.core.errors import BusyError
-from fedstill.federation import checkpoint
-from fedstill.federation.folder import RunFolder
+from fedstill.runtime import checkpoint
+from fedstill.runtime.run_folder import RunFolder
 
 Place = Literal["starting", "in a round", "committing", "finishing", "between runs"]
 PLACES: tuple[Place, ...] = ("starting", "in a round", "committing", "finishing", "between runs")

@@ -12,38 +12,38 @@ it. Everything else, also what the modules below hold, may change in any release
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedstill._version import __version__
+from fedstill.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedstill.audit import Audit, audit
-    from fedstill.config import Experiment
     from fedstill.core.errors import FedstillError, InputError, RunError
+    from fedstill.detection.pretrain import Pretrained, pretrain
+    from fedstill.detection.scans import Scan, detect
     from fedstill.export import export
-    from fedstill.federation.asking import Asked, query
-    from fedstill.federation.launch import distill, egress, pretrain, run
-    from fedstill.federation.predicting import Prediction, predict
-    from fedstill.federation.pretrain import Pretrained
-    from fedstill.federation.result import Run
-    from fedstill.federation.scans import Scan, detect
+    from fedstill.queries.transfer import Asked, query
     from fedstill.report import report
+    from fedstill.runtime.experiment import Experiment
+    from fedstill.runtime.launch import distill, egress, run
+    from fedstill.runtime.prediction import Prediction, predict
+    from fedstill.runtime.result import Run
     from fedstill.studies.results import Results
     from fedstill.studies.study import Study, study
 
 # Loaded when first used, so that `import fedstill` and `fedstill --help` do not wait for torch.
 _HOMES = {
     "fedstill.audit": ("Audit", "audit"),
-    "fedstill.config": ("Experiment",),
+    "fedstill.runtime.experiment": ("Experiment",),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
     "fedstill.export": ("export",),
-    "fedstill.federation.asking": ("Asked", "query"),
-    "fedstill.federation.launch": ("distill", "egress", "pretrain", "run"),
-    "fedstill.federation.predicting": ("Prediction", "predict"),
-    "fedstill.federation.pretrain": ("Pretrained",),
-    "fedstill.federation.result": ("Run",),
-    "fedstill.federation.scans": ("Scan", "detect"),
+    "fedstill.queries.transfer": ("Asked", "query"),
+    "fedstill.runtime.launch": ("distill", "egress", "run"),
+    "fedstill.runtime.prediction": ("Prediction", "predict"),
+    "fedstill.detection.pretrain": ("Pretrained", "pretrain"),
+    "fedstill.runtime.result": ("Run",),
+    "fedstill.detection.scans": ("Scan", "detect"),
     "fedstill.report": ("report",),
     "fedstill.studies.results": ("Results",),
     "fedstill.studies.study": ("Study", "study"),
@@ -77,11 +77,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'fedstill' has no attribute {name!r}")
+__getattr__ = lazily(__name__, _HOMES)
+
+# Three functions have the names of packages. Importing a package puts it in the function's place, but only the first
+# time: so these are imported here, and their names are then given back to the functions.
+if not TYPE_CHECKING:
+    import fedstill.audit
+    import fedstill.export
+    import fedstill.report  # noqa: F401
+
+    del audit, export, report
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from fedstill.audit import Audit, audit
 from fedstill.audit.counts import read_counts
-from fedstill.config.recipes import recipe_folder
+from fedstill.runtime.recipes import recipe_folder
 
 DATA = recipe_folder() / "data"
 SAMPLES = {"clinical": 80, "modelnet40": 2468}

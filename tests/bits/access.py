@@ -85,6 +85,6 @@ def change_rates(monkeypatch: Any, by: float) -> None:
 
 def rooms(scenes: int, points: int) -> Any:
     """Procedural rooms; the built-in data set has 1,200 of them, which take a minute to make."""
-    from fedstill.data.rooms import make_rooms
+    from fedstill.detection.rooms import make_rooms
 
     return make_rooms(scenes, points=points)

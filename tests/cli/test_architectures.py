@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ def test_latency_compares_the_models_of_one_run(
     call: Call, mixed: fedstill.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The perceptron has 64 x 200 + 200 + 200 x 200 + 200 + 200 x 10 + 10 parameters."""
-    monkeypatch.setattr("fedstill.export.latency.missing", lambda: ["onnxruntime"])  # whose files take a while to make
+    monkeypatch.setattr(
+        import_module("fedstill.export.latency"), "missing", lambda: ["onnxruntime"]
+    )  # whose files take a while to make
     words = ("--architecture", "cnn", "--architecture", "mlp", "--passes", "1")
     told = answer(call, "latency", str(mixed.path), *words)
     assert [one["model"] for one in told["runs"]] == ["cnn", "mlp"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +13,7 @@ import pytest
 
 from fedstill.audit import Evidence, Score, Student, Teacher
 from fedstill.cli import screen
-from fedstill.config.recipes import recipe_folder
+from fedstill.runtime.recipes import recipe_folder
 
 DATA = recipe_folder() / "data"
 HEAD = "teacher,objective,seed,teacher_accuracy,accuracy,free_accuracy\n"
@@ -92,7 +93,7 @@ def test_published_tables_fit_a_terminal(call: Call, table: str, counts: str, mo
 
 def fake_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever reads studies and runs, replaced by one that knows a single run."""
-    module = ModuleType("fedstill.audit.reading")
+    module = ModuleType("fedstill.audit.inputs")
 
     def evidence_of(source: Path, *_: object, **__: object) -> Evidence:
         students = (
@@ -103,7 +104,7 @@ def fake_reading(monkeypatch: pytest.MonkeyPatch) -> None:
         return Evidence(source.name, "", (teacher,), students, class_counts=(50, 50))
 
     module.evidence_of = evidence_of  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fedstill.audit.reading", module)
+    monkeypatch.setitem(sys.modules, "fedstill.audit.inputs", module)
 
 
 def test_a_study_or_a_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +126,7 @@ def test_a_page_that_is_a_folder_is_refused_before_any_work(call: Call, monkeypa
     def at_work(*_: object) -> None:
         raise AssertionError("the table was read")
 
-    monkeypatch.setattr("fedstill.audit.table.read_table", at_work)
+    monkeypatch.setattr(import_module("fedstill.audit.judge_source"), "read_table", at_work)
     Path("pages").mkdir()
     code, out, err = call("audit", "masked.csv", "--html", "pages")
     assert (code, out) == (2, "")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedstill.federation.folder import RunFolder
+from fedstill.runtime.run_folder import RunFolder
 
 TINY = ["--rounds", "2", "--clients", "4", "--set", "epochs=1", "--set", "batch=64"]
 Call = Callable[..., tuple[int, str, str]]

@@ -16,9 +16,9 @@ import typer
 from fedstill.cli import completion
 from fedstill.cli.completion import layers, named, one_of, runs
 from fedstill.cli.listing import SHELVES
-from fedstill.config import recipe_layers
 from fedstill.methods import methods
-from fedstill.studies.table import METRICS
+from fedstill.runtime.recipes import recipe_layers
+from fedstill.studies.table import metrics
 
 pytestmark = pytest.mark.xdist_group("completion")  # so that the lists are made once
 
@@ -56,7 +56,7 @@ def test_every_shelf_of_the_list_can_be_completed(shelf: str, shelves: dict[str,
 
 
 def test_metrics_and_words() -> None:
-    assert [name for name, _ in named("metrics")("")] == list(METRICS)
+    assert [name for name, _ in named("metrics")("")] == list(metrics())
     assert one_of("last", "best", "selected")("") == ["last", "best", "selected"]
 
 

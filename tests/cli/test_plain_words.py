@@ -10,7 +10,7 @@ import pytest
 
 from fedstill.cli import progress, screen
 from fedstill.cli.progress import Display, bar_of, fitting
-from fedstill.config import make_experiment
+from fedstill.runtime.assemble import make_experiment
 
 Call = Callable[..., tuple[int, str, str]]
 TINY = ["--model", "mlp", "--clients", "2", "--rounds", "1", "--set", "epochs=1"]
@@ -37,8 +37,8 @@ def test_a_group_alone_prints_its_help(call: Call, words: str) -> None:
         ("run fedavg --partition iid --set partition=dirichlet", "--partition and `--set partition=dirichlet`"),
         ("run fedavg --dropout 0.2 --set dropout.rate=0.1", "--dropout and `--set dropout.rate=0.1`"),
         ("run fedavg --set mu=1", "nothing chosen has it, only feddf, fedprox"),
-        ("run fedavg --set learning_rate=1", "did you mean 'rate'?"),
-        ("run fedavg --set lr=1", "did you mean 'rate'?"),
+        ("run fedavg --set rat=1", "did you mean 'rate'?"),
+        ("run fedavg --set batchsize=1", "did you mean 'batch'?"),
         ("distill --student mlp --teacher-file w.safetensors", "add --teacher-model"),
         ("distill --student mlp --teacher-call a:b --epochs 0", "--epochs is at least 1, not 0"),
         ("study other.json", "other.json cannot be read as a study's results: format: field required"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedstill
-from fedstill.data.parts import PARTS
+from fedstill.data.point_labels import PARTS
 
 Call = Callable[..., str]
 
@@ -28,8 +28,8 @@ def test_partitions_count_whole_clouds_by_kind(succeed: Call) -> None:
 
 def test_the_table_agrees_with_the_shards_of_a_run(succeed: Call) -> None:
     """`data partition` shows what a run with the same settings would deal out."""
-    from fedstill.config import make_experiment
-    from fedstill.federation.plan import make_plan
+    from fedstill.runtime.assemble import make_experiment
+    from fedstill.runtime.plan import make_plan
 
     cut = {"name": "dirichlet", "alpha": 0.3}
     plan = make_plan(make_experiment({"method": "fedavg", "data": "head-parts", "clients": 3, "partition": cut}))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedstill.studies import worker
+from fedstill.studies import jobs
 
 RECIPE = """
 about: Two methods, two seeds.
@@ -86,14 +86,14 @@ def test_settings_and_results_that_grow(call: Call) -> None:
 
 
 def test_failures_are_listed_and_end_in_code_1(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = worker.launch
+    inner = jobs.launch
 
     def broken(experiment: Any, **options: Any) -> Any:
         if experiment.training.rate == 0.001:
             raise ZeroDivisionError("out of luck")
         return inner(experiment, **options)
 
-    monkeypatch.setattr(worker, "launch", broken)
+    monkeypatch.setattr(jobs, "launch", broken)
     code, out, err = call("study", "small.yaml", "--quiet")
     assert code == 1
     assert "failed" in out
@@ -102,7 +102,7 @@ def test_failures_are_listed_and_end_in_code_1(call: Call, monkeypatch: pytest.M
         "failed: FedAvg slow, seed 42: ZeroDivisionError: out of luck",
         "fedstill: 2 of 4 experiments failed: see to the reason, then add --retry-failed",
     ]
-    monkeypatch.setattr(worker, "launch", inner)
+    monkeypatch.setattr(jobs, "launch", inner)
     assert call("study", "small.yaml", "--quiet")[0] == 1
     code, out, err = call("study", "small.yaml", "--json", "--retry-failed")
     assert (code, json.loads(out)["failures"]) == (0, [])

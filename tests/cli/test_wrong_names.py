@@ -38,7 +38,7 @@ WRONG = [
     ("study clinical-gird", "clinical-grid"),
     ("run digits --preset tny", "tiny"),
     ("study clinical-grid --preset lit", "lite"),
-    ("study clinical-grid --variant sund", "sound"),
+    ("study clinical-grid --variant corected", "corrected"),
     ("run fedavg --data digit", "digits"),
     ("data check digit", "digits"),
     ("data partition digit", "digits"),

@@ -9,11 +9,11 @@ from fedstill.core.client import answer
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.egress import Egress, UndeclaredEgressError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Abstain, Client, Exchange, Lost, Meter, Profile, Reply, Turn
+from fedstill.core.protocols import Abstain, Client, Exchange, Failure, Meter, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 
 WHO = Profile(3, 4, "none")
-TURN = Turn(0, 1, 1, "probe", Streams(0).at("round", 0, "probe"))
+TURN = RoundContext(0, 1, 1, "probe", Streams(0).at("round", 0, "probe"))
 
 
 class Probe(Exchange):
@@ -25,25 +25,25 @@ class Probe(Exchange):
     def __init__(self, act: Callable[[Client], Message]) -> None:
         self.act = act
 
-    def request(self, state, who, turn):
+    def request(self, state, who, context):
         return Message({})
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         return self.act(client)
 
     def expect(self, state, who, request):
         return {}
 
-    def merge(self, state, replies, turn):
+    def aggregate(self, state, replies, context):
         return state
 
 
-def factory(profile: Profile, state: dict, turn: Turn) -> Client:
+def factory(profile: Profile, state: dict, context: RoundContext) -> Client:
     data = ArrayDataset(inputs=torch.zeros(profile.samples, 1))
-    return Client(profile, None, data, turn.streams.at("client", profile.id), state)
+    return Client(profile, None, data, context.streams.at("client", profile.id), state)
 
 
-def ask(act: Callable[[Client], Message], make=factory, who: Profile = WHO) -> Reply | Lost:
+def ask(act: Callable[[Client], Message], make=factory, who: Profile = WHO) -> Reply | Failure:
     return answer(make, Probe(act), who, Message({}), {"kept": torch.ones(1)}, TURN)
 
 
@@ -70,7 +70,7 @@ def test_a_client_that_abstains_is_not_a_fault() -> None:
         client.meter.add(7)
         raise Abstain("one sample only")
 
-    assert ask(act) == Lost(WHO, "abstained", "one sample only", 7.0)
+    assert ask(act) == Failure(WHO, "abstained", "one sample only", 7.0)
 
 
 @pytest.mark.parametrize("error", [ValueError("no such thing"), KeyError("x"), ZeroDivisionError(), RuntimeError("?")])
@@ -80,17 +80,17 @@ def test_a_client_that_fails_is_lost_with_its_reason_and_work(error: Exception) 
         raise error
 
     lost = ask(act)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, Failure)
     assert lost.reason == "failed"
     assert lost.detail == f"{type(error).__name__}: {error}"
     assert lost.work == 6.0
 
 
 def test_a_client_that_cannot_be_made_has_failed_too() -> None:
-    def broken(profile, state, turn):
+    def broken(profile, state, context):
         raise OSError("its disk is gone")
 
-    assert ask(sent, make=broken) == Lost(WHO, "failed", "OSError: its disk is gone", 0.0)
+    assert ask(sent, make=broken) == Failure(WHO, "failed", "OSError: its disk is gone", 0.0)
 
 
 def test_an_undeclared_tensor_is_not_sent_and_stops_the_run() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedstill.core.threads import child_environment, one_thread, threads_of, usable_cores
-from fedstill.studies.crew import crew_size
+from fedstill.studies.executor import executor_size
 
 
 def test_threads_are_put_back_whatever_happens() -> None:
@@ -24,8 +24,8 @@ def test_workers_are_held_to_the_cores_that_may_be_used(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5})
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert usable_cores() == 2
-    assert crew_size(64) == crew_size(None, "ray") == 2
-    assert crew_size(64, "ray", cores=8) == 8
+    assert executor_size(64) == executor_size(None, "ray") == 2
+    assert executor_size(64, "ray", cores=8) == 8
 
 
 def test_where_nobody_says_which_may_be_used_all_are(monkeypatch: pytest.MonkeyPatch) -> None:

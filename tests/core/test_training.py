@@ -52,7 +52,8 @@ def test_the_seeds_schedule() -> None:
         {"step_every": 0},
         {"optimiser": "lion"},
         {"schedule": "linear"},
-        {"lr": 0.1},
+        {"lr": 0},
+        {"learning_rates": 0.1},
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict) -> None:

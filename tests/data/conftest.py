@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstill.data import scene_sets
-from fedstill.data.rooms import make_rooms
-from fedstill.data.scenes import Scenes
+from fedstill.detection import scene_sets
+from fedstill.detection.rooms import make_rooms
+from fedstill.detection.scenes import Scenes
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle, Source
 from fedstill.data.clouds import normalise
 from fedstill.data.digits import digits
-from fedstill.data.single import read_input
+from fedstill.data.single_input import read_input
 
 
 def bundle(points: int = 12, size: int = 300) -> Bundle:

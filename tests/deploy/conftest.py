@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from fedstill.config import make_experiment
-from fedstill.deploy.folder import make_deployment, open_server, open_site
-from fedstill.deploy.rehearsal import Company
+from fedstill.deploy.deployment_folder import make_deployment, open_server, open_site
+from fedstill.deploy.rehearsal import LocalDeployment
 from fedstill.deploy.server import serve
-from fedstill.deploy.shards import write_shards
-from fedstill.deploy.terms import Terms
+from fedstill.deploy.server_options import ServerOptions
+from fedstill.deploy.shard_files import write_shards
 from fedstill.engines import InProcess
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.plan import make_plan
-from fedstill.federation.run import execute
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.run import execute
+from fedstill.runtime.run_folder import RunFolder
 
 TINY: dict[str, Any] = {
     "data": "digits",
@@ -76,7 +76,7 @@ class Stage:
 
     path: Path
     sites: int
-    company: Company
+    company: LocalDeployment
     port: int
     notes: Notes = field(default_factory=Notes)
     error: BaseException | None = None
@@ -107,7 +107,7 @@ class Stage:
     def serve(self, terms: dict[str, Any] | None = None, observers: Any = (), **changes: Any) -> RunFolder:
         """Be the server; what it may know is the experiment, not the data."""
         experiment = make_experiment({**TINY, "method": "fedavg", "data": "not-here", **changes})
-        settings = Terms(host="127.0.0.1", port=self.port, **(terms or {}))
+        settings = ServerOptions(host="127.0.0.1", port=self.port, **(terms or {}))
         return serve(
             open_server(self.folder), experiment, self.path / "runs", self.notes, settings, [self.notes, *observers]
         )
@@ -127,7 +127,7 @@ class Stage:
         return open_site(self.folder, site)
 
 
-def make_stage(path: Path, sites: int, company: Company) -> Stage:
+def make_stage(path: Path, sites: int, company: LocalDeployment) -> Stage:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -142,7 +142,7 @@ def make_stage(path: Path, sites: int, company: Company) -> Stage:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Any]:
     """A stage with as many sites as a test asks for."""
-    with Company(tmp_path / "logs", {"FEDSTILL_DATA": str(tmp_path / "nothing")}) as company:
+    with LocalDeployment(tmp_path / "logs", {"FEDSTILL_DATA": str(tmp_path / "nothing")}) as company:
         yield lambda sites: make_stage(tmp_path, sites, company)
 
 
@@ -150,7 +150,7 @@ def stage(tmp_path: Path) -> Iterator[Any]:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Three sites that wait for one server after another."""
     path = tmp_path_factory.mktemp("running")
-    with Company(path / "logs", {"FEDSTILL_DATA": str(path / "nothing")}) as company:
+    with LocalDeployment(path / "logs", {"FEDSTILL_DATA": str(path / "nothing")}) as company:
         made = make_stage(path, 3, company)
         for site in range(3):
             policy = made.folder / f"site-{site}" / "policy.yaml"

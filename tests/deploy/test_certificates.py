@@ -25,14 +25,14 @@ from fedstill.deploy.certificates import (
     make_server_certificate,
     read_certificate,
 )
-from fedstill.deploy.files import write_private
 from fedstill.deploy.keys import tls_key_bytes
+from fedstill.deploy.private_files import write_private
 
 NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=60)
 
 
-class Office:
+class SiteService:
     """An authority, and whatever it signs, in one folder."""
 
     def __init__(self, folder: Path, now: datetime | None = None) -> None:
@@ -87,13 +87,13 @@ def greeting(port: int, ca: Path, name: str = "127.0.0.1") -> bytes:
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "clinics.example.org"])
 def test_a_client_that_knows_the_authority_talks_to_the_server(name: str, tmp_path: Path) -> None:
-    office = Office(tmp_path / "a")
+    office = SiteService(tmp_path / "a")
     with serving(*office.issue("clinics.example.org")) as port:
         assert greeting(port, office.ca, name) == b"hello"
 
 
 def test_addresses_may_be_of_the_newer_kind(tmp_path: Path) -> None:
-    office = Office(tmp_path / "a")
+    office = SiteService(tmp_path / "a")
     certificate, key = office.issue("2001:DB8::7")
     with serving(certificate, key) as port:
         assert greeting(port, office.ca, "2001:db8::7") == b"hello"
@@ -108,7 +108,7 @@ def refused(port: int, ca: Path, name: str = "127.0.0.1") -> str:
 
 def test_another_authority_is_refused(tmp_path: Path) -> None:
     """Two authorities of the same name: it is the signature that counts."""
-    office, other = Office(tmp_path / "a"), Office(tmp_path / "b")
+    office, other = SiteService(tmp_path / "a"), SiteService(tmp_path / "b")
     certificate, key = other.issue()
     with serving(certificate, key) as port:
         assert "certificate verify failed" in refused(port, office.ca)
@@ -117,7 +117,7 @@ def test_another_authority_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
-    office = Office(tmp_path / "a", LONG_AGO)
+    office = SiteService(tmp_path / "a", LONG_AGO)
     certificate, key = office.issue(days=30, now=LONG_AGO)
     with serving(certificate, key) as port:
         assert "expired" in refused(port, office.ca)
@@ -129,7 +129,7 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
 
 def test_a_certificate_from_the_future_is_refused(tmp_path: Path) -> None:
     """A few minutes are forgiven, for clocks differ; a day is not."""
-    office = Office(tmp_path / "a", LONG_AGO)
+    office = SiteService(tmp_path / "a", LONG_AGO)
     near, _ = office.issue(now=NOW + timedelta(minutes=9))
     check_certificate(office.ca, near, "127.0.0.1", now=NOW)
     certificate, key = office.issue(now=datetime.now(UTC) + timedelta(days=1))
@@ -140,7 +140,7 @@ def test_a_certificate_from_the_future_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_address_is_refused(tmp_path: Path) -> None:
-    office = Office(tmp_path / "a")
+    office = SiteService(tmp_path / "a")
     certificate, key = office.issue("clinics.example.org")
     with serving(certificate, key) as port:
         assert "mismatch" in refused(port, office.ca, "elsewhere.example.org")
@@ -153,7 +153,7 @@ def test_another_address_is_refused(tmp_path: Path) -> None:
 
 def test_an_expired_authority_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     """It counts for 3,650 days: made 3,640 days ago it has ten left, and so has what it signs."""
-    office = Office(tmp_path / "a", NOW - timedelta(days=3640))
+    office = SiteService(tmp_path / "a", NOW - timedelta(days=3640))
     certificate, _ = office.issue(days=30)
     assert expiry(certificate) == expiry(office.ca) == (NOW + timedelta(days=10)).replace(microsecond=0)
     later = NOW + timedelta(days=11)
@@ -164,7 +164,7 @@ def test_an_expired_authority_has_a_sentence_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_key_that_belongs_to_another_certificate(tmp_path: Path) -> None:
-    office = Office(tmp_path / "a")
+    office = SiteService(tmp_path / "a")
     old, _ = office.issue()
     new, key = office.issue()
     check_key(new, key)
@@ -174,7 +174,7 @@ def test_a_key_that_belongs_to_another_certificate(tmp_path: Path) -> None:
 
 def test_what_the_certificates_say(tmp_path: Path) -> None:
     """The extensions that strict verifiers ask for, read by name and not by how they were written."""
-    office = Office(tmp_path / "a")
+    office = SiteService(tmp_path / "a")
     server = read_certificate(office.issue()[0])
 
     def of(certificate: x509.Certificate, kind: Any) -> Any:
@@ -200,7 +200,7 @@ def test_flowers_transport_takes_them(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
         await send({"type": "http.response.body", "body": b"hello"})
 
-    office, other = Office(tmp_path / "a"), Office(tmp_path / "b")
+    office, other = SiteService(tmp_path / "a"), SiteService(tmp_path / "b")
     certificate, key = office.issue()
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
@@ -249,11 +249,11 @@ def test_addresses_that_nobody_can_call(address: str, sentence: str) -> None:
 @pytest.mark.parametrize("days", [0, -1, 3651])
 def test_days_have_limits(days: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"1 to 3650 days, not {days}"):
-        Office(tmp_path / "a").issue(days=days)
+        SiteService(tmp_path / "a").issue(days=days)
 
 
 def test_files_that_are_no_certificates(tmp_path: Path) -> None:
-    office = Office(tmp_path / "a")
+    office = SiteService(tmp_path / "a")
     certificate, key = office.issue()
     with pytest.raises(InputError, match=r"gone.crt is missing"):
         check_certificate(office.ca, tmp_path / "gone.crt", "127.0.0.1")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.result import Run
 from fedstill.methods import methods
+from fedstill.runtime.result import Run
+from fedstill.runtime.run_folder import RunFolder
 
 SHORT = {"samples": 40, "steps": 3}
 LOGITS: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedstill.deploy.status import read_status
-from fedstill.federation.folder import RunFolder
+from fedstill.deploy.server_status import read_status
+from fedstill.runtime.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 LONG: dict[str, Any] = {"method": "scaffold", "rounds": 8, "training": {"epochs": 4, "batch": 16}}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
 from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, read_policy
-from fedstill.federation.manifest import egress_manifest
+from fedstill.runtime.egress_manifest import egress_manifest
 
 
 def line(kind: str, why: str = "what it is") -> dict[str, Any]:

@@ -26,14 +26,14 @@ from fedstill.deploy.certificates import (
     make_server_certificate,
     read_certificate,
 )
-from fedstill.deploy.door import announces_a_message
-from fedstill.deploy.folder import make_deployment, open_server, open_site
+from fedstill.deploy.deployment_folder import make_deployment, open_server, open_site
 from fedstill.deploy.keys import read_tls_key, tls_key_bytes
-from fedstill.deploy.line import Line, LineError
-from fedstill.deploy.link import Certificates, Link
-from fedstill.deploy.office import Office
-from fedstill.deploy.status import read_status
-from fedstill.engines.flower.carrier import EXCHANGE
+from fedstill.deploy.request_guard import announces_a_message
+from fedstill.deploy.server_endpoint import Certificates, ServerEndpoint
+from fedstill.deploy.server_status import read_status
+from fedstill.deploy.site_connection import SiteConnection, SiteConnectionError
+from fedstill.deploy.site_service import SiteService
+from fedstill.engines.flower.grid import EXCHANGE
 from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
 
 
@@ -49,11 +49,11 @@ class OddSite(Thread):
 
     def run(self) -> None:
         folder = self.made.site_folder(self.site)
-        office = Office(folder, self.bundle, self.made.notes)
+        office = SiteService(folder, self.bundle, self.made.notes)
         app, context = client_app(office), Context(0, 0, {}, RecordDict(), {})
         while not self.closing.is_set():
             try:
-                with Line(f"127.0.0.1:{self.made.port}", folder.keys(), folder.ca) as line:
+                with SiteConnection(f"127.0.0.1:{self.made.port}", folder.keys(), folder.ca) as line:
                     while not self.closing.is_set():
                         message = line.receive()
                         if message is None:
@@ -61,7 +61,7 @@ class OddSite(Thread):
                             continue
                         reply = self.answer(message) if self.answer else None
                         line.send(reply or app(message, context))
-            except LineError:
+            except SiteConnectionError:
                 time.sleep(0.1)
             except Exception as error:
                 self.error = error
@@ -136,9 +136,9 @@ def test_a_site_with_an_unregistered_key_is_refused(stage: Any) -> None:
     make_deployment(other, 1, "127.0.0.1", made.port)
     ours = open_server(made.folder)
     with (
-        Link("127.0.0.1", made.port, ours.public_keys(), Certificates(ours.certificate, ours.key)),
+        ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), Certificates(ours.certificate, ours.key)),
         pytest.raises(InputError, match="does not know this site's key"),
-        Line(f"127.0.0.1:{made.port}", open_site(other, 0).keys(), ours.ca),
+        SiteConnection(f"127.0.0.1:{made.port}", open_site(other, 0).keys(), ours.ca),
     ):
         pass
 
@@ -150,9 +150,9 @@ def test_a_server_of_another_authority_is_refused_before_anything_is_sent(stage:
     ours, theirs = open_server(made.folder), open_server(other)
     site = open_site(made.folder, 0)
     with (
-        Link("127.0.0.1", made.port, ours.public_keys(), Certificates(theirs.certificate, theirs.key)),
+        ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), Certificates(theirs.certificate, theirs.key)),
         pytest.raises(InputError, match=r"not signed by this deployment's authority .* nothing was sent"),
-        Line(f"127.0.0.1:{made.port}", site.keys(), site.ca),
+        SiteConnection(f"127.0.0.1:{made.port}", site.keys(), site.ca),
     ):
         pass
     with pytest.raises(InputError):
@@ -163,9 +163,9 @@ def test_a_server_without_tls_is_refused_by_a_site_that_was_not_told(stage: Any)
     made = stage(1)
     ours, site = open_server(made.folder), open_site(made.folder, 0)
     with (
-        Link("127.0.0.1", made.port, ours.public_keys(), None),
+        ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), None),
         pytest.raises(InputError, match="without TLS"),
-        Line(f"127.0.0.1:{made.port}", site.keys(), site.ca),
+        SiteConnection(f"127.0.0.1:{made.port}", site.keys(), site.ca),
     ):
         pass
 
@@ -174,7 +174,7 @@ def test_nothing_but_the_sites_interface_can_be_reached(stage: Any) -> None:
     """Not the one that starts runs and registers keys, nor that of server programs, nor the documentation."""
     made = stage(1)
     ours = open_server(made.folder)
-    with Link("127.0.0.1", made.port, ours.public_keys(), None) as link:
+    with ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), None) as link:
         known = {"/docs", "/openapi.json", *link.app.openapi()["paths"]}
         assert len(known) > 10
         (key,) = ours.public_keys().values()
@@ -241,9 +241,9 @@ def test_a_server_whose_certificate_has_expired_is_refused_at_both_ends(stage: A
     ours.key.write_bytes(tls_key_bytes(key))
     ours.certificate.write_bytes(certificate_bytes(certificate))
     with (
-        Link("127.0.0.1", made.port, ours.public_keys(), Certificates(ours.certificate, ours.key)),
+        ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), Certificates(ours.certificate, ours.key)),
         pytest.raises(InputError, match="has expired: ask its operator for a new one"),
-        Line(f"127.0.0.1:{made.port}", site.keys(), site.ca),
+        SiteConnection(f"127.0.0.1:{made.port}", site.keys(), site.ca),
     ):
         pass
     with pytest.raises(InputError, match="expired"):
@@ -304,7 +304,7 @@ def test_what_a_stranger_sends_in_a_sites_name_is_not_counted_as_the_sites(stage
     made = stage(1)
     ours = open_server(made.folder)
     (key,) = ours.public_keys().values()
-    with Link("127.0.0.1", made.port, ours.public_keys(), None, limit=2**20) as link:
+    with ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), None, limit=2**20) as link:
         link.door.refill(key)
         ask = httpx.Client(base_url=f"http://127.0.0.1:{made.port}", headers={"flwr-public-key": b64encode(key)})
         statuses = {ask.post("/v1/fleet/push-object", content=bytes(2**19)).status_code for _ in range(5)}

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
-from fedstill.distillation import Adapters, Objective
+from fedstill.distillation import Objective
+from fedstill.distillation.adapters import Adapters
 
 Make = Callable[..., Output]
 

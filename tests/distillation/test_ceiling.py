@@ -13,10 +13,10 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedstill.core.errors import InputError
-from fedstill.distillation import masking_ceiling, masking_threshold
-from fedstill.distillation.base import cross_entropy
+from fedstill.distillation.ceiling import masking_ceiling, masking_threshold
 from fedstill.distillation.logits import soft_targets
 from fedstill.distillation.numerics import soften
+from fedstill.distillation.objective import cross_entropy
 
 SETTINGS = [(0.5, 2.0), (0.5, 1.0), (0.9, 4.0), (0.1, 2.0), (0.7, 8.0), (0.6, 0.5)]
 IDS = [f"alpha-{alpha}-temperature-{temperature}" for alpha, temperature in SETTINGS]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedstill.core.task import Output
-from fedstill.distillation import Decoupled, other_classes, soft_targets, target_class
-from fedstill.distillation.decoupled import DecoupledSettings
+from fedstill.distillation.decoupled import Decoupled, DecoupledSettings, other_classes, target_class
+from fedstill.distillation.logits import soft_targets
 from fedstill.distillation.numerics import soften
 
 # Of the softened squares, with targets 0 and 2: teacher against student.

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
-from fedstill.distillation import Adapters, Attention, Feature, attention, hint
-from fedstill.distillation.features import FeatureSettings
+from fedstill.distillation.adapters import Adapters
+from fedstill.distillation.features import Attention, Feature, FeatureSettings, attention, hint
 from fedstill.distillation.intermediate import IntermediateSettings
 
 Squares = tuple[Output, Output, Tensor]

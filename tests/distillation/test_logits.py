@@ -12,19 +12,19 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.task import Output
-from fedstill.distillation import (
+from fedstill.distillation.logits import (
     Basic,
     Cosine,
     LogitMse,
     MultiTeacher,
     SelfDistillation,
+    SelfSettings,
     Vanilla,
     average_teachers,
     cosine_distance,
     soft_targets,
 )
-from fedstill.distillation.base import Mixed, Softened
-from fedstill.distillation.logits import SelfSettings
+from fedstill.distillation.objective import Mixed, Softened
 
 Squares = tuple[Output, Output, Tensor]
 

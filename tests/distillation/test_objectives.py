@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from fedstill.core.task import Output
-from fedstill.distillation import Adapters, Objective, objectives
+from fedstill.distillation import Objective, objectives
+from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.features import FeatureSettings
 from fedstill.distillation.intermediate import IntermediateSettings
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedstill.core.task import Output
-from fedstill.distillation import Relational, SimilarityPreserving, angles, distances, similarity
 from fedstill.distillation.intermediate import IntermediateSettings
+from fedstill.distillation.relations import Relational, SimilarityPreserving, angles, distances, similarity
 
 # A right triangle with sides 3, 4, 5, and three points in a row.
 TRIANGLE = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]], dtype=torch.float64)

@@ -24,22 +24,22 @@ import fedstill.engines
 from fedstill.core.egress import Egress, UndeclaredEgressError
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Abstain, Client, Engine, Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.protocols import Abstain, Client, Engine, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.engines import make_engine
-from fedstill.federation.run import execute
+from fedstill.runtime.run import execute
 
 pytestmark = pytest.mark.xdist_group("flower-ray")  # so that one worker starts Ray
 
 DATA = torch.arange(2**15, dtype=torch.float32)  # large enough to be read in Ray's own memory
-TURN = Turn(2, 4, 9, "errand", Streams(0))
+TURN = RoundContext(2, 4, 9, "errand", Streams(0))
 
 
 @dataclass
 class Factory:
     data: Tensor
 
-    def __call__(self, profile: Profile, state: Any, turn: Turn) -> Client:
+    def __call__(self, profile: Profile, state: Any, context: RoundContext) -> Client:
         return Client(profile, None, self.data, Streams(profile.id), state)  # type: ignore[arg-type]
 
 
@@ -49,10 +49,10 @@ class Obedient(Exchange):
     name = "errand"
     egress = (Egress("told/*", "metrics", "for the test"),)
 
-    def request(self, state: Any, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Any, who: Profile, context: RoundContext) -> Message | None:
         raise NotImplementedError
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         import signal
 
         (order,) = request
@@ -74,8 +74,8 @@ class Obedient(Exchange):
             "threads": torch.get_num_threads(),
             "openmp": int(os.environ["OMP_NUM_THREADS"]),
             "misaligned": data.data_ptr() % 64,
-            "round": turn.round,
-            "since": -1 if client.profile.since is None else client.profile.since,
+            "round": context.round,
+            "since": -1 if client.profile.last_round is None else client.profile.last_round,
         }
         told = {f"told/{name}": torch.tensor(value) for name, value in facts.items()}
         return Message({**told, "told/sum": data.sum(), "told/twice": 2 * request[order]})
@@ -83,7 +83,7 @@ class Obedient(Exchange):
     def expect(self, state: Any, who: Profile, request: Message) -> Any:
         raise NotImplementedError
 
-    def merge(self, state: Any, replies: Any, turn: Turn) -> Any:
+    def aggregate(self, state: Any, replies: Any, context: RoundContext) -> Any:
         raise NotImplementedError
 
 
@@ -98,13 +98,13 @@ def engine() -> Iterator[Engine]:
     assert not ray.is_initialized()
 
 
-def job(client: int, order: str = "work", since: int | None = None) -> tuple[Profile, Message, dict[str, Tensor]]:
-    return Profile(client, 1, "none", since=since), Message({order: torch.tensor([client, 0.5])}), {}
+def job(client: int, order: str = "work", last_round: int | None = None) -> tuple[Profile, Message, dict[str, Tensor]]:
+    return Profile(client, 1, "none", last_round=last_round), Message({order: torch.tensor([client, 0.5])}), {}
 
 
-def carried(engine: Engine, *jobs: Any) -> dict[int, Reply | Lost]:
+def carried(engine: Engine, *jobs: Any) -> dict[int, Reply | Failure]:
     engine.open(Factory(DATA))
-    outcomes = list(engine.carry(Obedient(), jobs, TURN))
+    outcomes = list(engine.dispatch(Obedient(), jobs, TURN))
     assert len(outcomes) == len(jobs)
     return {outcome.profile.id: outcome for outcome in outcomes}
 
@@ -139,7 +139,7 @@ def test_the_bits_are_those_of_one_process(
 
 @pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_what_a_client_is_sent_and_what_it_says_arrive(engine: Engine) -> None:
-    profile, request, _ = job(4, since=1)
+    profile, request, _ = job(4, last_round=1)
     outcome = carried(engine, (profile, request, {"count": torch.tensor(6)}), job(5))[4]
     assert isinstance(outcome, Reply)
     assert outcome.profile is profile
@@ -171,7 +171,7 @@ def test_no_more_requests_exist_than_workers(engine: Engine) -> None:
             yield job(client)
 
     engine.open(Factory(DATA))
-    for done, _ in enumerate(engine.carry(Obedient(), jobs(), TURN)):
+    for done, _ in enumerate(engine.dispatch(Obedient(), jobs(), TURN)):
         assert pulled <= done + 2
     assert pulled == 6
 
@@ -179,15 +179,15 @@ def test_no_more_requests_exist_than_workers(engine: Engine) -> None:
 @pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_a_client_that_fails_or_abstains_is_lost_alone(engine: Engine) -> None:
     outcomes = carried(engine, job(0), job(1, "fail"), job(2, "abstain"), job(3))
-    assert [type(outcomes[client]) for client in range(4)] == [Reply, Lost, Lost, Reply]
-    assert outcomes[1] == Lost(job(1)[0], "failed", "KeyError: 'lost it'", 3.0)
-    assert outcomes[2] == Lost(job(2)[0], "abstained", "nothing to do", 3.0)
+    assert [type(outcomes[client]) for client in range(4)] == [Reply, Failure, Failure, Reply]
+    assert outcomes[1] == Failure(job(1)[0], "failed", "KeyError: 'lost it'", 3.0)
+    assert outcomes[2] == Failure(job(2)[0], "abstained", "nothing to do", 3.0)
 
 
 @pytest.mark.slow  # a new process takes seconds
 def test_a_process_that_dies_costs_one_reply_and_is_replaced(engine: Engine) -> None:
     outcomes = carried(engine, job(0, "die"), *(job(client) for client in range(1, 6)))
-    assert outcomes[0] == Lost(job(0)[0], "failed", "its worker process ended")
+    assert outcomes[0] == Failure(job(0)[0], "failed", "its worker process ended")
     assert all(isinstance(outcomes[client], Reply) for client in range(1, 6))
     assert all(isinstance(outcome, Reply) for outcome in carried(engine, *map(job, range(6))).values())
 
@@ -201,7 +201,7 @@ def test_what_is_not_declared_stops_the_run(engine: Engine) -> None:
 @pytest.mark.slow  # a new process takes seconds
 def test_what_is_under_way_is_dropped_when_a_run_stops(engine: Engine) -> None:
     engine.open(Factory(DATA))
-    carrying = engine.carry(Obedient(), [job(0), job(1, "sleep"), job(2)], TURN)
+    carrying = engine.dispatch(Obedient(), [job(0), job(1, "sleep"), job(2)], TURN)
     assert {next(carrying).profile.id, next(carrying).profile.id} == {0, 2}
     before = time.monotonic()
     carrying.close()
@@ -228,7 +228,7 @@ def test_neither_flower_nor_ray_is_imported_before_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
-    from fedstill.engines.flower.connection import check_address
+    from fedstill.engines.flower.ray_address import check_address
 
     with pytest.raises(InputError, match=f"nobody answers at RAY_ADDRESS={address} "):
         check_address(address)

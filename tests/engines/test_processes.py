@@ -13,7 +13,7 @@ import torch
 from fedstill.core.errors import InputError
 from fedstill.engines import Processes, make_engine
 from fedstill.engines.processes import _mapped, _pickle_sharing
-from fedstill.federation.run import execute
+from fedstill.runtime.run import execute
 
 
 def test_workers_are_started_once_and_reused(tiny_plan: Any, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_large_tensors_are_mapped_from_one_file(tmp_path: Path) -> None:
 def test_a_part_from_the_users_script_is_refused_with_advice(
     tiny_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedstill.methods import FedAvg
+    from fedstill.methods.fedavg import FedAvg
 
     plan = tiny_plan(rounds=1)
     monkeypatch.setattr(FedAvg, "__module__", "__main__")

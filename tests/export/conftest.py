@@ -12,10 +12,10 @@ from torch import nn
 
 import fedstill
 from fedstill.core.streams import Streams
-from fedstill.export.files import describe
-from fedstill.federation.result import Run
+from fedstill.export.export_files import describe
 from fedstill.models import build_model, models
 from fedstill.models.portable.onnx_file import onnx_bytes
+from fedstill.runtime.result import Run
 from fedstill.tasks.classification import Classification
 
 CLASSES = ("a", "b", "c", "d", "é")

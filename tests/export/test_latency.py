@@ -15,7 +15,7 @@ from fedstill.core.threads import threads_of
 from fedstill.export import latency
 from fedstill.export.latency import Latency, Measured, Protocol, SeedLatency, measure, ratios
 from fedstill.export.subject import Subject
-from fedstill.federation.result import Run
+from fedstill.runtime.result import Run
 
 TINY = Protocol(passes=3, warm_ups=1)
 

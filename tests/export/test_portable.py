@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedstill.models import build_model, models
 from fedstill.models.kernels import ball_query, farthest_points, group, plain
+from fedstill.models.kernels.neighbours import nearest as nearest_compiled
 from fedstill.models.kernels.ops import squared
-from fedstill.models.neighbours import nearest as nearest_compiled
 from fedstill.models.pointnet import PointNet
 from fedstill.models.portable.geometry import between, farthest, nearest, take, within
 from fedstill.models.portable.written_out import PortablePointNet, PortablePointNet2, folded, portable

@@ -11,14 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.client import answer
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Proxy
 from fedstill.core.kinds import load_state
 from fedstill.core.message import Message
-from fedstill.core.protocols import Client, Exchange, Lost, Method, Profile, Reply, Turn
+from fedstill.core.protocols import Client, Exchange, Failure, Method, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.core.training import Training
+from fedstill.distillation.distill import Teaching
+from fedstill.distillation.labels_only import LabelsOnly
 from fedstill.methods import methods
+from fedstill.queries.query import Queries
 
 
 class Point(nn.Module):
@@ -85,20 +88,22 @@ class Site:
         self.server = self.method.start(Streams(self.seed))
 
     def profile(self, client: int) -> Profile:
-        return Profile(client, len(self.data[client]), self.task.architectures[0], since=self.since[client])
+        return Profile(client, len(self.data[client]), self.task.architectures[0], last_round=self.since[client])
 
-    def turn(self, round: int, exchange: str = "train") -> Turn:
-        return Turn(round, self.rounds, len(self.data), exchange, Streams(self.seed).at("round", round, exchange))
+    def context(self, round: int, exchange: str = "train") -> RoundContext:
+        return RoundContext(
+            round, self.rounds, len(self.data), exchange, Streams(self.seed).at("round", round, exchange)
+        )
 
-    def make(self, profile: Profile, state: Tensors, turn: Turn) -> Client:
+    def make(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
         name = 0 if self.same_streams else profile.id
-        return Client(profile, self.task, self.data[profile.id], turn.streams.at("client", name), state)
+        return Client(profile, self.task, self.data[profile.id], context.streams.at("client", name), state)
 
-    def ask(self, client: int, round: int = 0, exchange: Exchange | None = None) -> Reply | Lost:
+    def ask(self, client: int, round: int = 0, exchange: Exchange | None = None) -> Reply | Failure:
         exchange = exchange or self.method
-        who, turn = self.profile(client), self.turn(round, exchange.name)
-        request = exchange.request(self.server, who, turn)
-        return answer(self.make, exchange, who, request, self.states[client], turn)
+        who, context = self.profile(client), self.context(round, exchange.name)
+        request = exchange.request(self.server, who, context)
+        return answer(self.make, exchange, who, request, self.states[client], context)
 
     def play_round(self, round: int = 0, cohort: Sequence[int] | None = None, lost: Sequence[int] = ()) -> Tensors:
         """One round among `cohort` (everybody, if it is left out); the uploads of those in `lost` never arrive."""
@@ -107,7 +112,7 @@ class Site:
             replies = [self.ask(client, round, exchange) for client in asked]
             arrived = [reply for reply in replies if reply.profile.id not in lost]
             assert all(isinstance(reply, Reply) for reply in arrived), arrived
-            self.server = exchange.merge(self.server, arrived, self.turn(round, exchange.name))
+            self.server = exchange.aggregate(self.server, arrived, self.context(round, exchange.name))
             for reply in arrived:
                 self.states[reply.profile.id] = reply.state
         for client in set(asked) - set(lost):
@@ -149,3 +154,15 @@ def returned(server: Tensors, *states: Mapping[str, Tensor], samples: Sequence[i
         profile = Profile(client, samples[client] if samples else 1, "any")
         replies.append(Reply(profile, Message({**model, "steps": torch.tensor(1)}), {}))
     return replies
+
+
+def bare(kind: type[Method], settings: Any = None, task: Any = None, training: Training | None = None) -> Method:
+    """A method made by itself; inputs that it wants are there, and empty."""
+    nothing = ArrayDataset(inputs=torch.zeros(1, 1, 8, 8).expand(20_000, 1, 8, 8))
+    given = {
+        "shared samples": Proxy(nothing, "ab" * 32),
+        "teaching": Teaching(LabelsOnly()),
+        "queries": Queries(),
+    }
+    own = settings if settings is not None else kind.Options()
+    return kind(own, task, training or Training(), *([given] if kind.wants else []))

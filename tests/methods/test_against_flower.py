@@ -44,14 +44,14 @@ class Ours:
         task = Classification(("a", "b", "c"), (1, 8, 8), (model,))
         self.site = Site(build(name, task, **settings), task, [])
         self.site.server = {name: _double(tensor) for name, tensor in self.site.server.items()}
-        self.turn = self.site.turn(0)
+        self.turn = self.site.context(0)
 
     @property
     def weights(self) -> dict[str, Tensor]:
         return only(PARAMETERS, part(self.site.server, "model/"))
 
     def hear(self, replies: list[Reply]) -> None:
-        self.site.server = self.site.method.merge(self.site.server, replies, self.turn)
+        self.site.server = self.site.method.aggregate(self.site.server, replies, self.turn)
 
 
 def _double(tensor: Tensor) -> Tensor:

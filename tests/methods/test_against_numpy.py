@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 import fedstill
-from fedstill.config import make_experiment
 from fedstill.core.streams import Streams
-from fedstill.federation.checkpoint import candidates
-from fedstill.federation.plan import Simulation, make_plan
-from fedstill.federation.result import Run
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.checkpoint import candidates
+from fedstill.runtime.plan import Simulation, make_plan
+from fedstill.runtime.result import Run
 
 Floats = NDArray[np.float64]
 Weights = list[Floats]  # of three layers, each with its bias behind it

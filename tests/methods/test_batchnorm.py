@@ -17,8 +17,8 @@ from fedstill.core.message import digest, part
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.engines import InProcess
-from fedstill.federation.checkpoint import candidates
-from fedstill.federation.run import execute
+from fedstill.runtime.checkpoint import candidates
+from fedstill.runtime.run import execute
 
 from .sites import Quadratic, Site, build, points, returned, weight
 
@@ -92,7 +92,7 @@ def test_fedbn_without_a_proxy_sends_no_batchnorm_layer_and_shares_no_model() ->
     site.play_round(0)
     assert all(torch.equal(site.server["model/" + name], tensor) for name, tensor in before.items())
     assert site.method.models(site.server) == {}
-    assert set(site.method.request(site.server, site.profile(0), site.turn(1))) == {"model/parameters/w"}
+    assert set(site.method.request(site.server, site.profile(0), site.context(1))) == {"model/parameters/w"}
 
 
 def test_fedbns_proxy_is_the_average_of_all_layers() -> None:
@@ -104,7 +104,7 @@ def test_fedbns_proxy_is_the_average_of_all_layers() -> None:
     assert weight(proxy, "parameters/norm.bias") == -1.25
     assert weight(proxy, "buffers/norm.running_mean") == pytest.approx(0.6565, rel=1e-6)
     assert weight(proxy, "counters/norm.num_batches_tracked") == 3
-    assert set(site.method.request(site.server, site.profile(0), site.turn(1))) == {"model/parameters/w"}
+    assert set(site.method.request(site.server, site.profile(0), site.context(1))) == {"model/parameters/w"}
 
 
 @pytest.mark.parametrize("proxy", ["none", "average"])
@@ -117,7 +117,7 @@ def test_fedbn_with_a_client_that_comes_late(proxy: str) -> None:
     site = fedbn(proxy)
     site.play_round(0, [0, 1, 2], lost=[2])
     assert site.states[2] == {}
-    request = site.method.request(site.server, site.profile(2), site.turn(1))
+    request = site.method.request(site.server, site.profile(2), site.context(1))
     assert set(request.part("model/")) == NORM | {"parameters/w"}
     site.play_round(1, [2])
     assert weight(site.server) == 3.28125
@@ -138,10 +138,10 @@ def variances(name: str, buffers: str, start: float, returns: float, rounds: int
     server: Tensors = {**method.start(Streams(0))}
     key = "model/buffers/norm.running_var"
     server[key] = torch.tensor([start])
-    turn, seen = Site(method, Shifted(), [A, B]).turn(0), []
+    turn, seen = Site(method, Shifted(), [A, B]).context(0), []
     for _ in range(rounds):
         replies = returned(server, *[{"buffers/norm.running_var": torch.tensor([returns])}] * 2, samples=[6, 2])
-        server = method.merge(server, replies, turn)
+        server = method.aggregate(server, replies, turn)
         seen.append(weight(server, key))
     return seen
 

@@ -5,15 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedstill.config import make_experiment
 from fedstill.core.client import answer
 from fedstill.core.dataset import ArrayDataset
-from fedstill.core.protocols import Client, Profile, Turn
+from fedstill.core.protocols import Client, Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
-from fedstill.methods import Centralised
+from fedstill.methods.centralised import Centralised
 from fedstill.models import build_model
+from fedstill.runtime.assemble import make_experiment
 from fedstill.tasks.classification import Classification
 
 SEED, ROUNDS, SAMPLES, BATCH = 3, 3, 50, 7
@@ -34,13 +34,13 @@ def federated(architecture: str, training: Training) -> Tensors:
     data, who = pictures(), Profile(0, SAMPLES, architecture)
     server, state = method.start(Streams(SEED)), {}
 
-    def make(profile: Profile, kept: Tensors, turn: Turn) -> Client:
-        return Client(profile, task, data, turn.streams.at("client", profile.id), kept)
+    def make(profile: Profile, kept: Tensors, context: RoundContext) -> Client:
+        return Client(profile, task, data, context.streams.at("client", profile.id), kept)
 
     for round in range(ROUNDS):
-        turn = Turn(round, ROUNDS, 1, "train", Streams(SEED).at("round", round, "train"))
-        reply = answer(make, method, who, method.request(server, who, turn), state, turn)
-        server, state = method.merge(server, [reply], turn), reply.state
+        context = RoundContext(round, ROUNDS, 1, "train", Streams(SEED).at("round", round, "train"))
+        reply = answer(make, method, who, method.request(server, who, context), state, context)
+        server, state = method.aggregate(server, [reply], context), reply.state
     return method.models(server)[architecture]
 
 

@@ -19,12 +19,12 @@ from fedstill.core.dataset import ArrayDataset
 from fedstill.core.kinds import BUFFERS, COUNTERS, PARAMETERS, only
 from fedstill.core.message import digest, part
 from fedstill.core.task import Tensors
-from fedstill.data.augment import PointAugmentation
+from fedstill.data.augmentation import PointAugmentation
 from fedstill.data.heads import make_heads
 from fedstill.engines import InProcess
-from fedstill.federation.checkpoint import candidates
-from fedstill.federation.run import execute
-from fedstill.federation.stores import ClientStore
+from fedstill.runtime.checkpoint import candidates
+from fedstill.runtime.client_store import ClientStore
+from fedstill.runtime.run import execute
 from fedstill.tasks.classification import Classification
 
 from .sites import Site, build

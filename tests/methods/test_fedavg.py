@@ -7,12 +7,13 @@ import torch
 
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.message import Message, digest
-from fedstill.core.protocols import Lost
+from fedstill.core.protocols import Failure
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
-from fedstill.methods import Centralised, FedAvg, methods
-from fedstill.methods.fedavg import FedAvgSettings
+from fedstill.methods import methods
+from fedstill.methods.centralised import Centralised
+from fedstill.methods.fedavg import FedAvg, FedAvgSettings
 from fedstill.tasks.classification import Classification
 
 from .sites import Quadratic, Site, points
@@ -36,7 +37,7 @@ def test_one_round_by_hand(weights: str, expected: float) -> None:
     site = Site(quadratic(weights), Quadratic(), [A, B])
     replies = [site.ask(client) for client in (0, 1)]
     assert [reply.message["model/parameters/w"].item() for reply in replies] == [1, 5]
-    assert site.method.merge(site.server, replies, site.turn(0))["model/parameters/w"].item() == expected
+    assert site.method.aggregate(site.server, replies, site.context(0))["model/parameters/w"].item() == expected
 
 
 def test_two_rounds_of_two_epochs_by_hand() -> None:
@@ -91,7 +92,7 @@ def test_what_a_reply_reports() -> None:
 
 def test_a_client_with_one_sample_abstains() -> None:
     lost = Site(quadratic(), Quadratic(), [points(1)]).ask(0)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, Failure)
     assert lost.reason == "abstained"
     assert "in one sample" in lost.detail
 
@@ -103,27 +104,27 @@ def test_merging_needs_only_that_replies_are_sorted() -> None:
     forward = [site.ask(client) for client in range(10)]
     backward = [site.ask(client) for client in reversed(range(10))]
     backward.sort(key=lambda reply: reply.profile.id)
-    results = [site.method.merge(site.server, replies, site.turn(0)) for replies in (forward, backward)]
+    results = [site.method.aggregate(site.server, replies, site.context(0)) for replies in (forward, backward)]
     assert digest(results[0]) == digest(results[1])
 
 
 def test_merging_leaves_the_old_server_state_alone() -> None:
     site = Site(quadratic(), Quadratic(), [A, B])
     before = digest(site.server)
-    site.method.merge(site.server, [site.ask(0), site.ask(1)], site.turn(0))
+    site.method.aggregate(site.server, [site.ask(0), site.ask(1)], site.context(0))
     assert digest(site.server) == before
 
 
 def test_merging_keeps_what_is_not_the_model() -> None:
     site = Site(quadratic(), Quadratic(), [A])
-    merged = site.method.merge({**site.server, "other": torch.tensor(7)}, [site.ask(0)], site.turn(0))
+    merged = site.method.aggregate({**site.server, "other": torch.tensor(7)}, [site.ask(0)], site.context(0))
     assert merged["other"].item() == 7
     assert "steps" not in merged
 
 
 def test_requests_and_shared_models_are_the_servers() -> None:
     site = Site(quadratic(start=5), Quadratic(5), [A])
-    request = site.method.request(site.server, site.profile(0), site.turn(0))
+    request = site.method.request(site.server, site.profile(0), site.context(0))
     assert set(request) == {"model/parameters/w", "model/buffers/mean", "model/counters/batches"}
     assert request["model/parameters/w"].item() == 5
     assert set(site.method.models(site.server)) == {"point"}
@@ -226,6 +227,6 @@ def test_start_depends_on_the_seed_alone() -> None:
 def test_a_lost_reply_is_simply_not_in_the_mean() -> None:
     site = Site(quadratic(), Quadratic(), [A, B])
     reply = site.ask(1)
-    lost = Lost(site.profile(0), "dropped", "its reply was lost")
-    merged = site.method.merge(site.server, [reply], replace(site.turn(0), lost=(lost,)))
+    lost = Failure(site.profile(0), "dropped", "its reply was lost")
+    merged = site.method.aggregate(site.server, [reply], replace(site.context(0), failures=(lost,)))
     assert merged["model/parameters/w"].item() == 5

@@ -12,10 +12,10 @@ import fedstill
 from fedstill.core.errors import InputError
 from fedstill.core.message import digest, part
 from fedstill.engines import InProcess
-from fedstill.federation.run import execute
 from fedstill.methods.fine_tuned import FineTuned, FineTunedSettings
+from fedstill.runtime.run import execute
 
-from .asked import left, planned, played
+from ..queries.asked import left, planned, played
 from .sites import Site, build, points, weight
 
 CASES: dict[str, dict[str, Any]] = {

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 from fedstill.core.client import answer
 from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.message import Message, digest, part, under
-from fedstill.core.protocols import Client, Profile, Reply, Turn
+from fedstill.core.protocols import Client, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
-from fedstill.data.parts import shape_kinds
+from fedstill.data.point_labels import shape_kinds
 from fedstill.data.splits import split_validation
-from fedstill.methods import FedAvg, LocalOnly
-from fedstill.methods.fedavg import FedAvgSettings
-from fedstill.methods.local_only import Best, LocalSettings
+from fedstill.methods.fedavg import FedAvg, FedAvgSettings
+from fedstill.methods.local_only import Best, LocalOnly, LocalSettings
 from fedstill.tasks.classification import Classification
 
 TASK = Classification(("a", "b", "c"), (1, 8, 8), ("cnn-bn",))
@@ -28,8 +27,8 @@ WHO = Profile(1, 13, "cnn-bn")
 SERVER = METHOD.start(Streams(0))
 
 
-def turn(round: int) -> Turn:
-    return Turn(round, 3, 2, "train", Streams(0).at("round", round, "train"))
+def context(round: int) -> RoundContext:
+    return RoundContext(round, 3, 2, "train", Streams(0).at("round", round, "train"))
 
 
 def shard() -> ArrayDataset:
@@ -39,12 +38,12 @@ def shard() -> ArrayDataset:
     )
 
 
-def make(profile: Profile, state: Tensors, now: Turn) -> Client:
+def make(profile: Profile, state: Tensors, now: RoundContext) -> Client:
     return Client(profile, TASK, shard(), now.streams.at("client", profile.id), state)
 
 
 def ask(round: int, who: Profile, state: Tensors) -> Reply:
-    reply = answer(make, METHOD, who, METHOD.request(SERVER, who, turn(round)), state, turn(round))
+    reply = answer(make, METHOD, who, METHOD.request(SERVER, who, context(round)), state, context(round))
     assert isinstance(reply, Reply)
     return reply
 
@@ -59,18 +58,18 @@ def test_no_weights_leave_a_client() -> None:
 
 
 def test_only_a_first_contact_is_sent_the_model() -> None:
-    first = METHOD.request(SERVER, WHO, turn(0))
+    first = METHOD.request(SERVER, WHO, context(0))
     assert digest(first.part("model/")) == digest(part(SERVER, "start/cnn-bn/"))
-    assert len(METHOD.request(SERVER, replace(WHO, since=0), turn(1))) == 0
+    assert len(METHOD.request(SERVER, replace(WHO, last_round=0), context(1))) == 0
 
 
 def test_a_late_first_contact_is_sent_the_model_too() -> None:
-    assert len(METHOD.request(SERVER, WHO, turn(2))) == len(METHOD.request(SERVER, WHO, turn(0))) > 0
+    assert len(METHOD.request(SERVER, WHO, context(2))) == len(METHOD.request(SERVER, WHO, context(0))) > 0
 
 
 def test_a_client_goes_on_from_its_own_model() -> None:
     first = ask(0, WHO, {})
-    second = ask(1, replace(WHO, since=0), first.state)
+    second = ask(1, replace(WHO, last_round=0), first.state)
     assert digest(first.state) != digest(second.state)
     restarted = ask(1, WHO, {})
     assert digest(restarted.state) != digest(second.state)
@@ -86,7 +85,7 @@ def test_a_client_whose_first_reply_was_lost_starts_again_from_the_shared_start(
 
 def test_a_client_that_lost_a_later_reply_goes_on_from_what_was_committed() -> None:
     committed = ask(0, WHO, {}).state
-    known = replace(WHO, since=0)
+    known = replace(WHO, last_round=0)
     ask(1, known, committed)  # lost
     again = ask(2, known, committed)
     model = TASK.build("cnn-bn", part(committed, "model/"))
@@ -99,7 +98,7 @@ def test_a_client_that_lost_a_later_reply_goes_on_from_what_was_committed() -> N
 def test_the_given_state_is_replaced_not_changed() -> None:
     committed = ask(0, WHO, {}).state
     before = digest(committed)
-    ask(1, replace(WHO, since=0), committed)
+    ask(1, replace(WHO, last_round=0), committed)
     assert digest(committed) == before
 
 
@@ -107,12 +106,12 @@ def test_the_first_round_is_fedavgs_local_training() -> None:
     """Same start, same streams, same data: what the client keeps is what FedAvg's client would send."""
     fedavg = FedAvg(FedAvgSettings(), TASK, TRAINING)
     server = fedavg.start(Streams(0))
-    reply = answer(make, fedavg, WHO, fedavg.request(server, WHO, turn(0)), {}, turn(0))
+    reply = answer(make, fedavg, WHO, fedavg.request(server, WHO, context(0)), {}, context(0))
     assert digest(under("model/", reply.message.part("model/"))) == digest(ask(0, WHO, {}).state)
 
 
 def test_the_server_keeps_only_the_start() -> None:
-    assert METHOD.merge(SERVER, [ask(0, WHO, {})], turn(0)) is SERVER
+    assert METHOD.aggregate(SERVER, [ask(0, WHO, {})], context(0)) is SERVER
     assert METHOD.models(SERVER) == {}
 
 
@@ -127,7 +126,7 @@ def test_every_architecture_in_play_has_its_start() -> None:
     method = LocalOnly(LocalSettings(), task, TRAINING)
     server = method.start(Streams(0))
     for architecture in ("mlp", "cnn"):
-        request = method.request(server, Profile(0, 5, architecture), turn(0))
+        request = method.request(server, Profile(0, 5, architecture), context(0))
         task.build(architecture, request.part("model/"))
     assert {name.split("/")[1] for name in server} == {"mlp", "cnn"}
 
@@ -135,7 +134,7 @@ def test_every_architecture_in_play_has_its_start() -> None:
 @pytest.mark.parametrize("keep", [True, False])
 def test_kept_moments_are_part_of_the_clients_state(keep: bool) -> None:
     method = LocalOnly(LocalSettings(), TASK, Training(epochs=1, batch=6, keep_optimiser=keep))
-    reply = answer(make, method, WHO, method.request(SERVER, WHO, turn(0)), {}, turn(0))
+    reply = answer(make, method, WHO, method.request(SERVER, WHO, context(0)), {}, context(0))
     assert any(name.startswith("optimiser/") for name in reply.state) == keep
     assert not any(name.startswith("optimiser/") for name in method.personalise({}, reply.state))
 
@@ -145,14 +144,14 @@ def test_what_is_held_out_is_never_trained_on() -> None:
     method = LocalOnly(LocalSettings(patience=1, hold_out=0.3), TASK, TRAINING)
     apart = []
     for round in range(3):
-        client = make(WHO, {}, turn(round))
+        client = make(WHO, {}, context(round))
         data, held = method.held_out(client)
         both = [set(one.batch(torch.arange(len(one)))["sample_id"].tolist()) for one in (data, held)]
         assert not both[0] & both[1]
         assert len(both[0] | both[1]) == 13
         apart.append(both[1])
     assert apart[0] == apart[1] == apart[2] != set()
-    first = make(WHO, {}, turn(0))
+    first = make(WHO, {}, context(0))
     _, rows = split_validation(shape_kinds(first.data), 0.3, first.streams.at("hold-out"), may_be_empty=True)
     assert apart[0] == set(rows.tolist())
 
@@ -169,7 +168,7 @@ def test_of_equally_accurate_epochs_the_surest_is_kept() -> None:
         def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
             return {"accuracy": 1.0, "loss": next(losses)}
 
-    client = replace(make(WHO, {}, turn(0)), task=Told(TASK.classes, TASK.shape, TASK.architectures))
+    client = replace(make(WHO, {}, context(0)), task=Told(TASK.classes, TASK.shape, TASK.architectures))
     model = nn.Linear(1, 1)
     best = Best(client, model, shard(), patience=2)
     seen = []

@@ -196,7 +196,7 @@ def test_feddyn() -> None:
         (1, [0, 2], 4.0234375, 5.0390625, -0.5078125),
     ):
         site.play_round(round, cohort)
-        (also,) = site.method.also(site.server).values()
+        (also,) = site.method.extra_models(site.server).values()
         assert weight(also, "parameters/w") == plain
         assert weight(site.server) == pytest.approx(corrected, rel=1e-6)
         assert weight(site.server, drift) == pytest.approx(held, rel=1e-6)
@@ -301,5 +301,5 @@ def test_fednova_survives_a_client_that_claims_no_steps() -> None:
     site = Site(build("fednova"), Quadratic(), [A, B])
     replies = returned(site.server, {"parameters/w": torch.ones(1)}, {"parameters/w": torch.ones(1)})
     liar = Reply(replies[1].profile, type(replies[1].message)({**replies[1].message, "steps": torch.tensor(0)}), {})
-    merged = site.method.merge(site.server, [replies[0], liar], site.turn(0))
+    merged = site.method.aggregate(site.server, [replies[0], liar], site.context(0))
     assert merged["model/parameters/w"].isfinite().all()

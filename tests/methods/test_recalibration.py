@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.kinds import load_state, norm_layers, running, state_of
 from fedstill.core.message import Message, part
-from fedstill.core.protocols import Lost, Reply
+from fedstill.core.protocols import Failure, Reply
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
-from fedstill.federation.checkpoint import candidates
-from fedstill.federation.run import execute
 from fedstill.methods.recalibration import recalibrations
 from fedstill.models import build_model, models
 from fedstill.models.resnet import basic_block, resnet
+from fedstill.runtime.checkpoint import candidates
+from fedstill.runtime.run import execute
 from fedstill.tasks.classification import Classification
 
 from .sites import Site, build
@@ -75,7 +75,7 @@ def recalibrated(task: Built, data: list[ArrayDataset], way: str, batch: int) ->
     for exchange in recalibrations(task, way, batch):
         replies.append([site.ask(client, 0, exchange) for client in range(len(data))])
         arrived = [reply for reply in replies[-1] if isinstance(reply, Reply)]
-        site.server = exchange.merge(site.server, arrived, site.turn(0, exchange.name))
+        site.server = exchange.aggregate(site.server, arrived, site.context(0, exchange.name))
     return part(site.server, "model/"), replies
 
 
@@ -256,7 +256,7 @@ def test_a_client_without_enough_data_abstains_and_the_others_decide(way: str, s
         ours, replies = recalibrated(task, [*usual, little], way, batch=16)
         outcome = replies[0][2]
         if abstains or count == 0:
-            assert isinstance(outcome, Lost)
+            assert isinstance(outcome, Failure)
             assert outcome.reason == "abstained"
             assert furthest(task.build("cnn-bn"), ours, recalibrated(task, usual, way, batch=16)[0]) == 0
         else:

@@ -14,23 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message, digest
-from fedstill.core.protocols import Engine, Method, Profile, Reply, Turn
+from fedstill.core.protocols import Engine, Method, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
-from fedstill.federation.plan import make_plan
-from fedstill.federation.run import execute
 from fedstill.methods import methods
 from fedstill.methods.krum import krum_scores, squared_distances
 from fedstill.methods.robust import Robust, RobustRecalibration, median
 from fedstill.methods.trimmed_mean import extremes
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.run import execute
 from fedstill.tasks.classification import Classification
 
 TASK = Classification(("a", "b"), (1, 8, 8), ("cnn-bn",))
-TURN = Turn(0, 1, 10, "train", Streams(0))
+TURN = RoundContext(0, 1, 10, "train", Streams(0))
 WEIGHT, VARIANCE, BATCHES = "model/parameters/w", "model/buffers/running_var", "model/counters/num_batches_tracked"
 ROBUST = ["clipped-mean", "krum", "multi-krum", "trimmed-mean"]
 
@@ -51,7 +51,7 @@ def reply(client: int, model: Tensors, samples: int = 10) -> Reply:
 
 def merged(method: Method, models: Sequence[Tensors], start: Tensors | None = None) -> Tensors:
     start = start or {name: torch.zeros_like(tensor) for name, tensor in models[0].items()}
-    return method.merge(start, [reply(client, model) for client, model in enumerate(models)], TURN)
+    return method.aggregate(start, [reply(client, model) for client, model in enumerate(models)], TURN)
 
 
 def weights_of(*values: float) -> list[dict[str, Tensor]]:
@@ -259,7 +259,7 @@ def test_clients_count_alike_whatever_they_claim(name: str) -> None:
     models = [state([value], [1 + value]) for value in (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)]
     start, method = state([0.0], [1.0]), make(name)
     modest, boastful = (
-        method.merge(start, [reply(client, model, claim**client) for client, model in enumerate(models)], TURN)
+        method.aggregate(start, [reply(client, model, claim**client) for client, model in enumerate(models)], TURN)
         for claim in (1, 100)
     )
     assert digest(modest) == digest(boastful)
@@ -359,7 +359,7 @@ def test_recalibration_takes_the_median_of_the_clients_statistics(name: str, way
                 for full, (shape, dtype) in expected.items()
             }
             replies.append(Reply(Profile(client, 10, "cnn-bn"), Message(message), {}))
-        server = exchange.merge(server, replies, TURN)
+        server = exchange.aggregate(server, replies, TURN)
     means = [tensor for full, tensor in server.items() if full.endswith("running_mean")]
     variances = [tensor for full, tensor in server.items() if full.endswith("running_var")]
     assert means

@@ -72,5 +72,5 @@ def test_yogi_shrinks_its_second_moment_by_bounded_amounts() -> None:
     site = Site(method, Quadratic(), [A])
     for change, expected in ((2.0, 2.0), (0.1, 1.995)):
         replies: list[Reply] = returned(site.server, {"parameters/w": site.server["model/parameters/w"] + change})
-        site.server = method.merge(site.server, replies, site.turn(0))
+        site.server = method.aggregate(site.server, replies, site.context(0))
         assert weight(site.server, "second/model/parameters/w") == pytest.approx(expected, rel=1e-6)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.models import build_model, models
 from fedstill.models.dgcnn import EdgeConv
-from fedstill.models.neighbours import nearest, nearest_plain, summarise
+from fedstill.models.kernels.neighbours import nearest, nearest_plain, summarise
 
 
 def clouds(batch: int = 3, points: int = 40, channels: int = 3) -> Tensor:

@@ -86,7 +86,9 @@ def test_layer_shapes_are_those_of_the_paper(name: str, w: int) -> None:
 
 def test_what_the_builders_say_of_themselves() -> None:
     assert [models[name].points for name in NAMES] == [2048, 256]
-    assert all(models[name].labels_points and models.summary(name).endswith((".", "thousand.")) for name in NAMES)
+    assert all(
+        models[name].task == "segmentation" and models.summary(name).endswith((".", "thousand.")) for name in NAMES
+    )
     assert all(models[name].defaults["augmentation"] == {"name": "points", "dropout": 0.0} for name in NAMES)
 
 

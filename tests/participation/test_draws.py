@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstill.core.protocols import Turn
+from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
 from fedstill.participation.draws import drawn, luck, places
 
 
-def turn(round: int) -> Turn:
-    return Turn(round, 1000, 10, "select", Streams(0).at("round", round, "select"))
+def context(round: int) -> RoundContext:
+    return RoundContext(round, 1000, 10, "select", Streams(0).at("round", round, "select"))
 
 
 def close(count: int, trials: int, chance: float) -> bool:
@@ -30,7 +30,7 @@ def test_two_of_three_come_up_as_if_drawn_one_after_the_other() -> None:
     counts = np.zeros(3, dtype=int)
     first = np.zeros(3, dtype=int)
     for round in range(trials):
-        chosen = drawn(np.arange(3), weights, 2, luck(turn(round), "select", 3))
+        chosen = drawn(np.arange(3), weights, 2, luck(context(round), "select", 3))
         counts[chosen] += 1
         first[chosen[0]] += 1
     assert all(close(*case) for case in zip(counts, [trials] * 3, (5 / 12, 11 / 15, 17 / 20), strict=True))
@@ -39,7 +39,7 @@ def test_two_of_three_come_up_as_if_drawn_one_after_the_other() -> None:
 
 def test_luck_is_everyones_own() -> None:
     """Who else is in the draw changes nobody's key: of those that stay, the order stays."""
-    lots = luck(turn(0), "select", 30)
+    lots = luck(context(0), "select", 30)
     weights = np.linspace(0.1, 1, 30)
     everyone = drawn(np.arange(30), weights, 30, lots).tolist()
     some = np.arange(0, 30, 3)
@@ -72,13 +72,13 @@ def test_equal_remainders_are_settled_by_luck() -> None:
 
 def test_with_few_places_groups_are_drawn_by_size() -> None:
     """One place for groups of 1 and 4: the small one has it in a fifth of the rounds, not never."""
-    won = sum(int(places(np.array([1, 4]), 1, luck(turn(round), "places", 2))[0]) for round in range(2000))
+    won = sum(int(places(np.array([1, 4]), 1, luck(context(round), "places", 2))[0]) for round in range(2000))
     assert close(won, 2000, 0.2)
 
 
 @given(st.lists(st.integers(1, 50), max_size=12), st.integers(0, 300), st.integers(0, 1000))
 def test_places_add_up_and_nobody_has_too_many(sizes: list[int], number: int, round: int) -> None:
-    given = places(np.array(sizes, dtype=np.int64), number, luck(turn(round), "places", len(sizes)))
+    given = places(np.array(sizes, dtype=np.int64), number, luck(context(round), "places", len(sizes)))
     assert given.sum() == min(number, sum(sizes))
     assert (given >= 0).all()
     assert (given <= np.array(sizes)).all()

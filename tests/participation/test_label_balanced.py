@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Turn
+from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
-from fedstill.participation import LabelBalanced, Random
-from fedstill.participation.label_balanced import complementary, shares
+from fedstill.participation.label_balanced import LabelBalanced, complementary, shares
+from fedstill.participation.policies import Random
 
 NAN = float("nan")
 
 
-def turn(round: int, clients: int) -> Turn:
-    return Turn(round, 1000, clients, "select", Streams(0).at("round", round, "select"))
+def context(round: int, clients: int) -> RoundContext:
+    return RoundContext(round, 1000, clients, "select", Streams(0).at("round", round, "select"))
 
 
 def test_by_hand() -> None:
@@ -51,7 +51,7 @@ def test_cohorts_are_nearer_to_the_fleets_mix_than_random_ones() -> None:
         row[generator.choice(10, 2)] += generator.integers(5, 50, 2)
     state = {"labels": torch.from_numpy(counts)}
     means = [
-        np.mean([distance(counts, policy.choose(np.arange(40), state, 40, turn(r, 40))) for r in range(50)])
+        np.mean([distance(counts, policy.choose(np.arange(40), state, 40, context(r, 40))) for r in range(50)])
         for policy in (LabelBalanced(number=10, candidates=40), Random(number=10))
     ]
     assert means[0] < means[1] / 10
@@ -60,17 +60,17 @@ def test_cohorts_are_nearer_to_the_fleets_mix_than_random_ones() -> None:
 def test_cohorts_differ_even_if_all_are_candidates() -> None:
     state = {"labels": torch.eye(6, dtype=torch.float64)}
     policy = LabelBalanced(number=2, candidates=6)
-    rounds = [policy.choose(np.arange(6), state, 6, turn(round, 6)).tolist() for round in range(60)]
+    rounds = [policy.choose(np.arange(6), state, 6, context(round, 6)).tolist() for round in range(60)]
     assert {client for chosen in rounds for client in chosen} == set(range(6))
 
 
 def test_without_any_answer_the_draw_decides() -> None:
     for state in ({}, {"labels": torch.full((6, 3), NAN).double()}):
-        assert len(LabelBalanced(number=2).choose(np.arange(6), state, 6, turn(0, 6))) == 2
+        assert len(LabelBalanced(number=2).choose(np.arange(6), state, 6, context(0, 6))) == 2
 
 
 def test_those_never_heard_are_asked_and_nobody_twice() -> None:
-    policy, now = LabelBalanced(number=2), turn(0, 4)
+    policy, now = LabelBalanced(number=2), context(0, 4)
     everyone = policy.survey({}, np.arange(4), {}, 3, now)
     assert everyone is not None
     assert everyone.clients == [0, 1, 2, 3]

@@ -9,21 +9,22 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Profile, Turn
+from fedstill.core.protocols import Profile, RoundContext
 from fedstill.core.streams import Streams
-from fedstill.participation import Everyone, Policy, Random, policies
+from fedstill.participation import policies
+from fedstill.participation.policies import Everyone, Policy, Random
 
 
 def fleet(clients: int) -> list[Profile]:
     return [Profile(client, 10, "mlp") for client in range(clients)]
 
 
-def turn(round: int, seed: int = 0) -> Turn:
-    return Turn(round, 1000, 10, "select", Streams(seed).at("round", round, "select"))
+def context(round: int, seed: int = 0) -> RoundContext:
+    return RoundContext(round, 1000, 10, "select", Streams(seed).at("round", round, "select"))
 
 
 def cohort(policy: Policy, clients: int, round: int = 0, seed: int = 0) -> list[int]:
-    now = turn(round, seed)
+    now = context(round, seed)
     reached = policy.eligible({}, policy.available(clients, now))
     return policy.choose(reached, {}, clients, now).tolist()
 
@@ -197,6 +198,6 @@ def test_plain_policies_want_nothing(policy: Policy) -> None:
     assert policy.start(fleet(3), Streams(0)) == {}
     assert policy.needs == frozenset()
     assert policy.exchanges(10, {}) == ()
-    assert policy.survey({}, everyone, {}, 10, turn(0)) is None
+    assert policy.survey({}, everyone, {}, 10, context(0)) is None
     assert policy.weights({}, everyone).tolist() == [1, 1, 1]
     assert policy.even

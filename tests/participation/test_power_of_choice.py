@@ -3,16 +3,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedstill.core.protocols import Profile, Turn
+from fedstill.core.protocols import Profile, RoundContext
 from fedstill.core.streams import Streams
-from fedstill.participation import PowerOfChoice
+from fedstill.participation.power_of_choice import PowerOfChoice
 from fedstill.participation.surveys import SharedLoss
 
 NAN = float("nan")
 
 
-def turn(round: int, clients: int) -> Turn:
-    return Turn(round, 1000, clients, "select", Streams(0).at("round", round, "select"))
+def context(round: int, clients: int) -> RoundContext:
+    return RoundContext(round, 1000, clients, "select", Streams(0).at("round", round, "select"))
 
 
 def fleet(losses: list[float], samples: list[int] | None = None) -> dict[str, torch.Tensor]:
@@ -23,14 +23,14 @@ def fleet(losses: list[float], samples: list[int] | None = None) -> dict[str, to
 def test_of_all_candidates_those_with_the_highest_loss() -> None:
     state = fleet([0.5, 2.0, 0.1, 1.5, 0.9])
     policy = PowerOfChoice(number=2, candidates=5)
-    assert policy.choose(np.arange(5), state, 5, turn(0, 5)).tolist() == [1, 3]
-    assert policy.choose(np.array([0, 2, 4]), state, 5, turn(0, 5)).tolist() == [0, 4]
+    assert policy.choose(np.arange(5), state, 5, context(0, 5)).tolist() == [1, 3]
+    assert policy.choose(np.array([0, 2, 4]), state, 5, context(0, 5)).tolist() == [0, 4]
 
 
 def test_those_never_heard_come_first() -> None:
     state = fleet([0.5, NAN, 0.1, 9.0, NAN])
-    assert PowerOfChoice(number=2, candidates=5).choose(np.arange(5), state, 5, turn(0, 5)).tolist() == [1, 4]
-    assert PowerOfChoice(number=3, candidates=5).choose(np.arange(5), state, 5, turn(0, 5)).tolist() == [1, 3, 4]
+    assert PowerOfChoice(number=2, candidates=5).choose(np.arange(5), state, 5, context(0, 5)).tolist() == [1, 4]
+    assert PowerOfChoice(number=3, candidates=5).choose(np.arange(5), state, 5, context(0, 5)).tolist() == [1, 3, 4]
 
 
 def test_candidates_are_as_many_as_asked_for_and_twice_the_cohort_by_default() -> None:
@@ -38,9 +38,9 @@ def test_candidates_are_as_many_as_asked_for_and_twice_the_cohort_by_default() -
     state = fleet([float(client) for client in range(30)])
     for policy, size in ((PowerOfChoice(number=3), 6), (PowerOfChoice(number=3, candidates=11), 11)):
         for round in range(20):
-            short = policy.shortlist(np.arange(30), state, 30, turn(round, 30))
+            short = policy.shortlist(np.arange(30), state, 30, context(round, 30))
             assert len(set(short.tolist())) == size
-            assert policy.choose(np.arange(30), state, 30, turn(round, 30)).tolist() == sorted(short.tolist())[-3:]
+            assert policy.choose(np.arange(30), state, 30, context(round, 30)).tolist() == sorted(short.tolist())[-3:]
 
 
 def test_candidates_are_drawn_by_samples_or_evenly() -> None:
@@ -48,19 +48,19 @@ def test_candidates_are_drawn_by_samples_or_evenly() -> None:
     state = fleet([1.0, 1.0], [10, 30])
     for draw, expected in (("samples", 500), ("evenly", 1000)):
         policy = PowerOfChoice(number=1, candidates=1, draw=draw)
-        first = sum(policy.choose(np.arange(2), state, 2, turn(round, 2)).tolist() == [0] for round in range(2000))
+        first = sum(policy.choose(np.arange(2), state, 2, context(round, 2)).tolist() == [0] for round in range(2000))
         assert abs(first - expected) < 90
 
 
 def test_a_client_without_samples_does_not_break_the_draw() -> None:
     state = fleet([NAN] * 3, [0, 5, 5])
-    assert PowerOfChoice(number=3).choose(np.arange(3), state, 3, turn(0, 3)).tolist() == [0, 1, 2]
+    assert PowerOfChoice(number=3).choose(np.arange(3), state, 3, context(0, 3)).tolist() == [0, 1, 2]
 
 
 def test_only_candidates_are_asked_for_their_loss() -> None:
     state = fleet([NAN] * 20)
     model = {"parameters/w": torch.ones(2)}
-    policy, now = PowerOfChoice(number=2, candidates=6, losses="ask"), turn(4, 20)
+    policy, now = PowerOfChoice(number=2, candidates=6, losses="ask"), context(4, 20)
     survey = policy.survey(state, np.arange(5, 20), {"mlp": model}, 10, now)
     assert survey is not None
     assert isinstance(survey.exchange, SharedLoss)
@@ -78,7 +78,7 @@ def test_of_those_asked_only_answers_count_and_the_silent_come_last() -> None:
     policy = PowerOfChoice(number=3, candidates=4, losses="ask")
     state = fleet([NAN, 0.3, NAN, NAN, 0.7, NAN])
     for round in range(10):
-        chosen = policy.choose(np.arange(6), state, 6, turn(round, 6)).tolist()
+        chosen = policy.choose(np.arange(6), state, 6, context(round, 6)).tolist()
         assert {1, 4} <= set(chosen)
         assert len(chosen) == 3
-    assert PowerOfChoice(number=1, losses="ask").choose(np.arange(6), state, 6, turn(0, 6)).tolist() == [4]
+    assert PowerOfChoice(number=1, losses="ask").choose(np.arange(6), state, 6, context(0, 6)).tolist() == [4]

@@ -7,13 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstill.core.protocols import Turn
+from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
-from fedstill.participation import BatteryAware, replacements
+from fedstill.participation.replacement import replacements
+from fedstill.participation.weighted import BatteryAware
 
 
-def turn(round: int = 0, clients: int = 12) -> Turn:
-    return Turn(round, 1000, clients, "select", Streams(0).at("round", round, "select"))
+def context(round: int = 0, clients: int = 12) -> RoundContext:
+    return RoundContext(round, 1000, clients, "select", Streams(0).at("round", round, "select"))
 
 
 def fleet(*clusters: int) -> dict[str, torch.Tensor]:
@@ -29,7 +30,7 @@ def test_the_same_cluster_first_then_others() -> None:
     state = fleet(0, 0, 1, 1, 0, 1, 2)
     candidates = np.array([4, 5, 6])
     for round in range(20):
-        found = replacements([2, 1, 0], candidates, state, evenly(candidates), turn(round, 7))
+        found = replacements([2, 1, 0], candidates, state, evenly(candidates), context(round, 7))
         assert found == {0: 4, 1: 6, 2: 5}
 
 
@@ -37,30 +38,32 @@ def test_nobody_takes_anothers_peer() -> None:
     """Lost 0 has no peer; lost 1 has one, 2, who must not go to 0 though 0 comes first."""
     candidates = np.array([2, 3])
     for round in range(20):
-        found = replacements([0, 1], candidates, fleet(0, 1, 1, 2), evenly(candidates), turn(round, 4))
+        found = replacements([0, 1], candidates, fleet(0, 1, 1, 2), evenly(candidates), context(round, 4))
         assert found == {0: 3, 1: 2}
 
 
 def test_too_few_or_none() -> None:
     candidates = np.array([5])
-    assert len(replacements([0, 1, 2], candidates, {}, evenly(candidates), turn())) == 1
-    assert replacements([0], candidates[:0], {}, evenly(candidates[:0]), turn()) == {}
-    assert replacements([], candidates, {}, evenly(candidates), turn()) == {}
-    assert replacements([0], candidates, {}, evenly(candidates), turn(), asked=[0, 5]) == {}
+    assert len(replacements([0, 1, 2], candidates, {}, evenly(candidates), context())) == 1
+    assert replacements([0], candidates[:0], {}, evenly(candidates[:0]), context()) == {}
+    assert replacements([], candidates, {}, evenly(candidates), context()) == {}
+    assert replacements([0], candidates, {}, evenly(candidates), context(), asked=[0, 5]) == {}
 
 
 def test_substitutes_are_drawn_by_weight() -> None:
     """Weights 1 and 3 for one place: a quarter of 2,000 rounds, give or take 4 * 19."""
     candidates = np.array([3, 8])
-    counts = Counter(replacements([0], candidates, {}, np.array([1.0, 3.0]), turn(round))[0] for round in range(2000))
+    counts = Counter(
+        replacements([0], candidates, {}, np.array([1.0, 3.0]), context(round))[0] for round in range(2000)
+    )
     assert abs(counts[3] - 500) < 78
 
 
 def test_the_order_of_losses_does_not_matter() -> None:
     state = fleet(*(client % 3 for client in range(12)))
     candidates = np.arange(5, 12)
-    one = replacements([4, 0, 3], candidates, state, evenly(candidates), turn(7))
-    other = replacements([0, 3, 4], candidates, state, evenly(candidates), turn(7))
+    one = replacements([4, 0, 3], candidates, state, evenly(candidates), context(7))
+    other = replacements([0, 3, 4], candidates, state, evenly(candidates), context(7))
     assert one == other
     assert list(one) == [0, 3, 4]
 
@@ -87,7 +90,7 @@ def test_no_participant_twice_and_nobody_below_the_threshold(
     policy = BatteryAware(number=1, threshold=0.3)
     candidates = policy.eligible(state, np.arange(clients))
     weights = policy.weights(state, candidates)
-    found = replacements(sorted(lost), candidates, state, weights, turn(round, clients), asked=asked)
+    found = replacements(sorted(lost), candidates, state, weights, context(round, clients), asked=asked)
     free = set(candidates.tolist()) - asked
     assert len(set(found.values())) == len(found) == min(len(lost), len(free))
     assert set(found) <= lost

@@ -11,15 +11,15 @@ from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.egress import check_egress
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message
-from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Turn
+from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
-from fedstill.participation import Clusters
+from fedstill.devices.clusters import Clusters
 from fedstill.participation.surveys import LabelMix, SharedLoss, label_shares, moments, unheard
 from fedstill.tasks.classification import Classification
 
 
-def turn(name: str, clients: int = 4, seed: int = 0) -> Turn:
-    return Turn(0, 10, clients, name, Streams(seed).at("round", 0, name))
+def context(name: str, clients: int = 4, seed: int = 0) -> RoundContext:
+    return RoundContext(0, 10, clients, name, Streams(seed).at("round", 0, name))
 
 
 def data(samples: int = 6, labels: list[int] | None = None, seed: int = 0) -> ArrayDataset:
@@ -28,12 +28,12 @@ def data(samples: int = 6, labels: list[int] | None = None, seed: int = 0) -> Ar
     return ArrayDataset(inputs=inputs, labels=torch.tensor(labels or [0] * samples))
 
 
-def client(number: int, held: Dataset, now: Turn) -> Client:
+def client(number: int, held: Dataset, now: RoundContext) -> Client:
     task = Classification(("a", "b", "c"), (1, 4, 4), ("mlp",))
     return Client(Profile(number, len(held), "mlp"), task, held, now.streams.at("client", number))
 
 
-def asked(exchange: Exchange, who: Client, now: Turn) -> Reply:
+def asked(exchange: Exchange, who: Client, now: RoundContext) -> Reply:
     """What a round does with one client, but for the engine."""
     request = exchange.request({}, who.profile, now)
     assert request is not None
@@ -103,19 +103,19 @@ def test_shares_of_classes() -> None:
 
 @pytest.mark.parametrize("statistics", [("mean", "std"), ("skewness",), ("std", "skewness", "mean")], ids="-".join)
 def test_statistics_are_sent_in_the_order_named(statistics: tuple[str, ...]) -> None:
-    clusters, now = Clusters(number=1, statistics=statistics), turn("statistics")
+    clusters, now = Clusters(number=1, statistics=statistics), context("statistics")
     held = data(9, seed=3)
     reply = asked(clusters.exchange(3), client(2, held, now), now)
     assert reply.message["statistics"].tolist() == [moments(held)[name].item() for name in statistics]
 
 
 def test_merged_statistics_are_rows_of_the_fleet_and_make_clusters() -> None:
-    clusters, now = Clusters(number=2), turn("statistics")
+    clusters, now = Clusters(number=2), context("statistics")
     before = clusters.start(4, 3)
     assert before["cluster"].tolist() == [-1] * 4
     dark = ArrayDataset(inputs=torch.zeros(5, 1, 4, 4, dtype=torch.uint8), labels=torch.zeros(5).long())
     replies = [asked(clusters.exchange(3), client(number, held, now), now) for number, held in ((0, data()), (2, dark))]
-    after = clusters.exchange(3).merge(before, replies, now)
+    after = clusters.exchange(3).aggregate(before, replies, now)
     assert after["statistics"].isnan().any(dim=1).tolist() == [False, True, False, True]
     assert after["statistics"][2].tolist() == [-1, 0]
     assert after["cluster"].tolist() == [0, -1, 1, -1]
@@ -124,21 +124,21 @@ def test_merged_statistics_are_rows_of_the_fleet_and_make_clusters() -> None:
 
 def test_a_client_without_samples_is_not_asked() -> None:
     for exchange in (Clusters().exchange(3), LabelMix(3, 0.0), SharedLoss({"mlp": {}})):
-        assert exchange.request({}, Profile(0, 0, "mlp"), turn(exchange.name)) is None
-        assert exchange.least == 0
+        assert exchange.request({}, Profile(0, 0, "mlp"), context(exchange.name)) is None
+        assert exchange.min_replies == 0
 
 
 def test_labels_become_numbers_of_samples() -> None:
-    now = turn("labels")
+    now = context("labels")
     reply = asked(LabelMix(3, 0.0), client(1, data(4, [0, 2, 2, 2]), now), now)
-    after = LabelMix(3, 0.0).merge({}, [reply], now)
+    after = LabelMix(3, 0.0).aggregate({}, [reply], now)
     assert after["labels"][1].tolist() == [1, 0, 3]
     assert after["labels"][[0, 2, 3]].isnan().all()
 
 
 def test_noise_is_declared_repeatable_and_as_wide_as_asked() -> None:
     """400 clients with equal data, two numbers each: deviation 0.3 within four standard errors, 0.3 / sqrt(2 * 800)."""
-    clusters, now = Clusters(number=1, noise=0.3), turn("statistics", 400)
+    clusters, now = Clusters(number=1, noise=0.3), context("statistics", 400)
     exchange, held = clusters.exchange(3), data()
     clear = torch.stack([moments(held)[name] for name in ("mean", "std")])
     rows = torch.stack([asked(exchange, client(n, held, now), now).message["statistics"] for n in range(400)])
@@ -155,23 +155,23 @@ def test_noise_is_declared_repeatable_and_as_wide_as_asked() -> None:
 def test_a_site_can_bring_its_own_noise() -> None:
     exchange = Clusters(number=1, noise=2.0).exchange(3)
     exchange.source = lambda streams: torch.ones
-    now = turn("statistics")
+    now = context("statistics")
     clear = moments(data())
     sent = asked(exchange, client(0, data(), now), now).message["statistics"]
     assert sent.double().tolist() == pytest.approx([clear["mean"].item() + 2, clear["std"].item() + 2])
 
 
 def test_noise_leaves_no_negative_numbers_of_samples() -> None:
-    now = turn("labels")
+    now = context("labels")
     replies = [asked(LabelMix(3, 5.0), client(n, data(), now), now) for n in range(4)]
-    labels = LabelMix(3, 5.0).merge({}, replies, now)["labels"]
+    labels = LabelMix(3, 5.0).aggregate({}, replies, now)["labels"]
     assert (labels >= 0).all()
     assert (labels == 0).any()
 
 
 def test_the_loss_of_the_shared_model() -> None:
     """Weights and biases of zero say a third of each class: ln 3, whatever the data; the pass is counted as work."""
-    now = turn("losses")
+    now = context("losses")
     task = Classification(("a", "b", "c"), (1, 4, 4), ("mlp",))
     model = task.build("mlp", streams=Streams(0))
     for part in model.parameters():
@@ -181,7 +181,7 @@ def test_the_loss_of_the_shared_model() -> None:
     assert reply.message["loss"].item() == pytest.approx(np.log(3), rel=1e-6)
     assert who.meter.work == 6
     before = {"loss": torch.tensor([5.0, 5.0, 5.0, 5.0], dtype=torch.float64)}
-    after = exchange.merge(before, [reply], now)["loss"]
+    after = exchange.aggregate(before, [reply], now)["loss"]
     assert after[1] == reply.message["loss"]
     assert after[[0, 2, 3]].isnan().all()
     assert exchange.request({}, Profile(0, 5, "cnn"), now) is None  # nobody has a shared model for it

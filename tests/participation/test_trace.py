@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Fate, Turn
+from fedstill.core.protocols import DropoutEvent, RoundContext
 from fedstill.core.streams import Streams
-from fedstill.participation import Trace
+from fedstill.participation.trace import Trace
 
 
-def turn(round: int) -> Turn:
-    return Turn(round, 10, 10, "select", Streams(0).at("round", round, "select"))
+def context(round: int) -> RoundContext:
+    return RoundContext(round, 10, 10, "select", Streams(0).at("round", round, "select"))
 
 
 def trace(folder: Path, text: str, **settings: object) -> Trace:
@@ -28,24 +28,28 @@ FULL = "round,client,when,fraction\n0,3,before,\n0,1,during,0.25\n2,1,,\n\n2,4,d
 def test_a_file_is_replayed(tmp_path: Path) -> None:
     dropout = trace(tmp_path, FULL, when="after")
     dropout.check(5)
-    assert dropout.fates({}, range(5), turn(0)) == {1: Fate("during", 0.25), 3: Fate("before")}
-    assert dropout.fates({}, range(5), turn(1)) == {}
-    drawn = turn(2).streams.draw("fraction", 4).random()
-    assert dropout.fates({}, range(5), turn(2)) == {0: Fate("after"), 1: Fate("after"), 4: Fate("during", drawn)}
-    assert dropout.fates({}, [2, 3], turn(2)) == {}
+    assert dropout.fates({}, range(5), context(0)) == {1: DropoutEvent("during", 0.25), 3: DropoutEvent("before")}
+    assert dropout.fates({}, range(5), context(1)) == {}
+    drawn = context(2).streams.draw("fraction", 4).random()
+    assert dropout.fates({}, range(5), context(2)) == {
+        0: DropoutEvent("after"),
+        1: DropoutEvent("after"),
+        4: DropoutEvent("during", drawn),
+    }
+    assert dropout.fates({}, [2, 3], context(2)) == {}
 
 
 def test_two_columns_do(tmp_path: Path) -> None:
     dropout = trace(tmp_path, "\ufeffclient, round\r\n7,1\r\n", when="before")
-    assert dropout.fates({}, range(10), turn(1)) == {7: Fate("before")}
-    assert dropout.fates({}, range(10), turn(0)) == {}
+    assert dropout.fates({}, range(10), context(1)) == {7: DropoutEvent("before")}
+    assert dropout.fates({}, range(10), context(0)) == {}
 
 
 def test_those_who_are_lost_cannot_stand_in(tmp_path: Path) -> None:
     ids = np.arange(5)
-    assert trace(tmp_path, FULL).able({}, ids, turn(0)).tolist() == [0, 2, 4]
-    assert trace(tmp_path, FULL).able({}, ids, turn(1)).tolist() == [0, 1, 2, 3, 4]
-    assert trace(tmp_path, FULL, replacements_can_drop=True).able({}, ids, turn(0)).tolist() == [0, 1, 2, 3, 4]
+    assert trace(tmp_path, FULL).able({}, ids, context(0)).tolist() == [0, 2, 4]
+    assert trace(tmp_path, FULL).able({}, ids, context(1)).tolist() == [0, 1, 2, 3, 4]
+    assert trace(tmp_path, FULL, replacements_can_drop=True).able({}, ids, context(0)).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_its_digest_is_that_of_the_file_and_it_is_read_once(tmp_path: Path) -> None:
@@ -53,7 +57,7 @@ def test_its_digest_is_that_of_the_file_and_it_is_read_once(tmp_path: Path) -> N
     assert dropout.digest == sha256(FULL.encode()).hexdigest()
     (tmp_path / "lost.csv").write_text("round,client\n0,0\n")
     assert dropout.digest == sha256(FULL.encode()).hexdigest()
-    assert list(dropout.fates({}, range(5), turn(0))) == [1, 3]
+    assert list(dropout.fates({}, range(5), context(0))) == [1, 3]
     assert dropout == Trace(file=dropout.file)
     assert dropout.model_dump() == Trace(file=dropout.file).model_dump()
 

@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Profile, Turn
+from fedstill.core.protocols import Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.participation import BatteryAware, Clustered, LabelBalanced, PowerOfChoice
-from fedstill.participation.weighted import Weighted
+from fedstill.devices.clustered import Clustered
+from fedstill.participation.label_balanced import LabelBalanced
+from fedstill.participation.power_of_choice import PowerOfChoice
+from fedstill.participation.weighted import BatteryAware, Weighted
 
 
-def turn(round: int, clients: int, seed: int = 0) -> Turn:
-    return Turn(round, 1000, clients, "select", Streams(seed).at("round", round, "select"))
+def context(round: int, clients: int, seed: int = 0) -> RoundContext:
+    return RoundContext(round, 1000, clients, "select", Streams(seed).at("round", round, "select"))
 
 
 def devices(levels: list[float], capacity: float = 10.0) -> dict[str, torch.Tensor]:
@@ -27,7 +29,7 @@ def devices(levels: list[float], capacity: float = 10.0) -> dict[str, torch.Tens
 
 
 def cohort(policy: Weighted, fleet: Tensors, clients: int, round: int = 0, seed: int = 0) -> list[int]:
-    now = turn(round, clients, seed)
+    now = context(round, clients, seed)
     reached = policy.eligible(fleet, policy.available(clients, now))
     return policy.choose(reached, fleet, clients, now).tolist()
 
@@ -101,7 +103,7 @@ def test_no_battery_aware_policy_selects_below_the_threshold_and_all_others_have
         chosen = cohort(policy, fleet, clients, round)
         assert chosen == sorted(set(chosen))
         assert set(chosen) <= able
-        reached = set(policy.available(clients, turn(round, clients)).tolist())
+        reached = set(policy.available(clients, context(round, clients)).tolist())
         assert len(chosen) == min(3, len(able & reached))
 
 

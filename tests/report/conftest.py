@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedstill.config import make_experiment
-from fedstill.federation.folder import FORMAT
-from fedstill.federation.result import Run
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.result import Run
+from fedstill.runtime.run_folder import FORMAT
 
 MakeRun = Callable[..., Run]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.federation.result import Run
 from fedstill.report import Holdings, write_report
+from fedstill.runtime.result import Run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser found: install chromium to test the drawn page")

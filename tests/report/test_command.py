@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 
 from fedstill.cli.app import app
 from fedstill.cli.flags import asked_for
-from fedstill.config import Experiment, given_by, make_experiment, named_part, overlay, override
-from fedstill.federation.plan import make_plan
-from fedstill.report import command
+from fedstill.report.command import command
+from fedstill.runtime.assemble import make_experiment, named_part, overlay, override
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.recipes import given_by
 
 EXPERIMENTS: list[dict[str, Any]] = [
     {"method": "fedavg"},

@@ -13,10 +13,10 @@ import pytest
 import fedstill
 from fedstill.core.errors import InputError
 from fedstill.data.catalogue import load
-from fedstill.federation.result import Run
 from fedstill.report import Holdings, partition_tables, write_report
 from fedstill.report.facts import Facts
 from fedstill.report.grids import partitions
+from fedstill.runtime.result import Run
 
 PLACES = ("central", "on-site")
 MakeRun = Callable[..., Run]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from fedstill.federation.result import Run
 from fedstill.report import Holdings, write_report
 from fedstill.report.figure import HATCHES, QUIET, SYMBOLS, Figure, Key, axis, label, level, names_axis
 from fedstill.report.static import draw, draw_files, paint
 from fedstill.report.traces import HATCHES as DRAWN_HATCHES
 from fedstill.report.traces import MARKERS
+from fedstill.runtime.result import Run
 
 
 def figure(data: list[dict[str, object]], layout: dict[str, object], keys: list[Key] | None = None) -> Figure:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedstill.config import make_experiment
 from fedstill.report.titles import titles
+from fedstill.runtime.assemble import make_experiment
 
 
 def named(*given: dict[str, object]) -> list[str]:

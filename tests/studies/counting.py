@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedstill.federation import run
+from fedstill.runtime import run
 from fedstill.studies import Study
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedstill.config import recipe_by, recipe_names, recipes
 from fedstill.core.errors import InputError
+from fedstill.runtime import recipes
+from fedstill.runtime.recipes import recipe_by, recipe_names
 from fedstill.studies import Study
 
 Make = Callable[..., dict[str, Any]]
@@ -111,7 +112,7 @@ def test_a_setting_that_only_some_methods_have(recipe: Make) -> None:
     assert [made[buffers, "fedavg"].buffers for buffers in BUFFERS] == BUFFERS
     assert made["average", "fedadam"].preset == "seed"
     assert made["average", "fedbn"] == made["as-parameters", "fedbn"]
-    assert len(study.agenda.jobs) == 5
+    assert len(study.study_plan.jobs) == 5
     assert list(study.axes) == ["buffers", "method", "preset"]
     assert len(Study(recipe(grid), {"buffers": "average"}).expand()) == 3
     assert complaint(recipe(grid | {"bufers?": [1]})) == "no part has the setting 'bufers'"
@@ -123,8 +124,8 @@ def test_identical_experiments_are_one_run(recipe: Make) -> None:
     grid = {"partition": ["iid", "pathological"], "method": ["fedavg", "centralised"], "seed": [7, 42]}
     study = Study(recipe(grid))
     assert len(study.expand()) == 8
-    assert len(study.agenda.jobs) == 6
-    assert len(Study(recipe(grid | {"data": ["mnist"]})).agenda.jobs) == 6, "also where the data is not here"
+    assert len(study.study_plan.jobs) == 6
+    assert len(Study(recipe(grid | {"data": ["mnist"]})).study_plan.jobs) == 6, "also where the data is not here"
 
 
 def test_a_recipe_without_a_grid_is_a_study_of_one() -> None:
@@ -172,7 +173,7 @@ def test_other_mistakes(recipe: Make) -> None:
 
 def test_what_model_or_data_refuse_is_refused_before_anything_runs(recipe: Make) -> None:
     with pytest.raises(InputError, match="the experiment fedavg, points 9: digits holds images"):
-        _ = Study(recipe({"method": ["fedavg"], "points": [9]})).agenda
+        _ = Study(recipe({"method": ["fedavg"], "points": [9]})).study_plan
 
 
 def test_every_study_that_ships_is_sound_in_all_its_layers() -> None:

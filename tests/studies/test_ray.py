@@ -25,12 +25,12 @@ import pytest
 import fedstill
 from fedstill.core import plugins
 from fedstill.core.errors import InputError
-from fedstill.studies import Study, ray_crew
-from fedstill.studies.agenda import Job
-from fedstill.studies.ledger import Ledger
+from fedstill.studies import Study, ray_executor
+from fedstill.studies.jobs import Outcome, Place
+from fedstill.studies.plan import Job
+from fedstill.studies.progress import StudyProgress
 from fedstill.studies.ray_cluster import connected, difference, look_around
-from fedstill.studies.tally import Tally
-from fedstill.studies.worker import Outcome, Place
+from fedstill.studies.status import RunStatus
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray for all of them
 Make = Callable[..., dict[str, Any]]
@@ -85,14 +85,14 @@ class Shares:
     def __init__(self) -> None:
         self.heard_of: list[float] = []
 
-    def start(self, tally: Tally) -> None: ...
+    def start(self, tally: StudyProgress) -> None: ...
 
-    def settled(self, tally: Tally, job: Job, outcome: Outcome) -> None: ...
+    def settled(self, tally: StudyProgress, job: Job, outcome: Outcome) -> None: ...
 
-    def heard(self, tally: Tally) -> None:
+    def heard(self, tally: StudyProgress) -> None:
         self.heard_of += tally.halfway.values()
 
-    def waiting(self, tally: Tally, number: int) -> None: ...
+    def waiting(self, tally: StudyProgress, number: int) -> None: ...
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_killed_worker_is_replaced(
         "    return datasets['digits'](source)\n"
     )
     study = Study(recipe({"method": ["fedavg"]}, data="telling", rounds=60), plugins=[plugin])
-    study.agenda.check_data()  # loads it, here
+    study.study_plan.check_data()  # loads it, here
     reached: list[int] = []
 
     def kill() -> None:
@@ -158,7 +158,7 @@ def test_failures_are_recorded_and_the_rest_goes_on(
     own_ray: int, recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that raises is tried once; one that ends every process that loads its data, once more than `RETRIES`."""
-    monkeypatch.setattr(ray_crew, "RETRIES", 1)
+    monkeypatch.setattr(ray_executor, "RETRIES", 1)
     plugin = tmp_path / "fatal.py"
     plugin.write_text(
         "import os\n"
@@ -299,7 +299,7 @@ def test_an_interrupted_study_leaves_nothing_running(recipe: Make, written: Writ
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in started), seconds=10)
     assert folders
     assert not any(Path(folder.split("=")[-1]).exists() for folder in folders)
-    assert not any(Ledger(out).busy(job) for job in Study(file).agenda.jobs)
+    assert not any(RunStatus(out).busy(job) for job in Study(file).study_plan.jobs)
 
 
 def _words(process: int) -> list[str]:

@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 
 from fedstill.cli import main
-from fedstill.config import Experiment, recipe_names, recipes
 from fedstill.data.bundle import Bundle, datasets
 from fedstill.data.catalogue import load
-from fedstill.data.slices import part_of
-from fedstill.federation import lesson, plan
-from fedstill.studies import Study, agenda
-from fedstill.studies.agenda import Job
+from fedstill.data.named_slices import part_of
+from fedstill.runtime import joint_training, recipes
+from fedstill.runtime import plan as run_plan
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.recipes import recipe_names
+from fedstill.studies import Study
+from fedstill.studies import plan as study_plan
+from fedstill.studies.plan import Job
 
 BUILT_IN = {"digits", "heads", "head-parts", "rooms"}
-READINGS = ("seed", "sound")
+VARIANTS = ("as-published", "corrected")
 # Of the published tables, and the sweeps beside them: each in three scales and two readings.
 TABLES = (
     *("benchmark", "standalone", "focused", "clinical-grid", "modelnet40-grid", "kd-objectives"),
@@ -58,7 +61,7 @@ def data_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(name: str, root: Path | None) -> Bundle:
         return built_in(name) if name in BUILT_IN else load(name, root)
 
-    for module in (agenda, plan, lesson):
+    for module in (study_plan, run_plan, joint_training):
         monkeypatch.setattr(module, "load", quick)
 
 
@@ -70,7 +73,7 @@ def shipped(name: str, preset: str | None = None, variant: str | None = None) ->
 
 def changed(name: str, settings: dict[str, Any]) -> tuple[Job, ...]:
     """Its runs, with settings of the user's own."""
-    return Study(name, settings, data_root=Path("nowhere")).agenda.jobs
+    return Study(name, settings, data_root=Path("nowhere")).study_plan.jobs
 
 
 @pytest.mark.parametrize(("name", "preset", "variant"), layers(), ids=lambda value: value or "-")
@@ -106,15 +109,15 @@ def test_a_plan_needs_no_data(
 def test_every_table_comes_in_three_scales_and_two_readings(name: str) -> None:
     content = content_of(name)
     assert {"paper", "lite", "tiny"} <= set(content["presets"])
-    assert set(READINGS) <= set(content["variants"])
-    assert shipped(name, variant="seed").recipe.students.which == "best"  # type: ignore[union-attr]
-    assert shipped(name, variant="sound").recipe.students.which == "last"  # type: ignore[union-attr]
+    assert set(VARIANTS) <= set(content["variants"])
+    assert shipped(name, variant="as-published").recipe.students.which == "best"  # type: ignore[union-attr]
+    assert shipped(name, variant="corrected").recipe.students.which == "last"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("variant", [None, *READINGS])
+@pytest.mark.parametrize("variant", [None, *VARIANTS])
 def test_the_published_benchmark_is_504_runs(variant: str | None) -> None:
     """Appendix A: 14 configurations on ModelNet40, 1 + 13 + 10 + 130 = 154 on clinical data, each with three seeds."""
-    jobs = shipped("benchmark", variant=variant).agenda.jobs
+    jobs = shipped("benchmark", variant=variant).study_plan.jobs
     assert Counter(job.experiment.data for job in jobs) == {"modelnet40": 42, CLINICAL: 462}
     students = [job for job in jobs if job.teacher is not None]
     assert len(jobs) - len(students) == 84
@@ -138,20 +141,20 @@ def test_dropping_something_drops_its_share() -> None:
     assert len(changed("benchmark", {"method": methods[:-1]})) == 504 - 36
 
 
-@pytest.mark.parametrize("variant", [None, *READINGS])
+@pytest.mark.parametrize("variant", [None, *VARIANTS])
 def test_what_tables_share_is_run_once(variant: str | None) -> None:
     """A run is told by its configuration: that of one table must be, to the letter, that of the other."""
     shared = {"benchmark": 84 + 30, "fl-clinical": 39}
-    standalone = {job.key for job in shipped("standalone", variant=variant).agenda.jobs}
+    standalone = {job.key for job in shipped("standalone", variant=variant).study_plan.jobs}
     assert len(standalone) == 4 * 3 * (14 + 10)
     for name, number in shared.items():
-        assert len(standalone & {job.key for job in shipped(name, variant=variant).agenda.jobs}) == number
-    shapes = {job.key for job in shipped("modelnet40-grid", variant=variant).agenda.jobs}
+        assert len(standalone & {job.key for job in shipped(name, variant=variant).study_plan.jobs}) == number
+    shapes = {job.key for job in shipped("modelnet40-grid", variant=variant).study_plan.jobs}
     assert len(standalone & shapes) == 3 * (14 + 10)
-    grid = {job.key for job in shipped("clinical-grid", variant=variant).agenda.jobs}
-    assert len({job.key for job in shipped("benchmark", variant=variant).agenda.jobs} & grid) == 3 * 13 * 11
+    grid = {job.key for job in shipped("clinical-grid", variant=variant).study_plan.jobs}
+    assert len({job.key for job in shipped("benchmark", variant=variant).study_plan.jobs} & grid) == 3 * 13 * 11
     # All but the uniform teacher with its students, and but the objective `basic`; of one seed.
-    focused = shipped("focused", variant=variant).agenda.jobs
+    focused = shipped("focused", variant=variant).study_plan.jobs
     assert len(focused) == 6 * (1 + 7)
     assert len(shapes & {job.key for job in focused}) == 5 * (1 + 6)
 
@@ -188,17 +191,21 @@ def test_paper_means_the_published_settings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if "method" in content_of(name)["grid"]])
-def test_the_readings_differ_in_what_they_say(name: str) -> None:
-    """Seed: statistics through the server's rule, moments kept, its server optimisers. The others: none of it."""
-    for variant, buffers in (("seed", "as-parameters"), ("sound", "average"), ("recalibrated", "recalibrate")):
+def test_the_variants_differ_in_what_they_say(name: str) -> None:
+    """As published: statistics through the server's rule, moments kept, its optimisers. The others: none of it."""
+    for variant, buffers in (
+        ("as-published", "as-parameters"),
+        ("corrected", "average"),
+        ("recalibrated", "recalibrate"),
+    ):
         for cell in shipped(name, variant=variant).teachers:
             if cell.labels["method"] == "centralised":
                 continue
             settings = cell.experiment.method.settings.model_dump()
             assert settings.get("buffers", buffers) == buffers
             assert ("buffers" in settings) == (cell.labels["method"] != "fedbn")
-            assert settings.get("preset") in (None, "seed" if variant == "seed" else "original")
-            kept = variant == "seed" and cell.labels["method"] not in ("fednova", "fedavg-sgd")
+            assert settings.get("preset") in (None, "seed" if variant == "as-published" else "original")
+            kept = variant == "as-published" and cell.labels["method"] not in ("fednova", "fedavg-sgd")
             assert cell.experiment.training.keep_optimiser == kept
 
 
@@ -228,7 +235,7 @@ def test_a_recipe_in_two_stages_runs(name: str, variant: str, teachers: int, stu
     assert results.students is not None
     assert (results.failures, results.students.failures, results.students.refused) == ({}, {}, {})
     assert (len(results.runs), len(results.students.runs)) == (teachers, students)
-    taught = "best" if variant == "seed" else "accuracy"
+    taught = "best" if variant == "as-published" else "accuracy"
     axes = list(results.students.axes)
     for cell, row in results.students.runs.items():
         if "labels-only" not in cell:

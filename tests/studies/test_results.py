@@ -10,9 +10,9 @@ import pytest
 
 from fedstill.core.errors import InputError
 from fedstill.studies import Results, load_results, make_table
-from fedstill.studies.figures import packed, unpacked
 from fedstill.studies.grid import Taught
 from fedstill.studies.results import Pupil, Row
+from fedstill.studies.run_figures import packed, unpacked
 
 ACCURACY = {
     ("iid", "fedavg", "1"): 0.90,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
-from fedstill.federation import launch as launching
-from fedstill.federation import lesson
-from fedstill.federation.run import Attempt
+from fedstill.distillation.distill import Distillation
+from fedstill.runtime import launch as launching
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.run import Attempt
 from fedstill.studies import Study
-from fedstill.studies.agenda import lessons
-from fedstill.studies.ledger import Ledger
+from fedstill.studies.plan import lessons
+from fedstill.studies.status import RunStatus
 
 Make = Callable[..., dict[str, Any]]
 TAUGHT = {
@@ -42,10 +42,10 @@ def test_every_run_teaches_by_every_objective(staged: Make) -> None:
     """
     study = Study(staged())
     assert len(study.expand()) == 22
-    assert len(study.agenda.jobs) == 13
-    refused = {study.expand()[number].labels["objective"] for number in study.agenda.refused}
+    assert len(study.study_plan.jobs) == 13
+    refused = {study.expand()[number].labels["objective"] for number in study.study_plan.refused}
     assert refused == {"crd"}
-    assert len(study.agenda.refused) == 4
+    assert len(study.study_plan.refused) == 4
     student = next(cell for cell in study.students if cell.labels["objective"] == "vanilla")
     assert student.labels == {"method": "fedavg", "seed": "7", "objective": "vanilla", "labels": "use"}
     assert student.experiment.seed == 7
@@ -106,22 +106,22 @@ def test_students_of_a_study_have_the_bits_they_have_alone(
 ) -> None:
     """All students of a teacher learn in one lesson; then each is run by itself, from its configuration."""
     taught: list[int] = []
-    learn = lesson.together
+    learn = Distillation.reply_jointly
 
-    def counted(students: Any) -> Any:
-        taught.append(len(students))
-        return learn(students)
+    def counted(self: Distillation, requests: Any) -> Any:
+        taught.append(len(requests))
+        return learn(self, requests)
 
-    monkeypatch.setattr(lesson, "together", counted)
+    monkeypatch.setattr(Distillation, "reply_jointly", counted)
     study = Study(staged(grid={"objective": ["vanilla", "self", "dkd"], "labels": ["use", "no-ce"]}))
-    assert len(study.agenda.jobs) == 14
+    assert len(study.study_plan.jobs) == 14
     results = study.run(tmp_path / "study")
     assert results.students is not None
     assert len(results.students.runs) == 12
     # Per teacher: six students for two epochs, and for two more the second generation of `self`, with labels and not.
     assert taught == [6, 6, 2, 2] * 2
-    ledger = Ledger(tmp_path / "study")
-    for job in study.agenda.jobs:
+    ledger = RunStatus(tmp_path / "study")
+    for job in study.study_plan.jobs:
         teacher = None if job.teacher is None else ledger.run(job.teacher)
         launching.launch(make_experiment(job.given(teacher and teacher.path)), out=tmp_path / "alone")
     alone, together = files(tmp_path / "alone"), files(tmp_path / "study")
@@ -132,7 +132,7 @@ def test_students_of_a_study_have_the_bits_they_have_alone(
 def test_an_objective_that_reads_no_labels_is_its_own_control(staged: Make, tmp_path: Path) -> None:
     """`feature` has no cross-entropy at its usual weights: one run for both modes, with the bits of either."""
     study = Study(staged(only={"method": "fedavg"}, grid={"objective": ["feature"], "labels": ["use", "no-ce"]}))
-    assert len(study.agenda.jobs) == 3  # two teachers
+    assert len(study.study_plan.jobs) == 3  # two teachers
     results = study.run(tmp_path)
     assert results.students is not None
     used, control = results.students.runs.values()
@@ -140,7 +140,7 @@ def test_an_objective_that_reads_no_labels_is_its_own_control(staged: Make, tmp_
     assert list(results.axes["method"]) == ["fedavg", "centralised"]
     assert list(results.students.axes["method"]) == ["fedavg"], "nobody waits for students of the others"
     student = dict(study.students[0].given)
-    teacher = Ledger(tmp_path).run(study.agenda.jobs[0])
+    teacher = RunStatus(tmp_path).run(study.study_plan.jobs[0])
     assert teacher is not None
     bits = {
         launching.run(
@@ -155,7 +155,7 @@ def test_an_objective_that_reads_no_labels_is_its_own_control(staged: Make, tmp_
 
 def test_a_lesson_may_be_shared_out(staged: Make) -> None:
     study = Study(staged(grid={"objective": ["vanilla", "self", "dkd"]}))
-    jobs = study.agenda.jobs
+    jobs = study.study_plan.jobs
     assert sorted(map(len, lessons(jobs))) == [1, 1, 3, 3]
     assert sorted(map(len, lessons(jobs, 2))) == [1, 1, 1, 1, 2, 2]
     assert {job for group in lessons(jobs, 2) for job in group} == set(jobs)
@@ -187,7 +187,7 @@ def test_a_student_without_a_teacher_is_the_same_student(staged: Make) -> None:
     experiment = {"model": "cnn", "rounds": 2, "method": {"share": 0.5}}
     study = Study(staged(experiment=experiment, grid={"objective": ["labels-only", "vanilla"]}))
     alone, taught = (
-        next(job for job in study.agenda.jobs if job.cell.labels.get("objective") == name)
+        next(job for job in study.study_plan.jobs if job.cell.labels.get("objective") == name)
         for name in ("labels-only", "vanilla")
     )
     assert alone.experiment.training == taught.experiment.training
@@ -202,11 +202,11 @@ def test_points_and_augmentation_are_the_teachers(recipe: Make) -> None:
         "grid": {"seed": [7]},
         "students": {"experiment": {"model": "small-pointnet-tiny", "rounds": 1}, "grid": {"objective": ["vanilla"]}},
     }
-    teacher, student = Study(made).agenda.jobs
+    teacher, student = Study(made).study_plan.jobs
     assert (teacher.experiment.points, student.experiment.points) == (1024, 1024)
     assert student.given(None)["points"] == 1024
     made["students"]["experiment"]["points"] = 64
-    assert Study(made).agenda.jobs[1].experiment.points == 64
+    assert Study(made).study_plan.jobs[1].experiment.points == 64
 
 
 def test_one_who_fails_does_not_take_the_others_along(
@@ -240,7 +240,7 @@ def test_a_teacher_that_was_never_finite_is_a_result(staged: Make, tmp_path: Pat
     """It has no best model: its students are refused, not failed."""
     study = Study(staged(which="best", only={"method": "fedavg"}, grid={"objective": ["vanilla"]}))
     Study({**staged(), "students": None}).run(tmp_path)
-    teacher = Ledger(tmp_path).run(study.agenda.jobs[0])
+    teacher = RunStatus(tmp_path).run(study.study_plan.jobs[0])
     assert teacher is not None
     (teacher.path / "model-best.safetensors").unlink()
     students = study.run(tmp_path).students

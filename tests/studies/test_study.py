@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from fedstill.config import make_experiment
 from fedstill.core.errors import InputError
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.launch import launch
-from fedstill.studies import Results, Study, worker
-from fedstill.studies.agenda import Job
-from fedstill.studies.ledger import Ledger
-from fedstill.studies.tally import Tally
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.launch import launch
+from fedstill.runtime.run_folder import RunFolder
+from fedstill.studies import Results, Study, jobs
+from fedstill.studies.plan import Job
+from fedstill.studies.progress import StudyProgress
+from fedstill.studies.status import RunStatus
 
 Make = Callable[..., dict[str, Any]]
 CHILD = Path(__file__).with_name("counting.py")
@@ -36,20 +36,20 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told.append(experiment.method.name)
         return launch(experiment, **options)
 
-    monkeypatch.setattr(worker, "launch", noted)
+    monkeypatch.setattr(jobs, "launch", noted)
     return told
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException) -> None:
     """From now on this method's runs raise an error."""
-    inner = worker.launch
+    inner = jobs.launch
 
     def broken(experiment: Any, **options: Any) -> Any:
         if experiment.method.name == method:
             raise error
         return inner(experiment, **options)
 
-    monkeypatch.setattr(worker, "launch", broken)
+    monkeypatch.setattr(jobs, "launch", broken)
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -74,7 +74,7 @@ def test_the_figures_are_those_of_the_runs(recipe: Make, tmp_path: Path) -> None
     """Of a method with personal models; the journal's last line and the result must agree with the study's row."""
     study = Study(recipe({"method": ["local-only"]}), {"rounds": 2, "seed": 3})
     ((cell, row),) = study.run(tmp_path).runs.items()
-    run = Ledger(tmp_path).run(study.agenda.jobs[0])
+    run = RunStatus(tmp_path).run(study.study_plan.jobs[0])
     assert run is not None
     assert cell == ("local-only",)
     assert run.experiment.seed == 3
@@ -128,7 +128,7 @@ def test_an_interrupted_study_goes_on(
 
 def test_missing_data_is_refused_before_anything_runs(recipe: Make, tmp_path: Path) -> None:
     study = Study(recipe({"data": ["digits", "mnist"]}, method="fedavg"))
-    assert list(study.agenda.missing) == ["mnist"]
+    assert list(study.study_plan.missing) == ["mnist"]
     with pytest.raises(InputError, match=r"the study cannot run here: .*mnist"):
         study.run(tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -150,14 +150,14 @@ def test_a_run_that_somebody_else_works_on_is_revisited_at_the_end(recipe: Make,
     order: list[str] = []
 
     class Observer:
-        def start(self, tally: Tally) -> None: ...
+        def start(self, tally: StudyProgress) -> None: ...
 
-        def settled(self, tally: Tally, job: Job, outcome: Any) -> None:
+        def settled(self, tally: StudyProgress, job: Job, outcome: Any) -> None:
             order.append(str(job.cell))
 
-        def heard(self, tally: Tally) -> None: ...
+        def heard(self, tally: StudyProgress) -> None: ...
 
-        def waiting(self, tally: Tally, number: int) -> None:
+        def waiting(self, tally: StudyProgress, number: int) -> None:
             assert (number, len(order)) == (1, 5)
             lock.release()
 
@@ -169,9 +169,9 @@ def test_a_lock_taken_in_the_last_moment_is_no_failure(recipe: Make, tmp_path: P
     cell = Study(recipe()).expand()[0]
     folder = launch(make_experiment(cell.given), out=tmp_path).path
     lock = RunFolder(folder).lock()
-    assert [outcome.state for outcome in worker.perform([cell.given], worker.Place(str(tmp_path)))] == ["busy"]
+    assert [outcome.state for outcome in jobs.perform([cell.given], jobs.Place(str(tmp_path)))] == ["busy"]
     lock.release()
-    assert [outcome.state for outcome in worker.perform([cell.given], worker.Place(str(tmp_path)))] == ["done"]
+    assert [outcome.state for outcome in jobs.perform([cell.given], jobs.Place(str(tmp_path)))] == ["done"]
 
 
 def test_time_left_is_that_of_the_same_method(recipe: Make, tmp_path: Path) -> None:
@@ -181,16 +181,16 @@ def test_time_left_is_that_of_the_same_method(recipe: Make, tmp_path: Path) -> N
     """
     grid = {"method": ["fedavg", "fedprox", "fedavgm"], "seed": [1, 2, 3]}
     study = Study(recipe(grid))
-    jobs = study.agenda.jobs
+    jobs = study.study_plan.jobs
     taken = {jobs[0]: 10.0, jobs[1]: 20.0, jobs[3]: 100.0}
     for job, seconds in taken.items():
         path = launch(make_experiment(job.cell.given), out=tmp_path).path
         RunFolder(path).save_timing({"rounds": [seconds], "checkpoints": []})
     wanted = [*taken, jobs[2], jobs[4], jobs[6]]
     expected = 15 + 100 + 130 / 3
-    assert Tally(Ledger(tmp_path), wanted, 1).seconds_left() == pytest.approx(expected)
-    assert Tally(Ledger(tmp_path), wanted, 2).seconds_left() == pytest.approx(expected / 2)
-    assert Tally(Ledger(tmp_path), wanted[3:], 1).seconds_left() is None
+    assert StudyProgress(RunStatus(tmp_path), wanted, 1).seconds_left() == pytest.approx(expected)
+    assert StudyProgress(RunStatus(tmp_path), wanted, 2).seconds_left() == pytest.approx(expected / 2)
+    assert StudyProgress(RunStatus(tmp_path), wanted[3:], 1).seconds_left() is None
 
 
 def child(recipe: str, out: Path, log: Path, workers: int = 1) -> subprocess.Popen[str]:
@@ -226,8 +226,8 @@ def test_a_killed_study_leaves_nobody_behind_and_goes_on(
     done = list(out.glob("*/result.json"))
     assert 1 <= len(done) < 4
     study = Study(file)
-    ledger = Ledger(out)
-    while any(ledger.busy(job) for job in study.agenda.jobs):
+    ledger = RunStatus(out)
+    while any(ledger.busy(job) for job in study.study_plan.jobs):
         assert time.monotonic() < deadline, "a worker has outlived its study"
         time.sleep(0.05)
     assert len(study.run(out).runs) == 4

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import fedstill
-from fedstill.config import make_experiment
 from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data import Bundle, Source, datasets
-from fedstill.data.augment import PointAugmentation
-from fedstill.data.parts import PARTS, has_point_labels, make_head_parts, shape_kinds
-from fedstill.federation.plan import make_plan
+from fedstill.data.augmentation import PointAugmentation
+from fedstill.data.point_labels import PARTS, has_point_labels, make_head_parts, shape_kinds
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.plan import make_plan
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.kinds import task_kind, task_of
 from fedstill.tasks.segmentation import Segmentation

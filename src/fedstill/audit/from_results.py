@@ -10,12 +10,11 @@ from fedstill.audit.evidence import Evidence, RoundFacts, Score, Student, Teache
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.distillation import objectives
-from fedstill.federation.result import Run
 from fedstill.methods import methods
-from fedstill.studies.figures import figures_of, unpacked
+from fedstill.runtime.result import Run, run_called
 from fedstill.studies.grid import SEED
-from fedstill.studies.queries import run_called
 from fedstill.studies.results import Labels, Pupil, Results, Row
+from fedstill.studies.run_figures import figures_of, unpacked
 
 OBJECTIVE = "objective"
 _FIGURE = {"last": "accuracy", "best": "best", "selected": "selected"}

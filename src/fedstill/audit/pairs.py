@@ -8,8 +8,8 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from fedstill.audit.book import Book, Pair, mean
 from fedstill.audit.evidence import Score, Seed
+from fedstill.audit.lookup import Book, Pair, mean
 from fedstill.audit.statistics import paired_bootstrap, t_interval, unpaired_interval
 from fedstill.audit.teachers import ENOUGH_SEEDS
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Interval, PairVerdict, StudentWord

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from fedstill.audit.case import JUDGED, LEADERS, Case
+from fedstill.audit.phrases import NAMED, among_best, called, named, part
 from fedstill.audit.teachers import FAR, accuracy_interval
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, PairVerdict
-from fedstill.audit.words import NAMED, among_best, called, named, part
 from fedstill.core.numbers import capital, count, points, share
 
 WITHOUT_LABELS = "Report students that were distilled without labels (`labels: no-ce` or `withhold`)"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from fedstill.audit.case import Case
 from fedstill.audit.objectives import TRACKS
+from fedstill.audit.phrases import among_best, be, called, every, named, part
 from fedstill.audit.verdicts import Finding
-from fedstill.audit.words import among_best, be, called, every, named, part
 from fedstill.core.numbers import capital, count, points, share
 
 

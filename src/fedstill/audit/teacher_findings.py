@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from fedstill.audit.book import TINY
 from fedstill.audit.case import Case
 from fedstill.audit.evidence import RoundFacts, Student, Teacher
+from fedstill.audit.lookup import TINY
+from fedstill.audit.phrases import named, part
 from fedstill.audit.teachers import before_and_anew, is_partly_broken, recalibration_gain
 from fedstill.audit.verdicts import Finding, Severity
-from fedstill.audit.words import named, part
 from fedstill.core.numbers import capital, points, share
 
 MEASURE_ANEW = (

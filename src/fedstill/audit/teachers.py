@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from fedstill.audit.book import TINY, Book, mean
 from fedstill.audit.evidence import Score, Teacher
+from fedstill.audit.lookup import TINY, Book, mean
+from fedstill.audit.phrases import part
 from fedstill.audit.statistics import share_interval, t_interval
 from fedstill.audit.verdicts import Interval, TeacherVerdict, TeacherWord
-from fedstill.audit.words import part
 from fedstill.core.numbers import capital, points, share
 
 ENOUGH_SEEDS = 3  # for a t interval

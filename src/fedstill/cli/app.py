@@ -13,8 +13,7 @@ from fedstill.cli import checking, looking, training, using
 from fedstill.cli.auditing import audit
 from fedstill.cli.data_app import data_app
 from fedstill.cli.deploy_app import deploy_app
-from fedstill.cli.fleet_app import fleet_app
-from fedstill.cli.patches_app import patches_app
+from fedstill.cli.extensions import commands
 from fedstill.cli.plain import USAGE_ERROR, Commands
 from fedstill.core.errors import FedstillError
 
@@ -34,8 +33,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": training.run,
     "study": training.study,
     "distill": training.distill,
-    "pretrain": training.pretrain,
-    "query": training.query,
     "demo": training.demo,
     "list": looking.list_,
     "show": looking.show,
@@ -43,7 +40,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": looking.report,
     "egress": looking.egress,
     "predict": using.predict,
-    "detect": using.detect,
     "export": using.export,
     "latency": using.latency,
     "doctor": checking.doctor,
@@ -52,7 +48,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 for name, command in COMMANDS.items():
     app.command(name=name)(command)
-for group in (data_app, deploy_app, fleet_app, patches_app):
+for name in commands:
+    added = commands[name]
+    if not isinstance(added, Commands):
+        app.command(name=name)(added)
+for group in (data_app, deploy_app, *(one for name in commands if isinstance(one := commands[name], Commands))):
     app.add_typer(group)
 
 

@@ -57,12 +57,12 @@ def audit(
 ) -> None:
     """Is a student's accuracy really its teacher's?"""
     from fedstill.audit.conditions import checked_conditions, met
-    from fedstill.audit.judge import judge
+    from fedstill.audit.verdict_rules import judge
     from fedstill.core.errors import InputError
 
     conditions = checked_conditions(fail_on or [])
     if html is not None:
-        from fedstill.report.writing import checked_page
+        from fedstill.report.writer import checked_page
 
         checked_page(html)
     if source.suffix.lower() == ".csv":
@@ -75,7 +75,7 @@ def audit(
         evidence = _from_runs(source, data, data_root, device, plugin or [], quiet or json)
     verdict = judge(evidence, delta / 100)
     if html is not None:
-        from fedstill.report.study.page import write_audit_report
+        from fedstill.report.study.study_page import write_audit_report
 
         write_audit_report(verdict, html)
     if json:
@@ -99,7 +99,7 @@ def audit(
 
 def _from_table(table: Path, class_counts: str | None, classes: int | None, unit: str) -> Evidence:
     from fedstill.audit.counts import read_counts
-    from fedstill.audit.table import checked_unit, read_table
+    from fedstill.audit.evidence_table import checked_unit, read_table
 
     return read_table(table, read_counts(class_counts, classes), checked_unit(unit))
 
@@ -107,7 +107,7 @@ def _from_table(table: Path, class_counts: str | None, classes: int | None, unit
 def _from_runs(
     source: Path, data: str | None, data_root: Path | None, device: str, plugins: Sequence[Path], quiet: bool
 ) -> Evidence:
-    from fedstill.audit.reading import evidence_of
+    from fedstill.audit.inputs import evidence_of
     from fedstill.cli.progress import Display
     from fedstill.core.plugins import use_plugins
 

@@ -10,10 +10,10 @@ from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import BusyError, InputError
 from fedstill.core.files import disk_trouble
 from fedstill.core.numbers import size
-from fedstill.federation.checkpoint import NAME, PREVIOUS
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.result import Run
-from fedstill.studies.ledger import FAILURES
+from fedstill.runtime.checkpoint import NAME, PREVIOUS
+from fedstill.runtime.result import Run
+from fedstill.runtime.run_folder import RunFolder
+from fedstill.studies.status import FAILURES
 
 State = Literal["finished", "unfinished", "being worked on", "cannot be read"]
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import typer
 
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import named_part
+from fedstill.core.dataset import has_boxes
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count as counted
 from fedstill.core.plugins import use_plugins
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import add, available, check, load
 from fedstill.data.partitions import partition as cut
-from fedstill.data.parts import has_point_labels, kind_names, partition_labels, shape_kinds
-from fedstill.data.picture import draw_partition, partition_text
-from fedstill.data.scenes import has_boxes
+from fedstill.data.point_labels import has_point_labels, kind_names, partition_labels, shape_kinds
+from fedstill.report.pictures.class_table import draw_partition, partition_text
+from fedstill.runtime.assemble import named_part
 
 
 def show_available(root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:
@@ -95,7 +95,7 @@ def show_samples(
     plugins: Sequence[Path],
     as_json: bool,
 ) -> None:
-    from fedstill.data.show import show  # here, because drawing takes a second that listing need not wait
+    from fedstill.report.pictures.samples import show  # here, because drawing takes a second that listing need not wait
 
     use_plugins(plugins)
     bundle = load(name, root)

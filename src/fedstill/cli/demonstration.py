@@ -7,7 +7,7 @@ from pathlib import Path
 from fedstill.cli import studies
 from fedstill.cli.screen import print_json, print_page
 from fedstill.core.files import writable_folder
-from fedstill.report.writing import write_study
+from fedstill.report.writer import write_study
 from fedstill.studies import Study
 
 RECIPE = "demo"

@@ -101,11 +101,11 @@ def deploy_server(
 ) -> None:
     """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
     from fedstill.cli import serving
-    from fedstill.deploy.terms import Terms, bytes_of
+    from fedstill.deploy.server_options import ServerOptions, bytes_of
 
     chosen = flags.assemble(experiment)
     sites, largest = serving.site_numbers(only), bytes_of(limit)
-    terms = Terms(host, port, insecure, sites, patience, wait, largest, fresh, data_root, device)
+    terms = ServerOptions(host, port, insecure, sites, patience, wait, largest, fresh, data_root, device)
     if dry_run:
         serving.show_plan(folder, chosen, terms, json)
     else:

@@ -7,15 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import Experiment
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, size
+from fedstill.runtime.experiment import Experiment
 
 
 def init(folder: Path, sites: int, address: str, port: int, days: int, as_json: bool) -> None:
     need_extra()
     from fedstill.deploy.certificates import day, expiry
-    from fedstill.deploy.folder import make_deployment, open_server
+    from fedstill.deploy.deployment_folder import make_deployment, open_server
 
     make_deployment(folder, sites, address, port, days)
     made = open_server(folder)
@@ -37,7 +37,7 @@ def init(folder: Path, sites: int, address: str, port: int, days: int, as_json: 
 def renew(folder: Path, address: str | None, days: int, as_json: bool) -> None:
     need_extra()
     from fedstill.deploy.certificates import day, expiry
-    from fedstill.deploy.folder import open_server
+    from fedstill.deploy.deployment_folder import open_server
     from fedstill.deploy.renewal import renew_certificate
 
     renew_certificate(folder, address, days)
@@ -55,8 +55,8 @@ def renew(folder: Path, address: str | None, days: int, as_json: bool) -> None:
 
 
 def split(experiment: Experiment, out: Path, sites: int | None, data_root: Path | None, as_json: bool) -> None:
-    from fedstill.deploy.shards import write_shards
-    from fedstill.federation.plan import make_plan
+    from fedstill.deploy.shard_files import write_shards
+    from fedstill.runtime.plan import make_plan
 
     if sites is not None and experiment.clients != sites:
         raise InputError(

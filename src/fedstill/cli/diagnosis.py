@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fedstill.checkup import Finding, check_up
+from fedstill.cli.doctor import Finding, check_up
 from fedstill.cli.screen import console, print_json
 from fedstill.core.numbers import count
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from fedstill.cli.flags import Flags
 from fedstill.cli.pairing import paired
-from fedstill.config import Experiment, make_experiment, named_part
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.plugins import use_plugins
-from fedstill.distillation.labels import LABEL_MODES
-from fedstill.federation.launch import distillation
+from fedstill.distillation.label_modes import LABEL_MODES
+from fedstill.runtime.assemble import make_experiment, named_part
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.launch import distillation
 
 
 def sources(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.answered import queries_told, show_answers
+from fedstill.cli.extensions import run_summaries
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import Experiment
 from fedstill.core.numbers import count, share, size
-from fedstill.federation.launch import launch
-from fedstill.federation.outcome import by_reason, only_not_finite
-from fedstill.federation.result import Run
-from fedstill.tasks.measures import ACCURACY, DETECTED, detects, measure_of
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.launch import launch
+from fedstill.runtime.result import Run
+from fedstill.runtime.round_outcome import by_reason, only_not_finite
+from fedstill.tasks.measures import ACCURACY, measure_of, measures_of
 
 
 def run(
@@ -47,7 +47,9 @@ def run(
 
 def run_told(run: Run) -> dict[str, Any]:
     """A run as `--json` has it, in every command: its result, what is called accuracy in it, and its queries."""
-    told = run.to_dict() | queries_told(run) if run.finished else {"run": str(run.path)}
+    told = run.to_dict() if run.finished else {"run": str(run.path)}
+    for name in run_summaries if run.finished else ():
+        told |= run_summaries[name].told(run)
     return told | {"measure": measure_of(run.experiment.architectures[0])}
 
 
@@ -82,7 +84,8 @@ def show_result(run: Run, begun: str = "") -> None:
         console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}")
         if personal.get("non_finite"):
             console.print(f"{personal['non_finite']} of them are not finite: they count as chance", style="bold")
-    show_answers(run)
+    for name in run_summaries:
+        run_summaries[name].show(run)
     for name, value in result["facts"].items():
         console.print(f"{name}: {value:.4g}")
     if result["lost"] or result["skipped"]:
@@ -105,11 +108,11 @@ def show_result(run: Run, begun: str = "") -> None:
 def scores_of(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """How good a run's models are: what was measured, and a line for each of them."""
     result = run.result
-    detected = detects(run.experiment.architectures[0])
-    metrics = {record["round"]: record.get("metrics") or {} for record in run.journal} if detected else {}
+    measures = measures_of(run.experiment.architectures[0])
+    metrics = {record["round"]: record.get("metrics") or {} for record in run.journal} if measures else {}
     rows = []
     for which, accuracy in result["accuracy"].items():
         held = metrics.get(result["round_of"][which], {})
-        figures = [held.get(name) for name in DETECTED] if detected else [accuracy, result["class_accuracy"][which]]
+        figures = [held.get(name) for name in measures] if measures else [accuracy, result["class_accuracy"][which]]
         rows.append((which, str(result["round_of"][which]), *map(share, figures)))
-    return tuple(DETECTED.values()) if detected else ("accuracy", "class accuracy"), rows
+    return tuple(measures.values()) if measures else ("accuracy", "class accuracy"), rows

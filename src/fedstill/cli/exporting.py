@@ -10,11 +10,11 @@ from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, share, size
 from fedstill.core.plugins import use_plugins
-from fedstill.export.command import Outcome
-from fedstill.export.command import export as write
+from fedstill.export.export_run import Outcome
+from fedstill.export.export_run import export as write
 from fedstill.export.latency import Measured, Protocol, measure, ratios
 from fedstill.export.subject import Subject
-from fedstill.federation.result import Run
+from fedstill.runtime.result import Run
 
 
 def export(

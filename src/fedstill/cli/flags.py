@@ -25,7 +25,7 @@ from fedstill.cli.options import (
 )
 
 if TYPE_CHECKING:  # at run time only when a command is called: help need not wait for torch
-    from fedstill.config import Experiment
+    from fedstill.runtime.experiment import Experiment
 
 Command = Callable[..., None]
 
@@ -50,18 +50,18 @@ class Flags:
 
     def assemble(self, name: str) -> Experiment:
         """The experiment of that name, a method's or a recipe's, with these laid over it."""
-        from fedstill.config import given_by, make_experiment
         from fedstill.core.plugins import use_plugins
+        from fedstill.runtime.assemble import make_experiment
+        from fedstill.runtime.recipes import given_by
 
         use_plugins(self.plugin or ())
         return make_experiment(self.over(given_by(name, self.preset, self.variant)))
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given with these laid over it; refuses a setting that has two values on the command line."""
-        from fedstill.config import assignments, overlay, override
-        from fedstill.config.assemble import section_of, set_part
-        from fedstill.config.experiment import PARTS, spelt_out
         from fedstill.core.errors import InputError
+        from fedstill.runtime.assemble import assignments, overlay, override, section_of, set_part
+        from fedstill.runtime.experiment import PARTS, spelt_out
 
         layer, typed = self._layer(), list(self.set_ or ())
         for key, value in assignments(typed):
@@ -77,8 +77,7 @@ class Flags:
         return override(overlay(given, layer), typed)
 
     def _layer(self) -> dict[str, Any]:
-        from fedstill.config import named_part
-        from fedstill.config.assemble import parse_value
+        from fedstill.runtime.assemble import named_part, parse_value
 
         plain = {key: getattr(self, key) for key in ("data", "model", "clients", "rounds", "seed")}
         parts: dict[str, Any] = {

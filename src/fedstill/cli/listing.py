@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import recipe_names
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import size
 from fedstill.core.plugins import use_plugins
@@ -15,10 +14,14 @@ from fedstill.data.catalogue import datasets
 from fedstill.data.partitions import partitions
 from fedstill.distillation import objectives
 from fedstill.engines import engines
-from fedstill.federation.traffic import MODEL, client_traffic
-from fedstill.methods import attacks, cures, methods, privacies
+from fedstill.methods import methods
+from fedstill.methods.wrappers.attacks import attacks
+from fedstill.methods.wrappers.mitigations import mitigations
+from fedstill.methods.wrappers.privacy import privacies
 from fedstill.models import models
 from fedstill.participation import dropouts, policies
+from fedstill.runtime.method_traffic import MODEL, client_traffic
+from fedstill.runtime.recipes import recipe_names
 
 
 def _registered(registry: Registry[object]) -> Callable[[], dict[str, str]]:
@@ -35,7 +38,7 @@ SHELVES: dict[str, Callable[[], dict[str, str]]] = {
     "partitions": _registered(partitions),  # type: ignore[arg-type]
     "participation": _registered(policies),  # type: ignore[arg-type]
     "dropouts": _registered(dropouts),  # type: ignore[arg-type]
-    "cures": _registered(cures),  # type: ignore[arg-type]
+    "cures": _registered(mitigations),  # type: ignore[arg-type]
     "engines": _registered(engines),  # type: ignore[arg-type]
     "recipes": lambda: recipe_names(study=False),
     "studies": lambda: recipe_names(study=True),

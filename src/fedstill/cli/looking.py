@@ -71,7 +71,7 @@ def report(
 ) -> None:
     """Write one HTML page about a study, its audit, or some runs."""
     from fedstill.cli.screen import print_page
-    from fedstill.report.writing import report
+    from fedstill.report.writer import report
 
     print_page(report(sources, out, data=data, data_root=data_root, plugins=plugin or []), json)
 

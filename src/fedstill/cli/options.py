@@ -66,7 +66,11 @@ Preset = Annotated[
 ]
 Variant = Annotated[
     str | None,
-    typer.Option("--variant", help="A recipe's reading, e.g. seed or sound.", autocompletion=layers("variants")),
+    typer.Option(
+        "--variant",
+        help="A recipe's variant, e.g. as-published, corrected or recalibrated.",
+        autocompletion=layers("variants"),
+    ),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. training.rate=0.01; repeatable.")]
 Data = Annotated[str | None, typer.Option("--data", help=_DATA, autocompletion=named("datasets"))]

@@ -10,12 +10,12 @@ import yaml
 from rich.console import Console
 
 from fedstill.cli.screen import console, print_json, table
-from fedstill.config import Experiment
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import size
 from fedstill.core.settings import Settings
-from fedstill.federation.manifest import egress_manifest
-from fedstill.federation.plan import make_plan
+from fedstill.runtime.egress_manifest import egress_manifest
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.plan import make_plan
 
 
 def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:

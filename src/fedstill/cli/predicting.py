@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedstill.cli.screen import print_json, table
 from fedstill.core.numbers import share
-from fedstill.federation.predicting import Prediction
-from fedstill.federation.predicting import predict as predictions
+from fedstill.runtime.prediction import Prediction
+from fedstill.runtime.prediction import predict as predictions
 
 
 def predict(

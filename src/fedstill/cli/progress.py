@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Column
 
 from fedstill.cli.screen import errors
-from fedstill.config import Experiment
 from fedstill.core.numbers import duration, share, size
+from fedstill.runtime.experiment import Experiment
 from fedstill.tasks.measures import ACCURACY, measure_of
 
 _WIDE = 110  # columns of a terminal that has room for everything

@@ -10,8 +10,8 @@ from fedstill.cli.experiments import run_told, show_result
 from fedstill.cli.screen import console, print_json, sparkline, table
 from fedstill.core.numbers import share, size
 from fedstill.core.plugins import use_plugins
-from fedstill.federation.outcome import by_reason
-from fedstill.federation.result import Run
+from fedstill.runtime.result import Run
+from fedstill.runtime.round_outcome import by_reason
 from fedstill.tasks.measures import detects, measure_of
 
 _ROWS = 20

@@ -12,15 +12,15 @@ from fedstill.cli.experiments import run_told, show_result
 from fedstill.cli.plans import manifest_table, print_plan
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, errors, print_json, table
-from fedstill.config import Experiment
 from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, size
 from fedstill.core.plugins import use_plugins
-from fedstill.core.protocols import Lost, Reply
+from fedstill.core.protocols import Failure, Reply
 from fedstill.data.catalogue import load
-from fedstill.deploy.terms import Terms
-from fedstill.federation.result import Run
+from fedstill.deploy.server_options import ServerOptions
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.result import Run
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
 INSECURE = "INSECURE: nothing is encrypted, anybody on the way can read and change it. Never do this with real data."
@@ -34,10 +34,10 @@ def site_numbers(text: str | None) -> tuple[int, ...]:
         raise InputError(f"cannot read the sites {text!r}: write their numbers, as in --only 0,2") from None
 
 
-def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet: bool, as_json: bool) -> None:
+def server(folder: Path, experiment: Experiment, out: Path, terms: ServerOptions, quiet: bool, as_json: bool) -> None:
     need_extra()
     from fedstill.deploy import server as deployed
-    from fedstill.deploy.folder import open_server
+    from fedstill.deploy.deployment_folder import open_server
     from fedstill.deploy.rehearsal import die_with_parent
 
     stop_cleanly()
@@ -57,11 +57,11 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: Terms, quiet:
         show_result(run)
 
 
-def show_plan(folder: Path, experiment: Experiment, terms: Terms, as_json: bool) -> None:
+def show_plan(folder: Path, experiment: Experiment, terms: ServerOptions, as_json: bool) -> None:
     """The experiment as sites would be sent it; nobody is called."""
     need_extra()
-    from fedstill.deploy.folder import open_server
-    from fedstill.deploy.roster import for_sites
+    from fedstill.deploy.deployment_folder import open_server
+    from fedstill.deploy.site_registry import for_sites
 
     place = open_server(folder)
     sites = len(terms.sites) or place.sites
@@ -98,7 +98,7 @@ def site(
     quiet: bool,
 ) -> None:
     need_extra()
-    from fedstill.deploy.folder import open_site
+    from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.rehearsal import die_with_parent
     from fedstill.deploy.site import take_part
 
@@ -146,8 +146,8 @@ class _AtSite:
             )
             manifest_table(manifest, errors)
 
-    def answered(self, exchange: str, round: int, rounds: int, outcome: Reply | Lost) -> None:
-        if isinstance(outcome, Lost):
+    def answered(self, exchange: str, round: int, rounds: int, outcome: Reply | Failure) -> None:
+        if isinstance(outcome, Failure):
             self.note(f"round {round + 1} of {rounds}, {exchange}: {outcome.reason}, {outcome.detail}")
         elif not self.quiet:
             self.note(f"round {round + 1} of {rounds}, {exchange}: sent {size(outcome.message.nbytes)}")
@@ -159,8 +159,8 @@ class _AtSite:
 def status(folder: Path, as_json: bool) -> None:
     need_extra()
     from fedstill.deploy.certificates import day, expiry
-    from fedstill.deploy.folder import open_server
-    from fedstill.deploy.status import read_status
+    from fedstill.deploy.deployment_folder import open_server
+    from fedstill.deploy.server_status import read_status
 
     place = open_server(folder)
     known = read_status(place.path)

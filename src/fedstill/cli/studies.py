@@ -9,18 +9,18 @@ from typing import Any
 
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.cli.study_progress import StudyDisplay
-from fedstill.config import assignments
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import write_atomically
 from fedstill.core.numbers import count, duration
+from fedstill.runtime.assemble import assignments
 from fedstill.studies import Results, Study, Table, load_results, make_table
-from fedstill.studies.crew import check_executor, crew_size
+from fedstill.studies.executor import check_executor, executor_size
+from fedstill.studies.extensions import table_for
 from fedstill.studies.grid import called
-from fedstill.studies.ledger import Ledger
-from fedstill.studies.query_table import has_queries, query_table, query_tables
+from fedstill.studies.progress import StudyProgress
 from fedstill.studies.results import Labels
+from fedstill.studies.status import RunStatus
 from fedstill.studies.table import check_metric
-from fedstill.studies.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -104,18 +104,23 @@ def show_plan(
     A cluster is not asked for its size: without `workers` the time left is that of this machine's cores.
     """
     check_executor(executor, address, study.device)
-    size = crew_size(workers, executor, cores=workers if address else None)
+    size = executor_size(workers, executor, cores=workers if address else None)
     _check(wanted)
-    agenda = study.agenda
-    tally = Tally(Ledger(out), agenda.jobs, size, retry_failed)
-    counts = {"experiments": len(agenda.cells), "runs": tally.total, "done": tally.done, "failed": len(tally.failures)}
+    study_plan = study.study_plan
+    tally = StudyProgress(RunStatus(out), study_plan.jobs, size, retry_failed)
+    counts = {
+        "experiments": len(study_plan.cells),
+        "runs": tally.total,
+        "done": tally.done,
+        "failed": len(tally.failures),
+    }
     left = tally.seconds_left()
     if wanted.as_json:
         cells = [
             {"cell": cell.labels, "experiment": cell.experiment.model_dump(mode="json")} for cell in study.expand()
         ]
         print_json(
-            {"study": study.recipe.name, **counts, "seconds_left": left, "missing": agenda.missing, "cells": cells}
+            {"study": study.recipe.name, **counts, "seconds_left": left, "missing": study_plan.missing, "cells": cells}
         )
     else:
         axes = {**study.axes, **study.student_axes}
@@ -124,13 +129,13 @@ def show_plan(
         same = counts["experiments"] - counts["runs"]
         told = [f"{counts['experiments']} experiments"] if same else []
         if study.students:
-            taught = sum(job.teacher is not None for job in agenda.jobs)
+            taught = sum(job.teacher is not None for job in study_plan.jobs)
             told.append(f"{counts['runs'] - taught} runs without a teacher and {taught} students")
         told += [f"{counts['runs']} runs", f"{counts['done']} done", f"{counts['failed']} failed"]
         console.print(f"\n{study.recipe.name}: {', '.join(told)}")
         if left is not None and tally.waiting:
             console.print(f"about {duration(left)} left with {count(size, 'worker')}")
-        for sentence in agenda.missing.values():
+        for sentence in study_plan.missing.values():
             console.print(f"cannot run here: {sentence}")
 
 
@@ -157,7 +162,7 @@ def _leave(
     wanted: Wanted,
     say: bool,
 ) -> None:
-    kept = [out / f"{study.title}.json"] if results.students is not None or has_queries(results) else []
+    kept = [out / f"{study.title}.json"] if results.students is not None or table_for(results) else []
     for file in kept:
         results.save(file)  # what an audit and a report are made from
     if wanted.results is not None:
@@ -176,7 +181,8 @@ def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
     stages = [stage for stage in (results, results.students) if stage is not None]
     asked = [(stage, metric) for stage in stages for metric in _metrics(stage, wanted.metrics)]
     tables = [make_table(stage, metric) for stage, metric in asked]
-    answers = query_table(results)
+    own = table_for(results)
+    answers = None if own is None else own.make(results)
     if wanted.table is not None:
         text = "\n".join(made.markdown() for made in [*tables, *([] if answers is None else [answers])])
         wanted.table.parent.mkdir(parents=True, exist_ok=True)
@@ -190,12 +196,12 @@ def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
         fitting = made if made.width <= console.width else make_table(stage, metric, long=True)
         console.print(f"{fitting.caption}\n")
         _draw(fitting)
-    if answers is not None:
+    if own is not None and answers is not None:
         console.print(f"{answers.caption}\n")
         if answers.width <= console.width:
             _draw(answers)
             return
-        for labels, part in query_tables(results, narrow=True).items():
+        for labels, part in own.make_parts(results).items():
             console.print(", ".join(labels), style="bold")
             _draw(part)
 
@@ -206,7 +212,7 @@ def _draw(made: Table) -> None:
 
 
 def _metrics(stage: Results, chosen: Sequence[str]) -> Sequence[str]:
-    return chosen or ([] if has_queries(stage) else ["accuracy"])
+    return chosen or ([] if table_for(stage) else ["accuracy"])
 
 
 def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
@@ -227,8 +233,8 @@ def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
         "refused": refused,
         "tables": {metric: make_table(results, metric).markdown() for metric in _metrics(results, metrics)},
     }
-    if (answers := query_table(results)) is not None:
-        summary["tables"]["queries"] = answers.markdown()
+    if (own := table_for(results)) is not None and (made := own.make(results)) is not None:
+        summary["tables"][own.name] = made.markdown()
     return summary if results.students is None else {**summary, "students": _summary(results.students, metrics)}
 
 

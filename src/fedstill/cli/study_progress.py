@@ -7,9 +7,9 @@ from rich.progress import Progress
 from fedstill.cli.progress import bar_of
 from fedstill.cli.screen import errors
 from fedstill.core.numbers import count, duration, share
-from fedstill.studies.agenda import Job
-from fedstill.studies.tally import Tally
-from fedstill.studies.worker import Outcome
+from fedstill.studies.jobs import Outcome
+from fedstill.studies.plan import Job
+from fedstill.studies.progress import StudyProgress
 from fedstill.tasks.measures import measure_of
 
 
@@ -21,7 +21,7 @@ class StudyDisplay:
         self.bar: Progress | None = None
         self.waited = False
 
-    def start(self, tally: Tally) -> None:
+    def start(self, tally: StudyProgress) -> None:
         if self.quiet or not tally.waiting:
             return
         if not errors.is_terminal:
@@ -32,7 +32,7 @@ class StudyDisplay:
         self.bar.start()
         self.bar.add_task("study", total=tally.total, completed=tally.done, told=self._left(tally).lstrip(", "))
 
-    def settled(self, tally: Tally, job: Job, outcome: Outcome) -> None:
+    def settled(self, tally: StudyProgress, job: Job, outcome: Outcome) -> None:
         if self.quiet:
             return
         done = outcome.state == "done"
@@ -45,11 +45,11 @@ class StudyDisplay:
         else:
             errors.print(f"{tally.over}/{tally.total} {job.cell}: {how}{self._left(tally)}", soft_wrap=True)
 
-    def heard(self, tally: Tally) -> None:
+    def heard(self, tally: StudyProgress) -> None:
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=tally.progress, told=self._left(tally).lstrip(", "))
 
-    def waiting(self, tally: Tally, number: int) -> None:
+    def waiting(self, tally: StudyProgress, number: int) -> None:
         if not self.quiet and not self.waited:
             self.waited = True
             errors.print(f"another process is working on {count(number, 'run')}: waiting for that")
@@ -60,7 +60,7 @@ class StudyDisplay:
             self.bar.stop()
             self.bar = None
 
-    def _left(self, tally: Tally) -> str:
+    def _left(self, tally: StudyProgress) -> str:
         left = tally.seconds_left()
         failed = f", {len(tally.failures)} failed" if tally.failures else ""
         return f"{failed}, about {duration(left)} left" if left is not None and tally.waiting else failed

@@ -20,12 +20,10 @@ from fedstill.cli.options import (
     Preset,
     Quiet,
     Root,
-    RunFolder,
     Seed,
     Set,
     Variant,
     Which,
-    a_page,
 )
 
 
@@ -117,46 +115,6 @@ def _only_drawn(context: typer.Context) -> None:
             raise InputError(f"a results file is only drawn again: leave {one.opts[0]} out, or name the recipe")
 
 
-def query(
-    run: RunFolder,
-    client: Annotated[int | None, typer.Option(help="Who asks.")] = None,
-    class_: Annotated[
-        list[str] | None, typer.Option("--class", help="For which class, by number or name; repeatable.")
-    ] = None,
-    probe: Annotated[bool, typer.Option("--probe", help="Ask nobody: only show what all models seem to know.")] = False,
-    method: Annotated[
-        str,
-        typer.Option(help="qkt, qkt-light or naive-kd.", autocompletion=one_of("qkt", "qkt-light", "naive-kd")),
-    ] = "qkt",
-    set_: Set = None,
-    out: Out = Path("runs"),
-    html: Annotated[
-        Path | None, typer.Option(help="The page with its figures; else in the new run's folder.", callback=a_page)
-    ] = None,
-    data_root: Root = None,
-    device: Device = "cpu",
-    plugin: Plugin = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:
-    """Let a client of a finished run ask the others for a class."""
-    from fedstill.cli import asking
-
-    if probe:
-        asking.probe(run, set_ or [], data_root, device, plugin or [], json)
-        return
-    if client is None or not class_:
-        from fedstill.core.errors import InputError
-
-        raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
-    typed = asking.Typed(run, client, class_, method, set_ or [], data_root, device, plugin or [])
-    if dry_run:
-        asking.show_plan(typed, json)
-    else:
-        asking.query(typed, out, html, quiet, json)
-
-
 def distill(
     student: Annotated[str, typer.Option(help="The student's model, by name.", autocompletion=named("models"))],
     teacher: Annotated[
@@ -204,43 +162,6 @@ def distill(
         plans.show_plan(chosen, data_root, json)
     else:
         experiments.run(chosen, out, "in-process", 1, data_root, device, quiet, json)
-
-
-def pretrain(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="Scenes to learn from, e.g. rooms-unlabelled.", metavar="DATA", autocompletion=named("datasets")
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Whose encoder: a detector, by name; else detr3d-lite.", autocompletion=named("models")),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Only the first so many scenes.")] = None,
-    seed: Seed = None,
-    set_: Set = None,
-    out: Annotated[Path, typer.Option(help="The weights (.safetensors); a .json beside them says how.")] = Path(
-        "encoder.safetensors"
-    ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that was made otherwise.")] = False,
-    data_root: Root = None,
-    device: Device = "cpu",
-    plugin: Plugin = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:
-    """Pre-train a detector's encoder on scenes without labels."""
-    from fedstill.cli import pretraining
-
-    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed}
-    chosen = pretraining.assemble(given, set_ or [], plugin or [])
-    if dry_run:
-        pretraining.show_plan(chosen, data_root, json)
-    else:
-        pretraining.run(chosen, out, overwrite, data_root, device, quiet, json)
 
 
 def demo(

@@ -15,11 +15,11 @@ from fedstill.cli.experiments import run_told, show_result
 from fedstill.cli.flags import Flags
 from fedstill.cli.screen import console, errors, print_json
 from fedstill.cli.serving import INSECURE
-from fedstill.config import Experiment
 from fedstill.core.errors import RunError
-from fedstill.federation.launch import launch
-from fedstill.federation.plan import make_plan
-from fedstill.federation.result import Run
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.launch import launch
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.result import Run
 
 
 def arguments(experiment: str, flags: Flags) -> list[str]:
@@ -47,11 +47,11 @@ def try_out(
 ) -> None:
     need_extra()
     stop_cleanly()
-    from fedstill.deploy.files import site_name
-    from fedstill.deploy.folder import open_server, open_site
-    from fedstill.deploy.making import SERVER
-    from fedstill.deploy.roster import for_sites
-    from fedstill.deploy.shards import write_shards
+    from fedstill.deploy.create import SERVER
+    from fedstill.deploy.deployment_folder import open_server, open_site
+    from fedstill.deploy.private_files import site_name
+    from fedstill.deploy.shard_files import write_shards
+    from fedstill.deploy.site_registry import for_sites
 
     place = open_server(folder)
     open_site(folder, 0)  # all folders must be here
@@ -80,12 +80,12 @@ def try_out(
 
 
 def _played(tried: Path, name: str, flags: Flags, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
-    from fedstill.deploy.rehearsal import Company
+    from fedstill.deploy.rehearsal import LocalDeployment
 
     folder = tried / "folders"
     plain = ["--insecure"] if insecure else []
     port = str(_free_port())
-    with Company(tried / "logs", {"FEDSTILL_DATA": str(tried / "no-data-here")}) as company:
+    with LocalDeployment(tried / "logs", {"FEDSTILL_DATA": str(tried / "no-data-here")}) as company:
         _say(quiet, f"starting a server and {len(shards)} sites on this machine; their logs are in {tried / 'logs'}")
         answer = tried / "result.json"
         with open(answer, "wb") as output:

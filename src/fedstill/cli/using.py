@@ -9,7 +9,7 @@ import typer
 
 from fedstill.cli.completion import named
 from fedstill.cli.completion import runs as offer_runs
-from fedstill.cli.options import Architecture, Device, Html, Json, OwnModel, Plugin, Root, RunFolder, Which
+from fedstill.cli.options import Architecture, Device, Json, OwnModel, Plugin, Root, RunFolder, Which
 
 
 def predict(
@@ -26,30 +26,6 @@ def predict(
     from fedstill.cli import predicting
 
     predicting.predict(run, files, which, client, architecture, device, plugin or [], json)
-
-
-def detect(
-    run: RunFolder,
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Scans (.ply .obj .npy .npz .txt ...) in metres with z up, or folders of them.", metavar="SCAN..."
-        ),
-    ],
-    out: Annotated[Path | None, typer.Option(help="Write the boxes (.json).")] = None,
-    html: Html = None,
-    least: Annotated[float, typer.Option(help="The score that a box must have, from 0 to 1.")] = 0.3,
-    which: Which = "last",
-    client: OwnModel = None,
-    architecture: Architecture = None,
-    device: Device = "cpu",
-    plugin: Plugin = None,
-    json: Json = False,
-) -> None:
-    """Find objects in scans of your own with a run's detector."""
-    from fedstill.cli import detecting
-
-    detecting.detect(run, files, out, html, least, which, client, architecture, device, plugin or [], json)
 
 
 def export(

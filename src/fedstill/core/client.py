@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from fedstill.core.egress import UndeclaredEgressError, check_egress
 from fedstill.core.message import Message
-from fedstill.core.protocols import Abstain, ClientFactory, Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.protocols import Abstain, ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
 
 
 def answer(
-    factory: ClientFactory, exchange: Exchange, who: Profile, request: Message, state: Tensors, turn: Turn
-) -> Reply | Lost:
+    factory: ClientFactory, exchange: Exchange, who: Profile, request: Message, state: Tensors, context: RoundContext
+) -> Reply | Failure:
     """One client's reply, or why there is none; a client that fails never takes the round down with it."""
     work = 0.0
     try:
-        client = factory(who, state, turn)
+        client = factory(who, state, context)
         try:
             with client.streams.ambient("ambient"):
-                message = exchange.reply(client, request, turn)
+                message = exchange.reply(client, request, context)
         finally:
             work = client.meter.work
         if not isinstance(message, Message):
@@ -25,8 +25,8 @@ def answer(
         check_egress(message, exchange.egress, exchange.name)
         return Reply(who, message, client.state, work)
     except Abstain as reason:
-        return Lost(who, "abstained", str(reason), work)
+        return Failure(who, "abstained", str(reason), work)
     except UndeclaredEgressError:
         raise
     except Exception as error:  # whatever a client's code raises, the others go on
-        return Lost(who, "failed", f"{type(error).__name__}: {error}", work)
+        return Failure(who, "failed", f"{type(error).__name__}: {error}", work)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from fedstill.core.errors import InputError
 
 Batch = Mapping[str, Tensor]
 
@@ -152,12 +154,38 @@ class Proxy:
     digest: str  # sha256, in hex
 
 
+@dataclass(frozen=True)
+class SharedSamples:
+    """Which samples clients and server are to share: a data set by name, or `patches:SOURCE` and how they are cut."""
+
+    name: str
+    patches: Any = None
+
+    @classmethod
+    def named(cls, name: str | None) -> SharedSamples:
+        """Those of a setting, which must be there."""
+        if name is None:
+            raise InputError(
+                "clients and server need samples that both have: set method.proxy to a data set or patches:china"
+            )
+        return cls(name)
+
+
 AT_ONCE = 256  # samples of an evaluation batch; what a model says may depend on how many are said together
 
 
 def every_row(data: Dataset, size: int = AT_ONCE) -> list[Tensor]:
     """Row numbers of the whole set in order, in pieces of `size`, for evaluation."""
     return list(torch.arange(len(data)).split(size))
+
+
+NO_LABEL = -1  # in a row of boxes that is only there to fill up
+
+
+def has_boxes(data: Dataset) -> bool:
+    """Whether samples have boxes: labels are then (samples, boxes), and `NO_LABEL` where a row only fills up."""
+    labels = data.labels()
+    return labels is not None and labels.ndim == 2 and "boxes" in data.batch(torch.zeros(0, dtype=torch.int64))
 
 
 def class_counts(data: Dataset, classes: int) -> Tensor:

@@ -34,6 +34,14 @@ class UnusableError(InputError):
     """
 
 
+class MissingDataError(InputError):
+    """Data beside the experiment's own, by name, that is not here or does not fit."""
+
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.name = name
+
+
 class RunError(FedstillError):
     """Something failed while running; what was committed before is kept (exit code 1)."""
 

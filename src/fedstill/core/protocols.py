@@ -6,14 +6,16 @@ Server, fleet and client state are all named tensors, so that one piece of check
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from fedstill.core.dataset import Dataset, Proxy
+from fedstill.core.dataset import Dataset, Proxy, SharedSamples
 from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
 from fedstill.core.message import Message
+from fedstill.core.renamed import RENAMED
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -21,13 +23,13 @@ from fedstill.core.training import Training
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Kept:
+class StateVersion:
     """Which version of a client's state counts: the round that wrote it, and, where it stays on site, its digest."""
 
     round: int
@@ -38,20 +40,20 @@ class Kept:
 class Profile:
     """What the server may know of a client.
 
-    `since` is the last round whose reply was accepted (None: never), `kept` the state that counts now (None: there is
-    none): where states stay with the clients, they find them by it.
+    `last_round` is the last one whose reply was accepted (None: never), `kept` the version of its state that counts now
+    (None: there is none): where states stay with the clients, they find them by it.
     """
 
     id: int
     samples: int
     architecture: str
-    since: int | None = None
-    kept: Kept | None = None
+    last_round: int | None = None
+    kept: StateVersion | None = None
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Where we are: round (from 0) of how many, among how many clients, exchange, its streams; in `merge` who was lost.
+class RoundContext:
+    """A round (from 0) of how many, among how many clients, an exchange and its streams; in `aggregate` also failures.
 
     `clients` counts the whole population, asked this round or not.
     """
@@ -61,10 +63,10 @@ class Turn:
     clients: int
     exchange: str
     streams: Streams
-    lost: tuple[Lost, ...] = ()
+    failures: tuple[Failure, ...] = ()
 
     @classmethod
-    def of(cls, streams: Streams, round: int, rounds: int, clients: int, exchange: str) -> Turn:
+    def of(cls, streams: Streams, round: int, rounds: int, clients: int, exchange: str) -> RoundContext:
         """The turn of an exchange in a round, from the streams of the whole run."""
         return cls(round, rounds, clients, exchange, streams.at("round", round, exchange))
 
@@ -107,7 +109,7 @@ class Client:
 class ClientFactory(Protocol):
     """Makes a client where the data is; picklable, so that an engine can send it to its workers once."""
 
-    def __call__(self, profile: Profile, state: Tensors, turn: Turn) -> Client: ...
+    def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client: ...
 
 
 class Abstain(Exception):  # noqa: N818 - not a fault
@@ -130,7 +132,7 @@ BLAMELESS: frozenset[Reason] = frozenset({"dropped", "battery"})  # lost with no
 
 
 @dataclass(frozen=True)
-class Lost:
+class Failure:
     """A client whose reply does not count this round, and why."""
 
     profile: Profile
@@ -144,22 +146,32 @@ class Exchange(ABC):
 
     name: str
     egress: Sequence[Egress] = ()
-    least: int | None = None  # replies it cannot do without; None: as many as the experiment says
-    update: str = "model/"  # what `norm_limit` measures of a reply: the tensors below this name, against the request's
-    once: str | None = None  # what a request holds below this name goes to a client at first contact, and is kept there
-    bulky: bool = False  # True: replies wait for `merge` on disk, not in memory
+    min_replies: int | None = None  # replies it cannot do without; None: as many as the experiment says
+    update_prefix: str = (
+        "model/"  # what `norm_limit` measures of a reply: the tensors below this name, against the request's
+    )
+    first_contact_prefix: str | None = (
+        None  # what a request holds below this name goes to a client at first contact, and is kept there
+    )
+    spill_to_disk: bool = False  # True: replies wait for `aggregate` on disk, not in memory
 
-    def prepare(self, state: Tensors, turn: Turn) -> Tensors:
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for old, new in RENAMED.items():
+            if old in vars(cls):
+                raise InputError(f"{cls.__name__}.{old} has another name now: rename it to {new}")
+
+    def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         """Once, before anyone is asked."""
         return state
 
     @abstractmethod
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         """What this client is sent; None: it is not asked."""
         ...
 
     @abstractmethod
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         """Runs where the data is; pure but for `client.state`."""
         ...
 
@@ -169,7 +181,7 @@ class Exchange(ABC):
         ...
 
     @abstractmethod
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         """The server's next state from the accepted replies, which come sorted by client id."""
         ...
 
@@ -182,6 +194,9 @@ class Method(Exchange):
     """
 
     Options: ClassVar[type[Settings]] = Settings  # what may be set under `method` in a configuration
+    trains_jointly: ClassVar[bool] = False  # True: `reply_jointly` answers several runs in one pass over the data
+    wants: ClassVar[frozenset[str]] = frozenset()  # inputs that the planner hands over (see `runtime.method_inputs`)
+    refuses: ClassVar[Mapping[str, str]] = {}  # parts of an experiment that do not go with it, each with why
     needs: frozenset[str] = frozenset({"one-architecture", "labels"})
     pooled: ClassVar[bool] = False  # True: one client holds all the data
     personal: bool = False  # True: clients have models of their own (see `personalise`)
@@ -191,18 +206,41 @@ class Method(Exchange):
     # The same for one kind of data only, and only where the model has no wish of its own.
     defaults_by_kind: ClassVar[Mapping[str, Mapping[str, object]]] = {}
 
-    def __init__(self, settings: Settings, task: Task, training: Training) -> None:
+    def __init__(
+        self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        """`inputs` are those that the method `wants`, by name."""
         self.settings, self.task, self.training = settings, task, training
+
+    def reply_jointly(self, requests: Sequence[JointRequest]) -> list[Message]:
+        """The replies of several runs of this method, each to the bits that `reply` would give."""
+        raise TypeError(f"{type(self).__name__} does not train several runs jointly")
 
     def check(self) -> None:
         """Refuse settings that cannot work, before any work."""
 
-    def shared_samples(self) -> str | None:
-        """The samples that clients and server must share, by name; None: none."""
+    @classmethod
+    def shared_samples(cls, settings: Any) -> SharedSamples | None:
+        """Of a method that wants "shared samples", which ones; None: with these settings, none."""
         return None
 
-    def provide(self, proxy: Proxy) -> None:
-        """Those samples; said once, before the run."""
+    @property
+    def tunes(self) -> bool:
+        """Whether clients choose something by validation data, which they are then shown."""
+        return False
+
+    def training_data(
+        self, train: Dataset, bundle: Any, load: Callable[[str], Any], streams: Streams
+    ) -> tuple[Dataset, str]:
+        """What clients train on: the training split of the bundle, unless a method says otherwise.
+
+        `load` gives another data set by name; the text beside the data is its fingerprint, for the run's identity.
+        """
+        return train, ""
+
+    def ceiling(self, teacher_outputs: Callable[[], Tensor], data: Dataset) -> float | None:
+        """The accuracy on the labels of this data that its teachers leave room for, where that can be computed."""
+        return None
 
     def check_cohort(self, clients: int) -> None:
         """Refuse settings that cannot work with so many clients a round."""
@@ -211,7 +249,7 @@ class Method(Exchange):
         """How many rounds are played where a configuration says so many."""
         return given
 
-    def counts(self, round: int, rounds: int) -> bool:
+    def selectable(self, round: int, rounds: int) -> bool:
         """Whether a model of this round, counted as a turn does, may be called best or selected."""
         return True
 
@@ -231,11 +269,11 @@ class Method(Exchange):
         """The shared models by architecture; empty if none is shared."""
         return {}
 
-    def also(self, server: Tensors) -> Mapping[str, Tensors]:
+    def extra_models(self, server: Tensors) -> Mapping[str, Tensors]:
         """Further models of the first architecture that are worth a score beside the shared one, by name."""
         return {}
 
-    def facts(self, server: Tensors) -> Mapping[str, float]:
+    def metrics(self, server: Tensors) -> Mapping[str, float]:
         """Numbers of this round for the journal, e.g. the privacy spent."""
         return {}
 
@@ -252,6 +290,16 @@ class Method(Exchange):
         return self.task.build(architecture, personal)
 
 
+@dataclass(frozen=True)
+class JointRequest:
+    """One of several requests that are answered in one pass: whose method, which client, what it was sent."""
+
+    method: Method
+    client: Client
+    request: Message
+    context: RoundContext
+
+
 class Engine(Protocol):
     """Carries requests to clients and replies back; decides nothing.
 
@@ -264,9 +312,9 @@ class Engine(Protocol):
         """Get ready to run the clients that this factory makes; an engine may be opened again and again."""
         ...
 
-    def carry(
-        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Generator[Reply | Lost]:
+    def dispatch(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
+    ) -> Generator[Reply | Failure]:
         """Closed early if the run stops in mid-exchange: an engine then drops what is still under way."""
         ...
 
@@ -277,7 +325,7 @@ class Engine(Protocol):
     ) -> None: ...
 
 
-class Fate(NamedTuple):
+class DropoutEvent(NamedTuple):
     """When in a round a client is lost: before it is asked, during its work (after what share of it), or after it."""
 
     when: Literal["before", "during", "after"]
@@ -291,7 +339,7 @@ class Survey(NamedTuple):
     clients: Sequence[int]
 
 
-class Attendance(Protocol):
+class RoundParticipation(Protocol):
     """The book of one round: who is asked, who is lost, what it costs them. It is thrown away with the round."""
 
     fleet: Tensors  # as the round found it, and with what surveys add
@@ -304,7 +352,7 @@ class Attendance(Protocol):
         """Who is asked in this round, by client id."""
         ...
 
-    def fates(self, clients: Sequence[int], standing_in: bool = False) -> Mapping[int, Fate]:
+    def fates(self, clients: Sequence[int], standing_in: bool = False) -> Mapping[int, DropoutEvent]:
         """What becomes of those that are lost by chance; those standing in for others may be spared."""
         ...
 
@@ -338,6 +386,6 @@ class Participation(Protocol):
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors: ...
 
-    def attend(self, fleet: Tensors, profiles: Sequence[Profile], turn: Turn) -> Attendance:
+    def attend(self, fleet: Tensors, profiles: Sequence[Profile], context: RoundContext) -> RoundParticipation:
         """Open the book of a round."""
         ...

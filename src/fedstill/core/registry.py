@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Generic, TypeVar
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.slices import declared
 
 Part = TypeVar("Part")
 
@@ -27,6 +29,7 @@ class Registry(Generic[Part]):
     def __init__(self, what: str) -> None:
         self.what = what
         self._parts: dict[str, Part] = {}
+        self._homes: dict[str, str] = {}  # modules that register a name when they are imported
 
     def register(self, name: str) -> Callable[[Part], Part]:
         """A decorator; registering the same name twice is an error unless it is the same definition."""
@@ -40,30 +43,42 @@ class Registry(Generic[Part]):
 
         return add
 
+    def declare(self, module: str, *names: str) -> None:
+        """Names that a module registers when it is imported, which happens when one of them is first looked up."""
+        self._homes |= dict.fromkeys(names, module)
+
     def __getitem__(self, name: str) -> Part:
+        if name not in self._parts and (home := self._all_homes().get(name)) is not None:
+            import_module(home)
         try:
             return self._parts[name]
         except KeyError:
-            raise InputError(f"unknown {self.what} {name!r}: {did_you_mean(name, self._parts)}") from None
+            raise InputError(f"unknown {self.what} {name!r}: {did_you_mean(name, self._known())}") from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts
+        return name in self._known()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def names(self) -> list[str]:
-        return sorted(self._parts)
+        return sorted(self._known())
 
     def name_of(self, part: object) -> str:
         """What a part was registered as; of one that was not, what it calls itself."""
-        known = (name for name in self.names() if self._parts[name] is part)
+        known = (name for name in sorted(self._parts) if self._parts[name] is part)
         return next(known, getattr(part, "__name__", repr(part)))
 
     def summary(self, name: str) -> str:
         """The first line of the part's docstring."""
         lines = (self[name].__doc__ or "").strip().splitlines()
         return lines[0] if lines else ""
+
+    def _all_homes(self) -> Mapping[str, str]:
+        return {**declared(self.what), **self._homes}
+
+    def _known(self) -> set[str]:
+        return {*self._parts, *self._all_homes()}
 
 
 def _origin(part: object) -> tuple[object, object]:

@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+# Other names that the field uses for settings, accepted wherever there is the setting of the name beside them.
+ALIASES = {"lr": "rate", "learning_rate": "rate", "batch_size": "batch"}
 
 
 class Settings(BaseModel):
-    """Immutable settings of one part; an unknown or mistyped field is an error that names it."""
+    """Immutable settings of one part; an unknown or mistyped field is an error that names it.
+
+    >>> class Training(Settings):
+    ...     rate: float = 0.1
+    >>> Training(lr=0.5).rate
+    0.5
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _aliases(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not given.keys() & ALIASES.keys():
+            return given
+        named: dict[Any, Any] = {}
+        for key, value in given.items():
+            name = setting_name(key, cls.model_fields)
+            if name in named:
+                raise ValueError(f"{key} is another name of {name}, which is set too: leave one of them out")
+            named[name] = value
+        return named
+
+
+def setting_name(name: str, known: Mapping[str, Any]) -> str:
+    """The name of a setting among those known, where it was given by an alias.
+
+    >>> setting_name("learning_rate", {"rate": ...}), setting_name("batch_size", {"rate": ...})
+    ('rate', 'batch_size')
+    """
+    other = ALIASES.get(name, name)
+    return other if name not in known and other in known else name

@@ -43,6 +43,11 @@ class Task(Protocol):
         ...
 
     @property
+    def finds_boxes(self) -> bool:
+        """Whether its models say where objects are, not what a sample is."""
+        ...
+
+    @property
     def headlines(self) -> tuple[str, ...]:
         """The metrics that are said of clients' own models, as means over clients; `accuracy` is among them."""
         ...

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +15,9 @@ from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.data.clouds import first_points
-from fedstill.data.scenes import FEWEST_POINTS
+from fedstill.data.kinds import data_kinds
 
-Kind = Literal["image", "cloud", "scene"]
+Kind = str  # a name in `data_kinds`
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ class Bundle:
             raise InputError(
                 f"{self.name} holds {self.kind}s of {self.shape[0]:,} points: {count:,} cannot be taken of each"
             )
-        if self.kind == "scene" and count < FEWEST_POINTS:
-            raise InputError(f"{self.name} holds scenes, which need at least {FEWEST_POINTS} points each, not {count}")
+        if count < (fewest := data_kinds[self.kind].fewest_points):
+            raise InputError(f"{self.name} holds {self.kind}s, which need at least {fewest} points each, not {count}")
         if count == self.shape[0]:
             return self
         cut = {split: first_points(data, count, self.kind == "cloud") for split, data in self.splits().items()}

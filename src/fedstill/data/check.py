@@ -9,16 +9,14 @@ from typing import Literal
 
 import torch
 
-from fedstill.core.dataset import ArrayDataset, Dataset
+from fedstill.core.dataset import NO_LABEL, ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
-from fedstill.data.examine import find_doubts, find_faults, labels_by_class
 from fedstill.data.files import FromFiles, bundled
+from fedstill.data.findings import find_doubts, find_faults, labels_by_class
+from fedstill.data.layout import BoxSamples, Samples
 from fedstill.data.lookup import look_up
 from fedstill.data.readers.raw import Findings
-from fedstill.data.scene_sets import SceneSamples
-from fedstill.data.scenes import NOBODY
-from fedstill.data.tidy import Samples
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def _samples(bundle: Bundle) -> dict[str, Samples]:
     """The splits of a bundle somebody's loader made, as tensors; of scenes that nobody labelled, all there is."""
     if bundle.kind == "scene" and not bundle.classes:
         inputs = bundle.train.batch(torch.arange(len(bundle.train)))["inputs"]
-        return {"train": Samples(inputs, torch.full((len(inputs), 1), NOBODY), "scene")}
+        return {"train": Samples(inputs, torch.full((len(inputs), 1), NO_LABEL), "scene")}
     return {part: _tensors(data, part, bundle) for part, data in bundle.splits().items()}
 
 
@@ -104,7 +102,7 @@ def _tensors(data: Dataset, part: str, bundle: Bundle) -> Samples:
         return Samples(columns["inputs"], labels, bundle.kind)
     if "boxes" not in columns:
         raise InputError(f"the {part} split has no boxes")
-    return SceneSamples(columns["inputs"], labels, bundle.kind, boxes=columns["boxes"])
+    return BoxSamples(columns["inputs"], labels, bundle.kind, boxes=columns["boxes"])
 
 
 def _counted(split: Samples | None) -> Literal["samples", "points", "boxes"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -10,10 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstill.core.dataset import ArrayDataset, Batch, Dataset
+from fedstill.core.errors import InputError
 
 Floats = TypeVar("Floats", NDArray[np.float32], NDArray[np.float64])
 
 _AT_ONCE = 256  # clouds normalised at a time: sums are taken in double precision, and memory is bounded
+
+FEWEST_POINTS = 64  # a scene with fewer has nothing to find in it
 
 
 def normalise(clouds: Floats) -> Floats:
@@ -65,3 +69,13 @@ class _FirstPoints:
 
     def unlabelled(self) -> _FirstPoints:
         return _FirstPoints(self.data.unlabelled(), self.count, self.anew)
+
+
+def sampled(cloud: Floats, points: int, rng: np.random.Generator, where: Path) -> Floats:
+    """So many points in random order; a cloud with fewer gives all of them, and some twice."""
+    if len(cloud) < FEWEST_POINTS:
+        raise InputError(f"{where} has {len(cloud)} points: a scene needs at least {FEWEST_POINTS}")
+    chosen = rng.permutation(len(cloud))[:points]
+    if len(chosen) < points:
+        chosen = rng.permutation(np.concatenate([chosen, rng.integers(0, len(cloud), points - len(chosen))]))
+    return cloud[chosen]

@@ -10,9 +10,9 @@ from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.data import readers
 from fedstill.data.bundle import Bundle, Source
-from fedstill.data.examine import find_faults
+from fedstill.data.findings import find_faults
+from fedstill.data.layout import Samples, tidy
 from fedstill.data.readers.raw import Asked, Findings, Raw
-from fedstill.data.tidy import Samples, tidy
 
 
 class FromFiles:

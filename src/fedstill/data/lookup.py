@@ -8,9 +8,9 @@ from pathlib import Path
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.files import from_home
 from fedstill.data.bundle import Loader, Source, datasets
+from fedstill.data.named_slices import part_of, sliced
 from fedstill.data.roots import data_root, recorded
-from fedstill.data.shard import FilesOrShard
-from fedstill.data.slices import part_of, sliced
+from fedstill.data.site_archive import FilesOrShard
 
 _PREFIXES = ("npz", "folder")
 _ANY_FILES = FilesOrShard("Files of your own.")

@@ -10,11 +10,11 @@ from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
 from fedstill.data.files import FromFiles
+from fedstill.data.layout import as_inputs
 from fedstill.data.lookup import look_up
+from fedstill.data.named_slices import part_of
 from fedstill.data.readers import folder, npz
 from fedstill.data.readers.raw import Array, Findings
-from fedstill.data.slices import part_of
-from fedstill.data.tidy import as_inputs
 
 
 def load_proxy(name: str, root: Path | None = None) -> Bundle:

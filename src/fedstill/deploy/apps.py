@@ -10,13 +10,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedstill.core.message import MessageError
-from fedstill.deploy.office import Header, Office
+from fedstill.deploy.site_service import Header, SiteService
 from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
 
 HELLO, AGREE, FINISH = "query.hello", "query.agree", "query.finish"
 
 
-def client_app(office: Office) -> ClientApp:
+def client_app(office: SiteService) -> ClientApp:
     """Whatever arrives is answered, also what cannot be read."""
     app = ClientApp()
 

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedstill.core.errors import InputError
-from fedstill.deploy.files import content
 from fedstill.deploy.keys import UNREADABLE, make_key, read_tls_key
+from fedstill.deploy.private_files import content
 
 AUTHORITY_DAYS = 3650  # longer than any certificate it signs, so that a new one needs nothing new at the sites
 _CLOCKS_DIFFER = timedelta(minutes=10)  # a certificate made now is valid on a machine whose clock is a little slow

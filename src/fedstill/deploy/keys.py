@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedstill.core.errors import InputError
-from fedstill.deploy.files import content, private_content
+from fedstill.deploy.private_files import content, private_content
 
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)  # what cryptography says of files that are something else
 

@@ -12,7 +12,7 @@ from fedstill.core.egress import Kind
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import listed
 from fedstill.core.settings import Settings
-from fedstill.deploy.files import read_settings
+from fedstill.deploy.private_files import read_settings
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

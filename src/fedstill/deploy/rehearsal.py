@@ -39,7 +39,7 @@ def _watch(parent: int) -> None:
 
 
 @dataclass
-class Company:
+class LocalDeployment:
     """Commands of `fedstill deploy`, started in the background, each with a log, and stopped together."""
 
     logs: Path

@@ -14,10 +14,10 @@ from fedstill.deploy.certificates import (
     make_server_certificate,
     read_certificate,
 )
-from fedstill.deploy.files import content, write_private
-from fedstill.deploy.folder import ServerFile, read_facts
+from fedstill.deploy.create import AUTHORITY, DEFAULT_DAYS, SERVER, SERVER_FILE, as_yaml, private_folder
+from fedstill.deploy.deployment_folder import ServerFile, read_facts
 from fedstill.deploy.keys import read_tls_key, tls_key_bytes
-from fedstill.deploy.making import AUTHORITY, DEFAULT_DAYS, SERVER, SERVER_FILE, as_yaml, private_folder
+from fedstill.deploy.private_files import content, write_private
 
 
 def renew_certificate(path: Path, address: str | None = None, days: int = DEFAULT_DAYS) -> None:

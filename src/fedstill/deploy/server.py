@@ -9,24 +9,24 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from fedstill.config import Experiment
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Kept
+from fedstill.core.protocols import StateVersion
 from fedstill.deploy.apps import FINISH, server_app
-from fedstill.deploy.files import only_one
-from fedstill.deploy.folder import ServerFolder
-from fedstill.deploy.link import Certificates, Link
-from fedstill.deploy.received import last_message
-from fedstill.deploy.reception import Reception, ServerWatcher
-from fedstill.deploy.roster import for_sites
-from fedstill.deploy.status import Status
-from fedstill.deploy.terms import Terms, check_port
-from fedstill.engines.flower.carrier import Flower, Letter, corresponded
-from fedstill.federation.checkpoint import candidates
-from fedstill.federation.folder import RunFolder
-from fedstill.federation.observers import Observer
-from fedstill.federation.run import execute
-from fedstill.federation.stores import SiteStore
+from fedstill.deploy.deployment_folder import ServerFolder
+from fedstill.deploy.enrolment import Enrolment, ServerWatcher
+from fedstill.deploy.private_files import only_one
+from fedstill.deploy.received_model import last_message
+from fedstill.deploy.server_endpoint import Certificates, ServerEndpoint
+from fedstill.deploy.server_options import ServerOptions, check_port
+from fedstill.deploy.server_status import Status
+from fedstill.deploy.site_registry import for_sites
+from fedstill.engines.flower.grid import Flower, Letter, corresponded
+from fedstill.runtime.checkpoint import candidates
+from fedstill.runtime.client_store import SiteStore
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.observers import Observer
+from fedstill.runtime.run import execute
+from fedstill.runtime.run_folder import RunFolder
 
 
 def serve(
@@ -34,7 +34,7 @@ def serve(
     experiment: Experiment,
     out: Path,
     watcher: ServerWatcher,
-    terms: Terms,
+    terms: ServerOptions,
     observers: Sequence[Observer] = (),
 ) -> RunFolder:
     """Run an experiment with the sites of a deployment, or go on with it; the final model goes to all who are there."""
@@ -54,13 +54,13 @@ def serve(
     done: list[RunFolder] = []
     with (
         only_one(folder.path, "server"),
-        Link(terms.host, port, {site: keys[site] for site in sites}, certificates, terms.limit) as link,
+        ServerEndpoint(terms.host, port, {site: keys[site] for site in sites}, certificates, terms.limit) as link,
         Status(folder.path, link, sites) as status,
     ):
         watcher.note(f"listening on {terms.host} port {link.port}")
 
         def play(grid: Any) -> None:
-            reception = Reception(link, wanted, sites, watcher, terms, folder.path / "rosters")
+            reception = Enrolment(link, wanted, sites, watcher, terms, folder.path / "rosters")
             plan = reception.gather()
             status.run(plan)
             nodes = {client: link.nodes[site] for client, site in enumerate(sites)}
@@ -74,7 +74,9 @@ def serve(
     return done[0]
 
 
-def _hand_out(link: Link, sites: Sequence[int], run: str, folder: RunFolder, terms: Terms) -> list[int]:
+def _hand_out(
+    link: ServerEndpoint, sites: Sequence[int], run: str, folder: RunFolder, terms: ServerOptions
+) -> list[int]:
     """The final models to all sites that are there; the sites that did not get them."""
     found, _ = candidates(folder.path)
     store = SiteStore(len(sites))
@@ -82,7 +84,7 @@ def _hand_out(link: Link, sites: Sequence[int], run: str, folder: RunFolder, ter
     models, result = last_message(folder, found[0].server), json.dumps(folder.result())
     letters = []
     for client, site in enumerate(sites):
-        kept = store.kept(client) or Kept(-1)
+        kept = store.kept(client) or StateVersion(-1)
         told: dict[str, str | int | float] = {"run": run, "name": folder.path.name, "result": result}
         header = {**told, "kept": kept.round, "state": kept.digest}
         letters.append(Letter(site, link.nodes[site], FINISH, models, header))

@@ -12,10 +12,10 @@ from flwr.clientapp import ClientApp
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
 from fedstill.deploy.apps import FINISH, client_app, failed
-from fedstill.deploy.files import only_one
-from fedstill.deploy.folder import SiteFolder
-from fedstill.deploy.line import HEARTBEAT, Line, LineError, StillConnectedError
-from fedstill.deploy.office import Office, SiteWatcher
+from fedstill.deploy.deployment_folder import SiteFolder
+from fedstill.deploy.private_files import only_one
+from fedstill.deploy.site_connection import HEARTBEAT, SiteConnection, SiteConnectionError, StillConnectedError
+from fedstill.deploy.site_service import SiteService, SiteWatcher
 
 _POLL = 0.1  # seconds between looks for a message
 _AGAIN = 1.0  # seconds before the next attempt to connect
@@ -35,7 +35,7 @@ def take_part(
 ) -> None:
     """Serve this site's data to the deployment's server; returns only with `once`, after an experiment has ended."""
     folder.policy()  # refused now, not when the server asks
-    app = client_app(Office(folder, bundle, watcher, data_root, proxies, device))
+    app = client_app(SiteService(folder, bundle, watcher, data_root, proxies, device))
     context = Context(0, 0, {"partition-id": folder.site}, RecordDict(), {})
     where = address or f"{f'[{folder.address}]' if ':' in folder.address else folder.address}:{folder.port}"
     keys, authority = folder.keys(), None if insecure else folder.ca
@@ -43,7 +43,7 @@ def take_part(
         lost_at: float | None = None
         while True:
             try:
-                with Line(where, keys, authority) as line:
+                with SiteConnection(where, keys, authority) as line:
                     watcher.note(f"connected to {where}")
                     lost_at = None
                     while True:
@@ -54,7 +54,7 @@ def take_part(
                         line.send(_answer(app, message, context, watcher))
                         if once and message.metadata.message_type == FINISH:
                             return
-            except LineError as error:
+            except SiteConnectionError as error:
                 if lost_at is None:
                     lost_at = monotonic()
                     watcher.note(f"{error}: trying again until it can be reached")

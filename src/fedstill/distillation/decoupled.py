@@ -8,8 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.settings import Settings
-from fedstill.distillation.base import Lesson, Objective, Terms, objectives
 from fedstill.distillation.numerics import soften
+from fedstill.distillation.objective import Lesson, Objective, Terms, objectives
 
 
 def target_class(student: Tensor, teacher: Tensor, targets: Tensor, temperature: float) -> Tensor:

@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedstill.distillation.adapters import Adapters, projection
-from fedstill.distillation.base import Lesson, Terms, objectives
 from fedstill.distillation.intermediate import Intermediate, IntermediateSettings
 from fedstill.distillation.numerics import unit
+from fedstill.distillation.objective import Lesson, Terms, objectives
 
 
 def hint(student: Tensor, teacher: Tensor, normalise: bool = True) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedstill.core.settings import Settings
-from fedstill.distillation.base import Lesson, Objective, Softened, Terms
 from fedstill.distillation.logits import soft_targets
+from fedstill.distillation.objective import Lesson, Objective, Softened, Terms
 
 SEED_BETA = 0.5
 

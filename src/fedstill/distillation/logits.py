@@ -14,8 +14,8 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.settings import Settings
 from fedstill.core.task import Output
-from fedstill.distillation.base import Lesson, Mixed, Objective, Softened, Terms, objectives
 from fedstill.distillation.numerics import bounded, soften, unit
+from fedstill.distillation.objective import Lesson, Mixed, Objective, Softened, Terms, objectives
 
 
 def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedstill.distillation.base import Lesson, Terms, objectives
 from fedstill.distillation.intermediate import Intermediate
 from fedstill.distillation.numerics import inverse, unit
+from fedstill.distillation.objective import Lesson, Terms, objectives
 
 
 def similarity(student: Tensor, teacher: Tensor) -> Tensor:

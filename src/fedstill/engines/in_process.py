@@ -8,7 +8,7 @@ from typing import Self
 
 from fedstill.core.client import answer
 from fedstill.core.message import Message
-from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
 
 
@@ -21,11 +21,11 @@ class InProcess:
     def open(self, factory: ClientFactory) -> None:
         self.factory = factory
 
-    def carry(
-        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Generator[Reply | Lost]:
+    def dispatch(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
+    ) -> Generator[Reply | Failure]:
         for who, request, state in jobs:
-            yield answer(self.factory, exchange, who, request, state, turn)
+            yield answer(self.factory, exchange, who, request, state, context)
 
     def __enter__(self) -> Self:
         return self

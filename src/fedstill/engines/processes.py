@@ -23,7 +23,7 @@ from torch import Tensor
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
 from fedstill.core.plugins import loaded_plugins
-from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.core.threads import child_environment
 from fedstill.engines.scratch import Scratch, sweep
@@ -54,20 +54,20 @@ class Processes:
         for worker in self._workers:
             worker.factory_sent = False
 
-    def carry(
-        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Generator[Reply | Lost]:
+    def dispatch(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
+    ) -> Generator[Reply | Failure]:
         if type(exchange).__module__ == "__main__":
             raise InputError(
                 f"{type(exchange).__name__} is defined in the script being run, where worker processes cannot find it:"
                 " put it into a file of its own and name that file as a plugin"
             )
         queue = iter(jobs)
-        errand = pickle.dumps(("carry", exchange, turn), protocol=5)
+        errand = pickle.dumps(("carry", exchange, context), protocol=5)
         self._start_workers()
         idle = list(self._workers)
         busy: dict[_Worker, Profile] = {}
-        answered: Reply | Lost | None = None
+        answered: Reply | Failure | None = None
         try:
             while True:
                 while idle and (job := next(queue, None)) is not None:
@@ -86,7 +86,7 @@ class Processes:
                     continue
                 who = busy.pop(worker)
                 if outcome is None:
-                    outcome = Lost(who, "failed", f"its worker process ended with code {worker.process.wait()}")
+                    outcome = Failure(who, "failed", f"its worker process ended with code {worker.process.wait()}")
                     worker = self._replaced(worker)
                 idle.append(worker)
                 answered = _outcome(outcome)
@@ -195,8 +195,8 @@ def _widen(pipe: IO[bytes]) -> None:
         fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
-def _outcome(received: Any) -> Reply | Lost:
-    if isinstance(received, Lost):
+def _outcome(received: Any) -> Reply | Failure:
+    if isinstance(received, Failure):
         return received
     if isinstance(received, RunError):
         raise received

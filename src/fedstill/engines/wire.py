@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable
 
 from fedstill.core.client import answer
 from fedstill.core.message import Message
-from fedstill.core.protocols import Exchange, Lost, Profile, Reply, Turn
+from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.engines.in_process import InProcess
 
@@ -17,11 +17,11 @@ from fedstill.engines.in_process import InProcess
 class Wire(InProcess):
     """For tests: in this process, but everything encoded and in reversed order."""
 
-    def carry(
-        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Generator[Reply | Lost]:
+    def dispatch(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
+    ) -> Generator[Reply | Failure]:
         for who, request, state in reversed(list(jobs)):
-            outcome = answer(self.factory, exchange, who, _carried(request), _carried(Message(state)), turn)
+            outcome = answer(self.factory, exchange, who, _carried(request), _carried(Message(state)), context)
             if isinstance(outcome, Reply):
                 kept = None if outcome.state is None else _carried(Message(outcome.state))
                 outcome = Reply(who, _carried(outcome.message), kept, outcome.work)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from fedstill.core.rooms import make_callable
-from fedstill.export.command import Outcome, export
-from fedstill.export.files import Exported, export_onnx, export_pt2
-from fedstill.models.portable.written_out import portable
+from typing import TYPE_CHECKING
+
+from fedstill.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedstill.export.export_files import Exported, export_onnx, export_pt2
+    from fedstill.export.export_run import Outcome, export
+    from fedstill.models.portable.written_out import portable
 
 __all__ = ["Exported", "Outcome", "export", "export_onnx", "export_pt2", "portable"]
 
-make_callable(__name__, export)
+__getattr__ = lazily(
+    __name__,
+    {
+        "fedstill.export.export_files": ["Exported", "export_onnx", "export_pt2"],
+        "fedstill.export.export_run": ["Outcome", "export"],
+        "fedstill.models.portable.written_out": ["portable"],
+    },
+)

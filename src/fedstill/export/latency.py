@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.threads import threads_of
-from fedstill.export.files import describe
+from fedstill.export.export_files import describe
 from fedstill.export.subject import Subject, bytes_of, parameters_of
 from fedstill.models.portable.extra import missing
 from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes

@@ -13,10 +13,10 @@ from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.catalogue import load
-from fedstill.federation.defaults import resolve
-from fedstill.federation.result import Run
-from fedstill.models import models
+from fedstill.runtime.defaults import resolve
+from fedstill.runtime.result import Run
 from fedstill.tasks.classification import Classification
+from fedstill.tasks.kinds import task_name
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         name = self.task.architectures[0]
-        if getattr(models[name], "labels_points", False):
+        if task_name(name) == "segmentation":
             raise InputError(f"{name} labels every point: only models that classify whole inputs can be exported")
         self.run.result  # noqa: B018 (asking for it refuses a run that is not finished)
         self.model  # noqa: B018 (a model that is not there is refused here)

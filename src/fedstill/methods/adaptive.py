@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.message import under
-from fedstill.core.protocols import Reply, Turn
+from fedstill.core.protocols import Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods, zeros_like
@@ -64,8 +64,8 @@ class Adaptive(FedAvg):
         second = {name: torch.full_like(tensor, self.settings.floor) for name, tensor in first.items()}
         return {**server, **under(FIRST, first), **under(SECOND, second)}
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        merged, settings = dict(super().merge(state, replies, turn)), self.settings
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        merged, settings = dict(super().aggregate(state, replies, context)), self.settings
         for name in self.moving(state):
             weight, kind = state[name].double(), state[name].dtype
             change = merged[name].double() - weight

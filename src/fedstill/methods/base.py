@@ -14,7 +14,7 @@ from fedstill.core.fit import Correct, Learner, Loss, Schedule, Trained, fit, ta
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import part, under
 from fedstill.core.numbers import count
-from fedstill.core.protocols import Abstain, Client, Method, Shape, Turn
+from fedstill.core.protocols import Abstain, Client, Method, RoundContext, Shape
 from fedstill.core.registry import Registry
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -43,7 +43,7 @@ def train(
     client: Client,
     model: nn.Module,
     training: Training,
-    turn: Turn,
+    context: RoundContext,
     loss: Loss = task_loss,
     *,
     correct: Correct | None = None,
@@ -62,7 +62,7 @@ def train(
     optimiser = training.optimiser_of(model)
     if training.keep_optimiser:
         optimiser.load(part(client.state, moments))
-    optimiser.rate = training.rate_in(turn.round, turn.rounds)
+    optimiser.rate = training.rate_in(context.round, context.rounds)
     learner, data = Learner(model, loss, optimiser, streams, correct), data or client.data
     every = range(training.epochs)
     parts = [every] if stop is None else [range(epoch, epoch + 1) for epoch in every]

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Turn
+from fedstill.core.protocols import Client, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WEIGHTS, methods, train
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
@@ -36,13 +36,13 @@ class Ditto(FedAvg):
     settings: DittoSettings
     personal = True
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
-        shared = super().reply(client, request, turn)
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        shared = super().reply(client, request, context)
         own = part(client.state, PERSONAL) or request.part(MODEL)
         model = client.task.build(client.profile.architecture, own)
         pull = correction(model, pull=self.settings.pull, anchor=request.part(WEIGHTS))
         streams = client.streams.at("personal")
-        train(client, model, self.training, turn, correct=pull, streams=streams, moments="personal-optimiser/")
+        train(client, model, self.training, context, correct=pull, streams=streams, moments="personal-optimiser/")
         client.state = {**client.state, **under(PERSONAL, state_of(model))}
         return shared
 

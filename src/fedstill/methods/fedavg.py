@@ -22,7 +22,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.fit import Correct, Loss, task_loss
 from fedstill.core.kinds import BUFFERS, average, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Exchange, Method, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Client, Exchange, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
@@ -76,19 +76,19 @@ class FedAvg(Method):
             return (self,)
         return (self, *recalibrations(self.task, self.settings.recalibration, self.training.batch))
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         return Message(under(MODEL, part(state, MODEL)))
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         model = client.task.build(client.profile.architecture, request.part(MODEL))
         loss, correct = self.loss(client, model, request), self.correct(client, model, request)
-        trained = train(client, model, self.training, turn, loss, correct=correct)
+        trained = train(client, model, self.training, context, loss, correct=correct)
         return Message({**under(MODEL, state_of(model)), **work_report(trained)})
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return {**same_as(under(MODEL, part(state, MODEL))), **work_expected(self.task.terms)}
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         merged = average([reply.message.part(MODEL) for reply in replies], self.weights(replies))
         return {**state, **under(MODEL, merged)}
 

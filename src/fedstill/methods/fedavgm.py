@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from fedstill.core.message import under
-from fedstill.core.protocols import Reply, Turn
+from fedstill.core.protocols import Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods, zeros_like
@@ -40,8 +40,8 @@ class FedAvgM(FedAvg):
         server = super().start(streams)
         return {**server, **under(MOMENTUM, zeros_like({name: server[name] for name in self.moving(server)}))}
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        merged = dict(super().merge(state, replies, turn))
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        merged = dict(super().aggregate(state, replies, context))
         for name in self.moving(state):
             weight = state[name].double()
             momentum = self.settings.beta * state[MOMENTUM + name].double() + (merged[name].double() - weight)

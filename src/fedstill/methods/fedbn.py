@@ -24,7 +24,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import norm_names, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, train, work_expected, work_report
@@ -75,14 +75,14 @@ class FedBn(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return (self,)
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         model = part(state, MODEL)
-        return Message(under(MODEL, model if who.since is None else self.body(model)))
+        return Message(under(MODEL, model if who.last_round is None else self.body(model)))
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         own = {**request.part(MODEL), **part(client.state, LOCAL)}
         model = client.task.build(client.profile.architecture, own)
-        trained = train(client, model, self.training, turn)
+        trained = train(client, model, self.training, context)
         state = state_of(model)
         client.state = {**client.state, **under(LOCAL, {name: state[name] for name in self.local})}
         return Message({**under(MODEL, self.sent(state)), **work_report(trained)})
@@ -90,9 +90,9 @@ class FedBn(FedAvg):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return {**same_as(under(MODEL, self.sent(part(state, MODEL)))), **work_expected(self.task.terms)}
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         """The mean of the bodies; averaged BatchNorm goes to the proxy alone, so that nobody starts from it."""
-        merged = part(super().merge(state, replies, turn), MODEL)
+        merged = part(super().aggregate(state, replies, context), MODEL)
         norms = {name: merged[name] for name in sorted(self.local)} if self.settings.proxy == "average" else {}
         return {**state, **under(MODEL, self.body(merged)), **under(PROXY, norms)}
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Reply, Turn
+from fedstill.core.protocols import Client, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WEIGHTS, methods, train, work_report, zeros_like
@@ -45,28 +45,28 @@ class FedDyn(FedAvg):
         drift = zeros_like({name: server[name] for name in self.moving(server)})
         return {**server, **under(DRIFT, drift), **under(PLAIN, part(server, MODEL))}
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         model = client.task.build(client.profile.architecture, request.part(MODEL))
         start, alpha = request.part(WEIGHTS), self.settings.alpha
         own = part(client.state, DRIFT) or zeros_like(start)
         tilt = correction(model, push={name: -own[name] for name in own}, pull=alpha, anchor=start)
-        trained = train(client, model, self.training, turn, correct=tilt)
+        trained = train(client, model, self.training, context, correct=tilt)
         state = state_of(model)
         drift = {name: own[name] - alpha * (state[PARAMETERS + name] - start[name]) for name in start}
         client.state = {**client.state, **under(DRIFT, drift)}
         return Message({**under(MODEL, state), **work_report(trained)})
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        merged = super().merge(state, replies, turn)
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        merged = super().aggregate(state, replies, context)
         alpha, corrected, drift = self.settings.alpha, {}, {}
         for name in self.moving(state):
             moves = torch.stack([reply.message[name].double() - state[name] for reply in replies]).sum(dim=0)
-            held = state[DRIFT + name].double() - alpha / turn.clients * moves
+            held = state[DRIFT + name].double() - alpha / context.clients * moves
             drift[name] = held.to(state[name].dtype)
             corrected[name] = (merged[name].double() - held / alpha).to(state[name].dtype)
         return {**merged, **corrected, **under(DRIFT, drift), **under(PLAIN, part(merged, MODEL))}
 
-    def also(self, server: Tensors) -> Mapping[str, Tensors]:
+    def extra_models(self, server: Tensors) -> Mapping[str, Tensors]:
         recalibrated = self.settings.buffers == "recalibrate"  # the corrected model is; this one is not
         return {"plain average, not recalibrated" if recalibrated else "plain average": part(server, PLAIN)}
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Reply, Turn
+from fedstill.core.protocols import Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg
@@ -39,8 +39,8 @@ class FedNova(FedAvg):
                 " training.keep_optimiser=false, or training.momentum=0"
             )
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        merged = super().merge(state, replies, turn)
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        merged = super().aggregate(state, replies, context)
         weights = self.weights(replies)
         shares = [weight / sum(weights) for weight in weights]
         # A client that claims no steps at all would have its update divided by nothing.

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundContext, Shape
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expected, work_report
@@ -56,11 +56,11 @@ class FineTuned(FedAvg):
     def every_exchange(self) -> Sequence[Exchange]:
         return (*super().exchanges({}, 0), Tuning(self))
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
-        return super().reply(client, request, _shared(turn))
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        return super().reply(client, request, _shared(context))
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        return {**super().merge(state, replies, _shared(turn)), ROUNDS: torch.tensor(turn.rounds)}
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return {**super().aggregate(state, replies, _shared(context)), ROUNDS: torch.tensor(context.rounds)}
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         return part(state, PERSONAL) or None
@@ -80,22 +80,22 @@ class Tuning(Exchange):
     def __init__(self, method: FineTuned) -> None:
         self.method = method
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         return Message(under(MODEL, part(state, MODEL)))
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         model = client.task.build(client.profile.architecture, request.part(MODEL))
-        trained = train(client, model, self.method.tuning, replace(_shared(turn), round=turn.round - 1))
+        trained = train(client, model, self.method.tuning, replace(_shared(context), round=context.round - 1))
         client.state = {**client.state, **under(PERSONAL, state_of(model))}
         return Message(work_report(trained))
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return work_expected(self.method.task.terms)
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         return state
 
 
-def _shared(turn: Turn) -> Turn:
+def _shared(context: RoundContext) -> RoundContext:
     """As FedAvg sees it, whose rounds are one fewer: its rate must not know of the round that follows."""
-    return replace(turn, rounds=turn.rounds - 1)
+    return replace(context, rounds=context.rounds - 1)

@@ -18,11 +18,11 @@ from fedstill.core.egress import Egress
 from fedstill.core.fit import Trained
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Method, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Client, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.data.parts import shape_kinds
+from fedstill.data.point_labels import shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.methods.base import MODEL, WORK_EGRESS, fresh_models, methods, train, work_expected, work_report
 
@@ -48,23 +48,23 @@ class LocalOnly(Method):
     def start(self, streams: Streams) -> Tensors:
         return fresh_models(self.task, streams, "start/")
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
-        first_contact = who.since is None
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        first_contact = who.last_round is None
         return Message(under(MODEL, part(state, f"start/{who.architecture}/")) if first_contact else {})
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         own = part(client.state, MODEL) or request.part(MODEL)
-        return Message(work_report(self.trained(client, own, turn)))
+        return Message(work_report(self.trained(client, own, context)))
 
-    def trained(self, client: Client, start: Tensors, turn: Turn) -> Trained:
+    def trained(self, client: Client, start: Tensors, context: RoundContext) -> Trained:
         """Train from there on the client's own data; the model is then in the client's state."""
         model = client.task.build(client.profile.architecture, start)
         data, apart = self.held_out(client) if self.holds_out else (client.data, None)
         if self.settings.patience is None or apart is None:
-            trained = train(client, model, self.training, turn, data=data)
+            trained = train(client, model, self.training, context, data=data)
         else:
             best = Best(client, model, apart, self.settings.patience)
-            trained = train(client, model, self.training, turn, data=data, stop=best.stop)
+            trained = train(client, model, self.training, context, data=data, stop=best.stop)
             load_state(model, best.state)
         client.state = {**client.state, **under(MODEL, state_of(model))}
         return trained
@@ -85,7 +85,7 @@ class LocalOnly(Method):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return work_expected(self.task.terms)
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         return state
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:

@@ -24,7 +24,7 @@ from fedstill.core.dataset import Batch, without_answers
 from fedstill.core.fit import Terms
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Profile, Shape, Turn
+from fedstill.core.protocols import Client, Profile, RoundContext, Shape
 from fedstill.core.task import Output, Tensors
 from fedstill.methods.base import MODEL, methods, same_as, train, work_expected, work_report
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
@@ -49,14 +49,14 @@ class Moon(FedAvg):
     def terms(self) -> tuple[str, ...]:
         return (*self.task.terms, "contrastive")
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         model = client.task.build(client.profile.architecture, request.part(MODEL))
         previous = part(client.state, PREVIOUS)
         if previous:
             others = {"shared": request.part(MODEL), "previous": previous}
-            trained = train(client, model, self.training, turn, self.contrast, shared=_Features(client, others))
+            trained = train(client, model, self.training, context, self.contrast, shared=_Features(client, others))
         else:
-            trained = train(client, model, self.training, turn)
+            trained = train(client, model, self.training, context)
         state = state_of(model)
         client.state = {**client.state, **under(PREVIOUS, state)}
         return Message({**under(MODEL, state), **work_report(trained, self.terms)})

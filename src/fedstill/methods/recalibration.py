@@ -26,7 +26,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.kinds import load_state, norm_layers, running, state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.numbers import count
-from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext, Shape
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
@@ -78,10 +78,10 @@ class Recalibration(Exchange):
             for statistic in ("running_mean", "running_var")
         )
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         return Message(under(MODEL, part(state, MODEL)))
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         model = client.task.build(client.profile.architecture, request.part(MODEL)).eval()
         order = torch.from_numpy(client.streams.draw("order").permutation(len(client.data)))
         # In training mode BatchNorm needs two samples; where it does not, none is left out.
@@ -104,7 +104,7 @@ class Recalibration(Exchange):
             expected[f"norm/{layer}/squares"] = (shape, torch.float64)
         return expected
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         measured = dict(state)
         for layer in self.layers:
             parts = [reply.message.part(f"norm/{layer}/") for reply in replies]

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from fedstill.core.kinds import BUFFERS, COUNTERS
-from fedstill.core.protocols import Exchange, Reply, Turn
+from fedstill.core.protocols import Exchange, Reply, RoundContext
 from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WEIGHTS
 from fedstill.methods.fedavg import FedAvg, ModelSettings
-from fedstill.methods.wrapped import WrappedExchange
+from fedstill.methods.wrappers.wrapper import WrappedExchange
 
 STATISTICS = MODEL + BUFFERS
 
@@ -40,7 +40,7 @@ class Robust(FedAvg):
     def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
         """The next weights; and the next running statistics, unless their median is good enough."""
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         ruled = self.rule(state, replies)
         rest = [name for name in named(state, STATISTICS) if name not in ruled]
         statistics = {name: median(sent(replies, name)) for name in rest}
@@ -58,8 +58,8 @@ class Robust(FedAvg):
 class RobustRecalibration(WrappedExchange):
     """Recalibration in which nobody's sums are added to another's: the median of each client's own statistics."""
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        alone = [self.inner.merge(state, [reply], turn) for reply in replies]
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        alone = [self.inner.aggregate(state, [reply], context) for reply in replies]
         return {**state, **{name: median([one[name] for one in alone]) for name in named(state, STATISTICS)}}
 
 

@@ -31,7 +31,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.fit import Correct
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Client, Profile, Reply, RoundContext, Shape
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WEIGHTS, methods, same_as, train, work_report, zeros_like
@@ -77,22 +77,22 @@ class Scaffold(FedAvg):
         server = super().start(streams)
         return {**server, **under(CONTROL, zeros_like(part(server, WEIGHTS)))}
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         return Message({name: tensor for name, tensor in state.items() if name.startswith((MODEL, CONTROL))})
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         model = client.task.build(client.profile.architecture, request.part(MODEL))
         control = request.part(CONTROL)
         own = part(client.state, CONTROL) or zeros_like(control)
         push = {name: control[name] - own[name] for name in control}
         correct = correction(model, push=push)
         tally = _Tally(model, correct) if self.settings.correction == "gradient" else None
-        trained = train(client, model, self.training, turn, correct=tally or correct)
+        trained = train(client, model, self.training, context, correct=tally or correct)
         state = state_of(model)
         if tally is not None:
             new = tally.mean(trained.steps)
         else:
-            before, scale = request.part(WEIGHTS), trained.steps * self.training.rate_in(turn.round, turn.rounds)
+            before, scale = request.part(WEIGHTS), trained.steps * self.training.rate_in(context.round, context.rounds)
             new = {name: (before[name] - state[PARAMETERS + name]) / scale - push[name] for name in control}
         client.state = {**client.state, **under(CONTROL, new)}
         changes = {name: new[name] - own[name] for name in control}
@@ -101,12 +101,12 @@ class Scaffold(FedAvg):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return {**super().expect(state, who, request), **same_as(under(CONTROL, part(state, CONTROL)))}
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         moved = {}
         for name, control in part(state, CONTROL).items():
             changes = torch.stack([reply.message[CONTROL + name].double() for reply in replies]).sum(dim=0)
-            moved[name] = (control.double() + changes / turn.clients).to(control.dtype)
-        return {**super().merge(state, replies, turn), **under(CONTROL, moved)}
+            moved[name] = (control.double() + changes / context.clients).to(control.dtype)
+        return {**super().aggregate(state, replies, context), **under(CONTROL, moved)}
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         return [1.0 for _ in replies]

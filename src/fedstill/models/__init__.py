@@ -1,36 +1,19 @@
-"""Models by name; importing this package registers all of them."""
+"""Models by name: classifiers for images and point clouds. Slices bring more."""
 
-from fedstill.models import (
-    cnn,
-    detector,
-    dgcnn,
-    mlp,
-    pointnet,
-    pointnet2,
-    pointnet2_segmentation,
-    resnet,
-    split_cnn,
-    wide_resnet,
-)
 from fedstill.models.classifier import Classifier
 from fedstill.models.registry import ModelBuilder, build_model, models
 from fedstill.models.surgery import duplicate, freeze
 
-__all__ = [
-    "Classifier",
-    "ModelBuilder",
-    "build_model",
-    "cnn",
-    "detector",
-    "dgcnn",
-    "duplicate",
-    "freeze",
-    "mlp",
-    "models",
-    "pointnet",
-    "pointnet2",
-    "pointnet2_segmentation",
-    "resnet",
-    "split_cnn",
-    "wide_resnet",
-]
+__all__ = ["Classifier", "ModelBuilder", "build_model", "duplicate", "freeze", "models"]
+
+for _file, _names in {
+    "cnn": ("cnn", "cnn-bn"),
+    "dgcnn": ("dgcnn",),
+    "mlp": ("mlp",),
+    "pointnet": ("pointnet", "pointnet-tiny", "small-pointnet-tiny"),
+    "pointnet2": ("pointnet2", "pointnet2-lite", "small-pointnet2", "small-pointnet2-lite"),
+    "pointnet2_segmentation": ("pointnet2-segmentation", "pointnet2-segmentation-lite"),
+    "resnet": ("resnet18", "resnet20", "resnet50", "resnet8"),
+    "wide_resnet": ("wrn16-1", "wrn16-4"),
+}.items():
+    models.declare(f"fedstill.models.{_file}", *_names)

@@ -16,7 +16,7 @@ from fedstill.models.batchnorm import begin_batch, normalise, unbiased
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import check_clouds, group
-from fedstill.models.neighbours import nearest, summarise
+from fedstill.models.kernels.neighbours import nearest, summarise
 from fedstill.models.registry import models
 
 SLOPE = 0.2  # of LeakyReLU below zero

@@ -20,7 +20,7 @@ from fedstill.models.batchnorm import normalise
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, wants_points
 from fedstill.models.kernels import check_clouds, farthest_points, group, rows_at
-from fedstill.models.neighbours import nearest
+from fedstill.models.kernels.neighbours import nearest
 from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, Sizes
 from fedstill.models.registry import models
 from fedstill.models.sized import sized
@@ -38,7 +38,7 @@ def labels_points(**training: float) -> Callable[[Builder], Builder]:
     """
 
     def note(builder: Builder) -> Builder:
-        builder.labels_points = True  # type: ignore[attr-defined]
+        builder.task = "segmentation"  # type: ignore[attr-defined]
         defaults = {"augmentation": {"name": "points", "dropout": 0.0}, "training": training}
         builder.defaults = defaults  # type: ignore[attr-defined]
         return builder

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedstill.core.protocols import Turn
+from fedstill.core.protocols import RoundContext
 
 
-def luck(turn: Turn, name: str, size: int) -> np.ndarray:
+def luck(context: RoundContext, name: str, size: int) -> np.ndarray:
     """Everyone's luck in the draw of that name: standard exponential, the smaller the luckier."""
-    return turn.streams.draw(name).exponential(size=size)
+    return context.streams.draw(name).exponential(size=size)
 
 
 def drawn(ids: np.ndarray, weights: np.ndarray, number: int, lots: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from fedstill.core.protocols import Fate, Turn
+from fedstill.core.protocols import DropoutEvent, RoundContext
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
@@ -41,19 +41,19 @@ class Dropout(Settings):
         """What the fleet's state needs for it, before the first round."""
         return {}
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
+    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
         """Who of these is lost in this round, and when."""
         return {}
 
-    def present(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+    def present(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
         """Who of these is there: all but those known to be away."""
         return ids
 
-    def able(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+    def able(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
         """Who of these could stand in for others."""
-        return ids if self.replacements_can_drop else self.present(fleet, ids, turn)
+        return ids if self.replacements_can_drop else self.present(fleet, ids, context)
 
-    def next(self, fleet: Tensors, turn: Turn) -> Tensors:
+    def next(self, fleet: Tensors, context: RoundContext) -> Tensors:
         """The fleet at the end of the round."""
         return fleet
 
@@ -71,12 +71,14 @@ class Chance(Dropout):
 
     when: When = Field("after", description="before it is asked, during its work, or after it, with its reply")
 
-    def fate(self, client: int, turn: Turn, when: When | None = None, fraction: float | None = None) -> Fate:
+    def fate(
+        self, client: int, context: RoundContext, when: When | None = None, fraction: float | None = None
+    ) -> DropoutEvent:
         """Being lost; who is lost during its work has done a share of it that is drawn, unless it is known."""
         when = when or self.when
         if when != "during":
-            return Fate(when)
-        return Fate(when, turn.streams.draw("fraction", client).random() if fraction is None else fraction)
+            return DropoutEvent(when)
+        return DropoutEvent(when, context.streams.draw("fraction", client).random() if fraction is None else fraction)
 
 
 @dropouts.register("independent")
@@ -86,13 +88,13 @@ class Independent(Chance):
     rate: Probability = Field(..., description="chance that a chosen client is lost, or share of the cohort that is")
     of_cohort: bool = Field(False, description="exactly that share of the cohort, rounded, in every round")
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
-        luck = {client: turn.streams.draw("dropout", client).random() for client in cohort}
+    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
+        luck = {client: context.streams.draw("dropout", client).random() for client in cohort}
         if self.of_cohort:
             lost = sorted(cohort, key=lambda client: (luck[client], client))[: int(self.rate * len(cohort) + 0.5)]
         else:
             lost = [client for client in cohort if luck[client] < self.rate]
-        return {client: self.fate(client, turn) for client in sorted(lost)}
+        return {client: self.fate(client, context) for client in sorted(lost)}
 
 
 @dropouts.register("bursty")
@@ -124,14 +126,14 @@ class Bursty(Chance):
     def start(self, clients: int, streams: Streams) -> Tensors:
         return {"away": torch.from_numpy(streams.draw("away").random(clients) < self.rate)}
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
-        return {client: self.fate(client, turn) for client in sorted(cohort) if fleet["away"][client]}
+    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
+        return {client: self.fate(client, context) for client in sorted(cohort) if fleet["away"][client]}
 
-    def present(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
+    def present(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
         there: np.ndarray = ids[~fleet["away"].numpy()[ids]]
         return there
 
-    def next(self, fleet: Tensors, turn: Turn) -> Tensors:
+    def next(self, fleet: Tensors, context: RoundContext) -> Tensors:
         away = fleet["away"].numpy()
-        luck = turn.streams.draw("away").random(len(away))
+        luck = context.streams.draw("away").random(len(away))
         return {**fleet, "away": torch.from_numpy(luck < np.where(away, 1 - 1 / self.length, self.leaves))}

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Exchange, Survey, Turn
+from fedstill.core.protocols import Exchange, RoundContext, Survey
 from fedstill.core.task import Tensors
 from fedstill.participation.policies import policies
 from fedstill.participation.surveys import LabelMix, unheard
@@ -49,14 +49,14 @@ class LabelBalanced(Weighted):
         return (LabelMix(classes, self.noise),)
 
     def survey(
-        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, turn: Turn
+        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, context: RoundContext
     ) -> Survey | None:
         missing = unheard(fleet, "labels", eligible)
         return Survey(LabelMix(classes, self.noise), missing.tolist()) if len(missing) else None
 
-    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
         number = self.cohort(clients)
-        short = self.in_order(candidates, fleet, clients, turn)[: self.candidates or 4 * number]
+        short = self.in_order(candidates, fleet, clients, context)[: self.candidates or 4 * number]
         if "labels" not in fleet:
             return np.sort(short[:number])
         everyone = fleet["labels"].numpy()

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Exchange, Profile, Survey, Turn
+from fedstill.core.protocols import Exchange, Profile, RoundContext, Survey
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
@@ -26,6 +26,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class Policy(Settings):
     """Availability, which every policy has; subclasses choose among the available."""
 
+    reads_losses: ClassVar[bool] = False  # True: chooses by losses that clients report
     draws_evenly: ClassVar[bool] = False  # True: whoever can be reached has the same chance to be chosen
 
     availability: Probability | tuple[Probability, ...] = Field(
@@ -59,10 +60,10 @@ class Policy(Settings):
         """What the policy wants the fleet's state to have, before the first round."""
         return {}
 
-    def available(self, clients: int, turn: Turn) -> np.ndarray:
+    def available(self, clients: int, context: RoundContext) -> np.ndarray:
         """Who can be reached in this round, by id."""
         # One draw for the whole fleet, indexed by client: a client's luck does not depend on who else is asked.
-        luck = turn.streams.draw("availability").random(clients)
+        luck = context.streams.draw("availability").random(clients)
         return np.flatnonzero(luck < np.asarray(self.availability))
 
     def eligible(self, fleet: Tensors, available: np.ndarray) -> np.ndarray:
@@ -78,12 +79,12 @@ class Policy(Settings):
         return ()
 
     def survey(
-        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, turn: Turn
+        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, context: RoundContext
     ) -> Survey | None:
         """What has to be asked of whom before this round's cohort is chosen; `models` are those that are shared."""
         return None
 
-    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
         """Whom to ask of those that may be asked, sorted by id."""
         return candidates
 
@@ -125,6 +126,6 @@ class Random(Sized):
 
     draws_evenly: ClassVar[bool] = True
 
-    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
         number = min(self.cohort(clients), len(candidates))
-        return np.sort(turn.streams.draw("select").choice(candidates, number, replace=False))
+        return np.sort(context.streams.draw("select").choice(candidates, number, replace=False))

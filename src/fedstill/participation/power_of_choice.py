@@ -16,13 +16,13 @@ A biased choice, and meant to be: of d candidates the one with the lowest loss m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from fedstill.core.protocols import Exchange, Profile, Survey, Turn
+from fedstill.core.protocols import Exchange, Profile, RoundContext, Survey
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.participation.policies import policies
@@ -33,6 +33,8 @@ from fedstill.participation.weighted import Weighted, check_candidates
 @policies.register("power-of-choice")
 class PowerOfChoice(Weighted):
     """Of some candidates, those on whose data the loss is highest."""
+
+    reads_losses: ClassVar[bool] = True
 
     candidates: int | None = Field(None, ge=1, description="d: how many are drawn; left out, twice those to be asked")
     draw: Literal["samples", "evenly"] = Field("samples", description="a candidate's chance: by samples, or the same")
@@ -63,20 +65,20 @@ class PowerOfChoice(Weighted):
         return (SharedLoss(models),) if self.losses == "ask" else ()
 
     def survey(
-        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, turn: Turn
+        self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, context: RoundContext
     ) -> Survey | None:
         if self.losses == "last":
             return None
-        return Survey(SharedLoss(models), np.sort(self.shortlist(eligible, fleet, turn.clients, turn)).tolist())
+        return Survey(SharedLoss(models), np.sort(self.shortlist(eligible, fleet, context.clients, context)).tolist())
 
-    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
         # The survey has left losses of its candidates alone; who of them did not answer is asked after those who did.
         asked = self.losses == "ask"
-        short = (self.in_order if asked else self.shortlist)(candidates, fleet, clients, turn)
+        short = (self.in_order if asked else self.shortlist)(candidates, fleet, clients, context)
         losses = np.nan_to_num(fleet["loss"].numpy()[short], nan=-np.inf if asked else np.inf)
         return np.sort(short[np.argsort(-losses, kind="stable")[: self.cohort(clients)]])
 
-    def shortlist(self, ids: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+    def shortlist(self, ids: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
         """The candidates, as drawn."""
         number = self.candidates or 2 * self.cohort(clients)
-        return self.in_order(ids, fleet, clients, turn)[:number]
+        return self.in_order(ids, fleet, clients, context)[:number]

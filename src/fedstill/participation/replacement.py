@@ -7,10 +7,17 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fedstill.core.protocols import Turn
+from fedstill.core.protocols import RoundContext
 from fedstill.core.task import Tensors
-from fedstill.participation.clustered import clusters
 from fedstill.participation.draws import drawn, luck
+
+
+def clusters(fleet: Tensors, ids: np.ndarray) -> np.ndarray:
+    """The clusters of these clients; -1 where none is known."""
+    if "cluster" not in fleet:
+        return np.full(len(ids), -1)
+    known: np.ndarray = fleet["cluster"].numpy()[ids]
+    return known
 
 
 def replacements(
@@ -18,7 +25,7 @@ def replacements(
     candidates: np.ndarray,
     fleet: Tensors,
     weights: np.ndarray,
-    turn: Turn,
+    context: RoundContext,
     *,
     asked: Collection[int] = (),
 ) -> dict[int, int]:
@@ -31,7 +38,7 @@ def replacements(
     if not len(lost) or not len(candidates):
         return {}
     free = ~np.isin(candidates, [*lost, *asked])
-    order = drawn(candidates[free], weights[free], int(free.sum()), luck(turn, "replace", turn.clients))
+    order = drawn(candidates[free], weights[free], int(free.sum()), luck(context, "replace", context.clients))
     queues: defaultdict[int, deque[int]] = defaultdict(deque)
     for substitute, cluster in zip(order.tolist(), clusters(fleet, order).tolist(), strict=True):
         queues[cluster].append(substitute)

@@ -20,7 +20,7 @@ from fedstill.core.dataset import Dataset, class_counts, every_row
 from fedstill.core.egress import Egress
 from fedstill.core.message import Message, under
 from fedstill.core.noise import Normal, named
-from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, Shape, Turn
+from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext, Shape
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 
@@ -32,7 +32,7 @@ blur: Source = partial(named, purpose="noise")  # from the client's own stream: 
 class Measurement(Exchange):
     """Some numbers that a client measures of its data, into a row of one of the fleet's tables."""
 
-    least = 0
+    min_replies = 0
     table: str  # in the fleet's state, and the name under which a reply has its row
 
     def __init__(self, width: int, noise: float) -> None:
@@ -48,10 +48,10 @@ class Measurement(Exchange):
         blurred = f", with noise of deviation {self.noise:g}" if self.noise else ""
         return (Egress(self.table, "statistics", what + blurred),)
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         return Message({}) if who.samples else None
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         row = self.measure(client.data)
         if self.noise:
             row = row + self.noise * self.source(client.streams)(tuple(row.shape))
@@ -60,8 +60,8 @@ class Measurement(Exchange):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return {self.table: ((self.width,), torch.float64)}
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        rows = state[self.table].clone() if self.table in state else unknown(turn.clients, self.width)
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        rows = state[self.table].clone() if self.table in state else unknown(context.clients, self.width)
         for reply in replies:
             rows[reply.profile.id] = self.row(reply)
         return {**state, self.table: rows}
@@ -93,16 +93,16 @@ class SharedLoss(Exchange):
 
     name = "losses"
     egress = (Egress("loss", "metrics", "the mean loss of the shared model over the client's samples"),)
-    least = 0
+    min_replies = 0
 
     def __init__(self, models: Mapping[str, Tensors]) -> None:
         self.models = models
 
-    def request(self, state: Tensors, who: Profile, turn: Turn) -> Message | None:
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         model = self.models.get(who.architecture)
         return Message(under(MODEL, model)) if model is not None and who.samples else None
 
-    def reply(self, client: Client, request: Message, turn: Turn) -> Message:
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         if not len(client.data):
             raise Abstain("it has no samples")
         model = client.task.build(client.profile.architecture, request.part(MODEL))
@@ -113,8 +113,8 @@ class SharedLoss(Exchange):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return {"loss": ((), torch.float64)}
 
-    def merge(self, state: Tensors, replies: Sequence[Reply], turn: Turn) -> Tensors:
-        losses = torch.full((turn.clients,), torch.nan, dtype=torch.float64)
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        losses = torch.full((context.clients,), torch.nan, dtype=torch.float64)
         for reply in replies:
             losses[reply.profile.id] = reply.message["loss"]
         return {**state, "loss": losses}

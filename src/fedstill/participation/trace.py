@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Fate, Turn
+from fedstill.core.protocols import DropoutEvent, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.participation.dropout import Chance, When, dropouts
 
@@ -67,13 +67,13 @@ class Trace(Chance):
                         f" {clients - 1}"
                     )
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], turn: Turn) -> dict[int, Fate]:
-        lost = self.losses.rounds.get(turn.round, {})
+    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
+        lost = self.losses.rounds.get(context.round, {})
         gone = [client for client in sorted(cohort) if client in lost]
-        return {client: self.fate(client, turn, lost[client].when, lost[client].fraction) for client in gone}
+        return {client: self.fate(client, context, lost[client].when, lost[client].fraction) for client in gone}
 
-    def present(self, fleet: Tensors, ids: np.ndarray, turn: Turn) -> np.ndarray:
-        return ids[~np.isin(ids, list(self.losses.rounds.get(turn.round, {})))]
+    def present(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
+        return ids[~np.isin(ids, list(self.losses.rounds.get(context.round, {})))]
 
 
 def read(path: Path) -> Losses:

@@ -16,12 +16,17 @@ import torch
 from pydantic import Field, model_validator
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Profile, Turn
+from fedstill.core.protocols import Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.participation.draws import drawn, luck
-from fedstill.participation.fleet import levels
 from fedstill.participation.policies import Probability, Sized, policies
+
+
+def levels(fleet: Tensors) -> np.ndarray:
+    """Charge as a share of the capacity, 0 to 1, client by client."""
+    share: np.ndarray = fleet["charge"].numpy() / fleet["capacity"].numpy()
+    return share
 
 
 class Weighted(Sized):
@@ -67,12 +72,12 @@ class Weighted(Sized):
             weights[fleet["wifi"].numpy()[ids]] *= self.link
         return weights
 
-    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
-        return np.sort(self.in_order(candidates, fleet, clients, turn)[: self.cohort(clients)])
+    def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
+        return np.sort(self.in_order(candidates, fleet, clients, context)[: self.cohort(clients)])
 
-    def in_order(self, ids: np.ndarray, fleet: Tensors, clients: int, turn: Turn) -> np.ndarray:
+    def in_order(self, ids: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
         """All of these, as a weighted draw brings them up."""
-        return drawn(ids, self.weights(fleet, ids), len(ids), luck(turn, "select", clients))
+        return drawn(ids, self.weights(fleet, ids), len(ids), luck(context, "select", clients))
 
 
 @policies.register("battery-aware")

@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedstill.config import Experiment, make_experiment, with_defaults
-from fedstill.config.assemble import parse_value
-from fedstill.core.queries import Queries
-from fedstill.federation.defaults import DEFAULT_MODELS, decided_by
+from fedstill.core.sections import sections
+from fedstill.data.kinds import data_kinds
 from fedstill.methods import methods
-from fedstill.report.describe import changed_settings
-from fedstill.tasks.detection import Detection
-from fedstill.tasks.kinds import task_of
+from fedstill.report.descriptions import changed_settings
+from fedstill.runtime.assemble import make_experiment, parse_value, with_defaults
+from fedstill.runtime.defaults import decided_by
+from fedstill.runtime.experiment import Experiment
+from fedstill.tasks.kinds import task_name
 
 _FLAGS = ("data", "model", "clients", "rounds", "seed")
 _PARTS = ("partition", "participation")
@@ -42,39 +42,32 @@ def command(experiment: Experiment) -> str:
             settings += [f"{section}.{name}={_value(value)}" for name, value in changed.items() if not _plain(value)]
     # What method, data and model make of all that decides what is left to say.
     base = _without_saying(experiment, make_experiment(given)).model_dump(mode="json")
-    for client, classes in (wanted["queries"] or {}).get("by_hand", {}).items():
-        if classes:  # naming nobody's classes is the same as not naming the client, as long as somebody is named
-            words += ["--query", f"{client}:{','.join(map(str, classes))}"]
-    for section in ("fleet", "clusters"):
-        if (devices := getattr(experiment, section)) is not None:
-            settings.append(f"{section}={json.dumps(devices.model_dump(mode='json', exclude_defaults=True))}")
-    for path, value in _differences(base, {**wanted, "queries": None, "fleet": None, "clusters": None}):
+    for name, added in experiment.sections().items():
+        options, further = added.written(name)
+        words += options
+        settings += further
+    absent = dict.fromkeys(sections)
+    for path, value in _differences(base, {**wanted, **absent}):
         if path in _FLAGS and value is not None:
             words += [f"--{path}", str(value)]
         else:
             settings.append(f"{path}={_value(value)}")
-    settings += _asking(wanted["queries"])
     return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
-
-
-def _asking(queries: Mapping[str, Any] | None) -> list[str]:
-    """Settings of queries that are not as usual; where all are, one that is, or nobody would ask."""
-    if queries is None:
-        return []
-    usual = Queries().model_dump(mode="json")
-    changed = {name: value for name, value in queries.items() if name != "by_hand" and value != usual[name]}
-    if not changed and not queries["by_hand"]:
-        changed = {"classes": queries["classes"]}
-    return [f"queries.{name}={_value(value)}" for name, value in changed.items()]
 
 
 def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:
     """What the data's kind and the model would fill in by themselves, as they did in an experiment that was run."""
     if experiment.augmentation is None:
         return base
-    kind = "image" if experiment.points is None else "scene" if task_of(str(experiment.model)) is Detection else "cloud"
+    kind = "image" if experiment.points is None else _kind_of_points(str(experiment.model))
     decided = decided_by(kind, experiment.model, methods[experiment.method.name])
-    return with_defaults(base, {**decided, "model": DEFAULT_MODELS[kind]})
+    return with_defaults(base, {**decided, "model": data_kinds[kind].model})
+
+
+def _kind_of_points(model: str) -> str:
+    """The kind of data that a model on points is for: the one whose task it answers, else clouds."""
+    posed = {data_kinds[kind].task: kind for kind in reversed(data_kinds.names()) if kind != "image"}
+    return posed.get(task_name(model), "cloud")
 
 
 def _differences(base: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

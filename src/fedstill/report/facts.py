@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from fedstill.config import Experiment
-from fedstill.federation.result import Run
 from fedstill.methods import methods
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.result import Run
 from fedstill.tasks.measures import detects, measure_of
 
 Record = Mapping[str, Any]

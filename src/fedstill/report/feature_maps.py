@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import share
-from fedstill.data.colours import part_colours
 from fedstill.report.figure import Figure, Key, axis, label, symbol
+from fedstill.report.pictures.colours import part_colours
 
 Floats = npt.NDArray[np.float64]
 Classes = npt.NDArray[np.int64]

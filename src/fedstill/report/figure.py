@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
+from fedstill.report.extensions import turned_figures
+
 FEW = 40  # up to here every point of a curve gets a dot; a curve of one point is nothing else
 SERIES = 7  # colours the page has; after them they come again with another dash
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
@@ -84,7 +86,7 @@ class Figure:
     @property
     def turns(self) -> str:
         """What it is if it is something to turn: drawn by the page itself, since a browser keeps few 3D contexts."""
-        return next((trace["type"] for trace in self.data if trace["type"] in ("cloud", "scene")), "")
+        return next((trace["type"] for trace in self.data if trace["type"] in turned_figures), "")
 
 
 def colour(number: int) -> str:

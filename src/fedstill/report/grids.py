@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedstill.core.numbers import capital, listed
-from fedstill.report import describe
+from fedstill.report import descriptions
 from fedstill.report.facts import Facts, Record
 from fedstill.report.figure import CAUSES, Figure, Key, axis, cause_colour, label, whole_axis
 from fedstill.report.shards import Holdings
@@ -41,7 +41,7 @@ def _attendance(number: int, run: Facts) -> Figure:
         f"attendance-{number}",
         run.title,
         f"Replies by {'client and ' if few else ''}round in {run.quoted}: {listed(totals) if totals else 'none'}.",
-        f"Participation: {describe.part(run.experiment.participation)}. Over all rounds: "
+        f"Participation: {descriptions.part(run.experiment.participation)}. Over all rounds: "
         f"{listed(totals) if totals else 'nobody took part'}.",
         data,
         layout,
@@ -127,7 +127,7 @@ def _partition(number: int, group: Sequence[Facts], table: Holdings, most: int) 
     points = " Every point has a label of its own: counted are whole clouds." if table.by == "kind" else ""
     points += " Samples are scenes: counted are the boxes in them." if table.by == "box" else ""
     points += " Some samples lie with several clients." if table.overlap else ""
-    name = describe.part(run.experiment.partition)
+    name = descriptions.part(run.experiment.partition)
     cut = f" The first {_COLUMNS} clients are shown." if len(sizes) > _COLUMNS else ""
     return Figure(
         f"partition-{number}",

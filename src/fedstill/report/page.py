@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from fedstill._version import __version__
+from fedstill.report.extensions import turned_figures
 from fedstill.report.figure import Figure
 from fedstill.report.table import Table
 
@@ -60,8 +61,8 @@ def render(template: str, sections: Sequence[Section], **context: Any) -> str:
     shown = [section for section in sections if not section.empty]
     figures = [figure for section in shown for figure in section.figures]
     specs = {figure.id: figure.spec() for figure in figures}
-    turning = {"cloud": "clouds.js", "scene": "scenes.js"}
-    needed = [file for kind, file in turning.items() if any(figure.turns == kind for figure in figures)]
+    turned = sorted({figure.turns for figure in figures} - {""})
+    needed = [turned_figures[kind].script for kind in turned]
     assets = ["figures.js", "tables.js", *(["turning.js", *needed] if needed else [])]
     scripts = [get_plotlyjs(), *map(_asset, assets)]
     return _template(template).render(

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from fedstill.core.errors import InputError
-from fedstill.federation.result import Run
-from fedstill.report import words
+from fedstill.report import opening
 from fedstill.report.command import command
 from fedstill.report.curves import curves
-from fedstill.report.detection_section import detection_sections
+from fedstill.report.extensions import run_sections
 from fedstill.report.facts import Facts
 from fedstill.report.files import write_page
-from fedstill.report.fleet_section import fleet_sections
 from fedstill.report.grids import attendance, partitions
 from fedstill.report.page import Section
-from fedstill.report.queries import query_section
-from fedstill.report.results import results_table
+from fedstill.report.runs_table import results_table
 from fedstill.report.shards import Holdings, partition_tables
+from fedstill.runtime.result import Run
 
 
 @dataclass(frozen=True)
@@ -56,10 +54,9 @@ def write_report(
     read = [Facts.of(title, run) for title, run in runs.items()]
     sections = [
         Section("results", "Results", tables=[results_table(read)]),
-        *detection_sections(runs, read),
-        query_section(runs),
+        *_added(runs, read, "results"),
         Section("curves", "How they went on", curves(read)),
-        *fleet_sections(runs, read),
+        *_added(runs, read, "curves"),
         Section("attendance", "Who took part when", attendance(read)),
         Section("partitions", "Who has what", partitions(read, tables)),
     ]
@@ -68,11 +65,17 @@ def write_report(
         "runs.html.jinja",
         sections,
         figures,
-        heading=words.heading(read),
-        summary=words.summary(read),
-        caution=words.caution(read),
+        heading=opening.heading(read),
+        summary=opening.summary(read),
+        caution=opening.caution(read),
         repetitions=[_repetition(run) for run in read],
     )
+
+
+def _added(runs: Mapping[str, Run], read: Sequence[Facts], after: str) -> list[Section]:
+    """The sections that slices bring for this place."""
+    added = [run_sections[name] for name in run_sections]
+    return [section for one in added if one.after == after for section in one.make(runs, read)]
 
 
 def _repetition(run: Facts) -> Repetition:

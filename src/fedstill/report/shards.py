@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from fedstill.core.dataset import has_boxes
 from fedstill.core.errors import InputError
-from fedstill.data.parts import has_point_labels, kind_names, shape_kinds
-from fedstill.data.scenes import has_boxes
-from fedstill.federation.plan import make_plan
-from fedstill.federation.result import Run
+from fedstill.data.point_labels import has_point_labels, kind_names, shape_kinds
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.result import Run
 
 # What shards follow from, beside the data itself. A validation share is cut before them, or with `on-site` after.
 _CUT = {"data", "partition", "clients", "seed", "validation", "evaluation"}

@@ -23,10 +23,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, MultipleLocator
 
 from fedstill.core.files import writable_folder, write_atomically
+from fedstill.report.extensions import turned_figures
 from fedstill.report.figure import DASHES, Figure, Key
 from fedstill.report.page import style_sheet
-from fedstill.report.scene_stills import draw_stills, still_height
-from fedstill.report.traces import DRAW, HATCHES, LINES, MARKERS, Painter, draw_cloud, plain
+from fedstill.report.traces import DRAW, HATCHES, LINES, MARKERS, Painter, plain
 
 _INCH = 96.0  # pixels of a browser
 _WIDTH = 760.0
@@ -67,14 +67,12 @@ def words_as_they_are() -> AbstractContextManager[None]:
 def draw(figure: Figure) -> Canvas:
     """A figure on white paper, with its title above and its key below."""
     rows = -(-len(figure.keys) // 4)
-    scene = figure.turns == "scene"
-    height = (still_height(figure.data[0]) if scene else figure.layout.get("height", 320)) + 45 + 20 * rows
+    turned = turned_figures[figure.turns] if figure.turns else None
+    height = (turned.height(figure.data[0]) if turned else figure.layout.get("height", 320)) + 45 + 20 * rows
     canvas = Canvas(figsize=(max(_WIDTH, figure.width) / _INCH, height / _INCH), layout="constrained")
     canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, color=paint("var(--ink)"), weight="bold")
-    if scene:
-        draw_stills(canvas, figure.data[0], paint)
-    elif figure.turns:
-        draw_cloud(canvas.add_subplot(projection="3d"), figure.data[0], paint)
+    if turned:
+        turned.draw(canvas, figure.data[0], paint)
     else:
         painters = {pair: Painter(axes, paint, figure.layout) for pair, axes in _axes(canvas, figure.layout).items()}
         for trace in figure.data:

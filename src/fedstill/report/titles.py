@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstill.config import Experiment
-from fedstill.config.experiment import PARTS
-from fedstill.report.describe import changed_settings
+from fedstill.report.descriptions import changed_settings
+from fedstill.runtime.experiment import PARTS, Experiment
 
 _SILENT = {"sha256", "file", "run"}  # of weights from elsewhere: no words for a title
 

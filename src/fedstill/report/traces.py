@@ -12,6 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 
+from fedstill.report.extensions import TurnedFigure, turned_figures
+
 Line = Literal["-", "--", ":", "-."]
 LINES: dict[str, Line] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKERS = {
@@ -177,8 +179,9 @@ def heatmap(painter: Painter, trace: Trace) -> None:
                 painter.axes.text(across, place, plain(text), ha="center", va="center", fontsize=8.5, color=colour)
 
 
-def draw_cloud(axes: Any, trace: Trace, paint: Callable[[str], str]) -> None:
+def draw_cloud(canvas: Any, trace: Trace, paint: Callable[[str], str]) -> None:
     """A still of a cloud that the page turns."""
+    axes: Any = canvas.add_subplot(projection="3d")
     points, labels = np.array(trace["points"]), np.array(trace["labels"])
     colours = [to_rgb(paint(colour)) for colour in trace["colours"]]
     axes.scatter(*points.T, c=[colours[mark] for mark in labels], s=6, depthshade=True)
@@ -205,3 +208,6 @@ def _luminance(colour: Sequence[float]) -> float:
 
 
 DRAW: dict[str, Callable[[Painter, Trace], None]] = {"scatter": scatter, "bar": bar, "heatmap": heatmap}
+
+
+turned_figures.register("cloud")(TurnedFigure("clouds.js", lambda trace: 320, draw_cloud))

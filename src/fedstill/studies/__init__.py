@@ -3,6 +3,6 @@
 from fedstill.studies.grid import Cell
 from fedstill.studies.results import Results, load_results
 from fedstill.studies.study import Study
-from fedstill.studies.table import METRICS, Table, make_table
+from fedstill.studies.table import Table, make_table, metrics
 
-__all__ = ["METRICS", "Cell", "Results", "Study", "Table", "load_results", "make_table"]
+__all__ = ["Cell", "Results", "Study", "Table", "load_results", "make_table", "metrics"]

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
-from fedstill.config import Experiment, make_experiment, overlay, override_value
-from fedstill.config.assemble import section_of
-from fedstill.config.experiment import PARTS, settings_of
 from fedstill.core.errors import InputError
 from fedstill.core.training import Training
+from fedstill.runtime.assemble import make_experiment, overlay, override_value, section_of
+from fedstill.runtime.experiment import PARTS, Experiment, experiment_class, settings_of
 
 SEED = "seed"  # the axis that tables take mean and standard deviation over
 Assignment = tuple[str, Any]
@@ -124,14 +123,14 @@ def lay(given: Mapping[str, Any], assignments: Iterable[Assignment]) -> dict[str
             key = key.removesuffix("?")
             if not _has(result, key):
                 continue
-        is_section = key in Experiment.model_fields
+        is_section = key in experiment_class().model_fields
         result = overlay(result, {key: value}) if is_section else override_value(result, key, value)
     return result
 
 
 def _depth(assignment: Assignment) -> int:
     key, value = assignment
-    if key not in Experiment.model_fields:
+    if key not in experiment_class().model_fields:
         return 2
     return int(isinstance(value, Mapping) and "name" not in value)
 
@@ -167,7 +166,7 @@ def _read_value(axis: str, value: Any) -> Value:
         raise InputError(f"the grid's {axis!r}: {value!r} is not a mapping from settings to values")
     settings = {key: inner for key, inner in value.items() if key != "label"}
     if "label" not in value:
-        if axis not in Experiment.model_fields:
+        if axis not in experiment_class().model_fields:
             raise InputError(f"the grid's {axis!r}: a value that sets several things needs a `label` (got {value!r})")
         return Value(label_of(value), ((axis, settings),))
     label = value["label"]

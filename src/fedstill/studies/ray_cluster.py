@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from fedstill._version import __version__
-from fedstill.config import BEHAVIOUR
-from fedstill.core.cluster import check_answer, connection, last_line
 from fedstill.core.errors import InputError
 from fedstill.data.roots import VARIABLE, data_root
-from fedstill.studies.crew import crew_size
-from fedstill.studies.worker import Place
+from fedstill.engines.ray_connection import check_answer, connection, last_line
+from fedstill.runtime.experiment import BEHAVIOUR
+from fedstill.studies.executor import executor_size
+from fedstill.studies.jobs import Place
 
 _LOOKING = 120.0  # seconds that a machine may take to start a worker and look around
 _STORE = 80 * 2**20  # bytes: close to the least that Ray accepts, since only configurations pass through it
@@ -65,12 +65,12 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
             raise InputError("this process uses a Ray already: leave the address out")
         yield _cores(ray, workers)
         return
-    with connection(address, crew_size(workers, "ray"), _STORE):
+    with connection(address, executor_size(workers, "ray"), _STORE):
         yield _cores(ray, workers)
 
 
 def _cores(ray: Any, workers: int | None) -> int:
-    return crew_size(workers, "ray", cores=int(ray.cluster_resources().get("CPU", 0)) or 1)
+    return executor_size(workers, "ray", cores=int(ray.cluster_resources().get("CPU", 0)) or 1)
 
 
 def rooted(place: Place) -> Place:

@@ -26,9 +26,9 @@ from pydantic import (
 from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
 from fedstill.core.settings import Settings
-from fedstill.federation.folder import MODELS
-from fedstill.studies.figures import Figures, unpacked
+from fedstill.runtime.run_folder import MODELS
 from fedstill.studies.grid import Taught
+from fedstill.studies.run_figures import Figures, unpacked
 
 FORMAT = 1
 _CORRECT = "correct."

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 from typing import Any
 
-from fedstill.config import Experiment, make_experiment, overlay
-from fedstill.config.assemble import section_of
-from fedstill.config.recipes import Students
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.distillation import Objective, objectives
-from fedstill.methods.distill import DistillationSettings
+from fedstill.distillation.proxy_data import DistillationSettings
+from fedstill.runtime.assemble import make_experiment, overlay, section_of
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.recipes import Students
 from fedstill.studies.grid import Cell, Taught, Value, called, check_conflicts, lay
 
 INHERITED = ("data", "points", "augmentation", "seed", "validation")

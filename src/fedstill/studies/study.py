@@ -12,23 +12,23 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from fedstill.config import BEHAVIOUR, Recipe, recipe_by
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.core.plugins import loaded_plugins, use_plugins
-from fedstill.studies.agenda import Agenda, Job, make_agenda
-from fedstill.studies.board import Board
-from fedstill.studies.crew import Crew, Lesson, crew_maker
-from fedstill.studies.devices import calm, figures_of_devices, matters, undisturbed
-from fedstill.studies.figures import correct_by, figures_of, samples_by_class
+from fedstill.runtime.experiment import BEHAVIOUR
+from fedstill.runtime.recipes import Recipe, recipe_by
+from fedstill.studies.executor import Executor, Lesson, executor_maker
+from fedstill.studies.extensions import PlannedRun, study_figures
 from fedstill.studies.grid import Cell, Value, expand, read_axes
-from fedstill.studies.ledger import Ledger
-from fedstill.studies.queries import Companions, figures_of_queries
+from fedstill.studies.jobs import Place, forget_data
+from fedstill.studies.plan import StudyPlan, make_study_plan
+from fedstill.studies.progress import StudyObserver, StudyProgress
 from fedstill.studies.results import Labels, Pupil, Results, Row
+from fedstill.studies.run_figures import correct_by, figures_of, samples_by_class
+from fedstill.studies.scheduler import Scheduler
+from fedstill.studies.status import RunStatus
 from fedstill.studies.students import expand_students
 from fedstill.studies.table import Table, make_table
-from fedstill.studies.tally import StudyObserver, Tally
-from fedstill.studies.worker import Place, forget_data
 
 STUDENTS = "students."  # what a setting of the second stage begins with
 _PATIENCE = 0.5  # seconds between looks at runs that another process is working on
@@ -98,10 +98,10 @@ class Study:
         return (*self.teachers, *self.students)
 
     @cached_property
-    def agenda(self) -> Agenda:
+    def study_plan(self) -> StudyPlan:
         """The cells resolved against the data on this machine."""
         which = self.recipe.students.which if self.recipe.students else "last"
-        return make_agenda(self.expand(), self.data_root, self.device, which)
+        return make_study_plan(self.expand(), self.data_root, self.device, which)
 
     def run(
         self,
@@ -118,22 +118,22 @@ class Study:
         Runs that failed before are left alone unless `retry_failed`. The executor `local` is this process, or so many
         worker processes; `ray` is the Ray cluster at that address, or a Ray of this study's own.
         """
-        hired = crew_maker(executor, workers, address, self.device)
-        self.agenda.check_data()
+        hired = executor_maker(executor, workers, address, self.device)
+        self.study_plan.check_data()
         forget_data()
         folder = writable_folder(Path(out))
         root = None if self.data_root is None else str(self.data_root)
         with hired(Place(str(folder), root, self.device, tuple(loaded_plugins()))) as crew:
-            self._work(crew, Tally(Ledger(folder), self.agenda.jobs, crew.size, retry_failed), observers)
+            self._work(crew, StudyProgress(RunStatus(folder), self.study_plan.jobs, crew.size, retry_failed), observers)
         return self.results(folder)
 
-    def _work(self, crew: Crew, tally: Tally, observers: Sequence[StudyObserver]) -> None:
+    def _work(self, crew: Executor, tally: StudyProgress, observers: Sequence[StudyObserver]) -> None:
         """Have the crew do what is waiting."""
         for observer in observers:
             observer.start(tally)
         # Fewer teachers than workers: their students are shared out, and a teacher speaks in several places.
         taught = len({job.lesson for job in tally.waiting if job.teacher is not None or job.experiment.teachers})
-        board = Board(tally, observers, parts=max(1, crew.size // taught) if taught else 1)
+        board = Scheduler(tally, observers, parts=max(1, crew.size // taught) if taught else 1)
 
         def told(lesson: Lesson, share: float) -> None:
             tally.halfway.update(dict.fromkeys(lesson, share))
@@ -155,7 +155,7 @@ class Study:
 
     def results(self, out: str | Path = "runs") -> Results:
         """What the folder of runs holds of this study so far."""
-        ledger, recipe = Ledger(Path(out)), self.recipe
+        ledger, recipe = RunStatus(Path(out)), self.recipe
         stage = self._stage(ledger, self.teachers, recipe.experiment, self.axes, self.grid)
         stage |= {"columns": recipe.columns, "rows": recipe.rows}
         results = Results(recipe.name, recipe.about, **stage, command=self.command)
@@ -175,7 +175,7 @@ class Study:
 
     def _stage(
         self,
-        ledger: Ledger,
+        ledger: RunStatus,
         cells: Sequence[Cell],
         experiment: Mapping[str, Any],
         axes: Mapping[str, Sequence[Value]],
@@ -187,29 +187,23 @@ class Study:
         refused: dict[Labels, str] = {}
         counts: dict[str, list[int]] = {}
         wanted = set(map(id, cells))
-        alone = Companions[Job]()
-        peaceful: dict[str, Job] = {}
-        for cell, job in self.agenda.cells:
-            if job is not None:
-                alone.add(job.experiment, job, tuple(cell.labels.values()))
-                if matters(job.experiment) and undisturbed(job.experiment):
-                    peaceful[calm(job.experiment)] = job
-        for number, (cell, job) in enumerate(self.agenda.cells):
+        planned = [
+            PlannedRun(tuple(cell.labels.values()), cell.experiment, job)
+            for cell, job in self.study_plan.cells
+            if job is not None
+        ]
+        added = [study_figures[name].make(planned) for name in study_figures]
+        for number, (cell, job) in enumerate(self.study_plan.cells):
             if id(cell) not in wanted:
                 continue
             labels = tuple(cell.labels.values())
             if job is None:
-                refused[labels] = self.agenda.refused[number]
+                refused[labels] = self.study_plan.refused[number]
             elif (run := ledger.run(job)) is not None:
                 runs[labels] = Row(str(ledger.identity(job)), figures_of(run), correct_by(run))
-                if cell.experiment.queries is not None:
-                    before = alone.of(job.experiment, labels)
-                    compared = None if before is None else ledger.run(before)
-                    runs[labels].figures.update(figures_of_queries(run, compared, cell.experiment.queries))
-                if matters(job.experiment):
-                    quiet = peaceful.get(calm(job.experiment)) if job.experiment.dropout.name != "none" else None
-                    figures = figures_of_devices(run, None if quiet is None else ledger.run(quiet))
-                    runs[labels].figures.update(figures)
+                for figures in added:
+                    more = figures(PlannedRun(labels, cell.experiment, job), run, ledger.run)
+                    runs[labels].figures.update(more)
                 if job.experiment.data not in counts and (truth := run.test_labels) is not None:
                     counts[job.experiment.data] = samples_by_class(truth, len(run.config["classes"]))
             elif (ended := ledger.failure(job)) is not None:
@@ -236,9 +230,9 @@ class Study:
 
     def identities(self, out: str | Path = "runs") -> list[dict[Labels, str | None]]:
         """Stage by stage the identity of every cell's run, by labels; a student's only once its teacher is there."""
-        ledger = Ledger(Path(out))
+        ledger = RunStatus(Path(out))
         stages: list[dict[Labels, str | None]] = [{}, {}]
-        for cell, job in self.agenda.cells:
+        for cell, job in self.study_plan.cells:
             stage = stages[cell.teacher is not None]
             stage[tuple(cell.labels.values())] = None if job is None else ledger.identity(job)
         return stages

@@ -9,12 +9,13 @@ from statistics import fmean, stdev
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import MISSING, count
+from fedstill.studies.extensions import Metric, study_figures
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Labels, Results
-from fedstill.tasks.measures import ACCURACY, DETECTED
+from fedstill.tasks.measures import ACCURACY, own_measures
 
 # By name: what it is, its unit, and what its values are multiplied by.
-METRICS: dict[str, tuple[str, str, float]] = {
+_METRICS: dict[str, Metric] = {
     "accuracy": ("test accuracy after the last round", "%", 100),
     "class_accuracy": ("class accuracy (mean recall) after the last round", "%", 100),
     "best": ("test accuracy of the best round (optimistic: the test set chose it)", "%", 100),
@@ -31,46 +32,14 @@ METRICS: dict[str, tuple[str, str, float]] = {
     "bytes_round": ("traffic of a round, up and down, mean over rounds, without what is sent once", "MiB", 1 / 2**20),
     "bytes_once": ("what clients are sent at first contact only", "MiB", 1 / 2**20),
     "seconds": ("time of a run", "s", 1),
-    # Where boxes are to be found in scenes.
-    "map_25": ("mean average precision at an IoU above 0.25 after the last round", "%", 100),
-    "map_50": ("mean average precision at an IoU above 0.5 after the last round", "%", 100),
-    "ar_25": ("average recall at an IoU above 0.25 after the last round", "%", 100),
-    "ar_50": ("average recall at an IoU above 0.5 after the last round", "%", 100),
-    # Where clients ask for classes (see `queries`).
-    "query.accuracy": (
-        "accuracy on clients' own classes, by their samples, and those asked for, by one each",
-        "%",
-        100,
-    ),
-    "query.before": ("the same before anybody asked", "%", 100),
-    "query.gain": ("gain in recall of classes asked for", "%", 100),
-    "query.forgetting": ("mean change in recall of clients' own classes, losses only", "%", 100),
-    "query.uniform": ("mean recall of clients' own classes and those asked for", "%", 100),
-    "query.recall": ("recall of classes asked for", "%", 100),
-    "query.bytes": ("traffic of a client, up and down, all rounds together", "MiB", 1 / 2**20),
-    "query.rounds": ("rounds", "", 1),
-    "query.clients": ("clients that asked", "", 1),
-    "query.probe_precision": ("classes that models seem to know, by noise, which their clients have", "%", 100),
-    "query.probe_recall": ("classes that clients have which their models seem to know", "%", 100),
-    "query.probe_error": ("mean squared error of class shares guessed from noise", "", 1),
-    # Where clients are lost, or have batteries (see `devices`).
-    "fleet.accuracy": ("mean test accuracy of the last five evaluations", "%", 100),
-    "fleet.cost": ("what dropout costs of that", "%", 100),
-    "fleet.dropped": ("replies lost by chance", "", 1),
-    "fleet.battery": ("replies lost to flat batteries", "", 1),
-    "fleet.skipped": ("rounds skipped", "", 1),
-    "fleet.stand_ins": ("clients that stood in for others", "", 1),
-    "fleet.jain": ("fairness between clients: Jain's index of rounds attended", "", 1),
-    "fleet.jain_tiers": ("the same between tiers of devices", "", 1),
-    "fleet.jain_clusters": ("the same between clusters", "", 1),
-    "fleet.energy": ("energy of a client's round", "Wh", 1),
-    "fleet.compute": ("of that for computing", "Wh", 1),
-    "fleet.communication": ("of that for the link", "Wh", 1),
-    "fleet.background": ("of that in the background", "Wh", 1),
-    "fleet.level": ("how full batteries are in the end, mean of tiers", "%", 100),
 }
 # Figures that only some methods have, by the beginning of their names.
 _FURTHER = {"also.": "%", "facts.": "", "loss.": "", "teacher.": "%", "rounds_to.": ""}
+
+
+def metrics() -> dict[str, Metric]:
+    """Every metric that a table can show: what it is, its unit, and the factor by which it is shown."""
+    return {**_METRICS, **{name: one for key in study_figures for name, one in study_figures[key].metrics.items()}}
 
 
 @dataclass(frozen=True)
@@ -95,8 +64,8 @@ class Table:
 
 
 def check_metric(metric: str) -> None:
-    if metric not in METRICS and not metric.startswith(tuple(_FURTHER)):
-        known = [*METRICS, *(f"{beginning}NAME" for beginning in _FURTHER)]
+    if metric not in metrics() and not metric.startswith(tuple(_FURTHER)):
+        known = [*metrics(), *(f"{beginning}NAME" for beginning in _FURTHER)]
         raise InputError(f"unknown metric {metric!r}: {did_you_mean(metric, known)}")
 
 
@@ -126,14 +95,14 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
 
 def _named(results: Results, metric: str) -> str:
     """Above a column of one metric: detectors have no accuracy, and what stands for it has a name of its own."""
-    if metric in DETECTED:
-        return DETECTED[metric]
+    if metric in own_measures():
+        return own_measures()[metric]
     return metric.replace("_", " ").replace(ACCURACY, _measure(results))
 
 
 def _measure(results: Results) -> str:
-    detected = any(row.figures.get("map_25") is not None for row in results.runs.values())
-    return DETECTED["map_25"] if detected else ACCURACY
+    shown = {name for row in results.runs.values() for name, value in row.figures.items() if value is not None}
+    return next((title for metric, title in own_measures().items() if metric in shown), ACCURACY)
 
 
 def values_of(results: Results, metric: str, held: dict[str, str]) -> list[float]:
@@ -168,14 +137,14 @@ def spread(values: Sequence[float]) -> str:
 
 
 def _scale(metric: str) -> tuple[str, float]:
-    if metric in METRICS:
-        return METRICS[metric][1], METRICS[metric][2]
+    if (known := metrics().get(metric)) is not None:
+        return known[1], known[2]
     unit = next(unit for beginning, unit in _FURTHER.items() if metric.startswith(beginning))
     return unit, 100.0 if unit == "%" else 1.0
 
 
 def _caption(results: Results, metric: str, axes: dict[str, list[str]], numbers: set[int]) -> str:
-    what, unit = METRICS[metric][0] if metric in METRICS else metric, _scale(metric)[0]
+    what, unit = metrics()[metric][0] if metric in metrics() else metric, _scale(metric)[0]
     what = what.replace(ACCURACY, _measure(results))
     what = f"{what}, in {unit}" if unit else what
     most = max(numbers, default=0)

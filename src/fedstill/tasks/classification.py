@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
-from fedstill.data.augment import Augmentation, NoAugmentation
+from fedstill.data.augmentation import Augmentation, NoAugmentation
 from fedstill.models import build_model, duplicate
 
 Weigh = Callable[[Tensor, Tensor], Tensor]
@@ -32,6 +33,9 @@ def _template(architecture: str, shape: tuple[int, ...], classes: int) -> nn.Mod
 @dataclass(frozen=True)
 class Classification:
     """Which of `classes` an input of `shape` belongs to, for models that return log-probabilities and features."""
+
+    finds_boxes: ClassVar[bool] = False  # True: models say where objects are
+    measures: ClassVar[Mapping[str, str]] = {}  # metrics beside accuracy with their titles; the first ranks rounds
 
     classes: tuple[str, ...]
     shape: tuple[int, ...]

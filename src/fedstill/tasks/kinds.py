@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from fedstill.core.errors import InputError
+from fedstill.core.registry import Registry
+from fedstill.data.kinds import data_kinds
 from fedstill.models import models
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.detection import Detection
 from fedstill.tasks.segmentation import Segmentation
+
+tasks: Registry[type[Classification]] = Registry("task")
+tasks.register("classification")(Classification)
+tasks.register("segmentation")(Segmentation)
 
 
 def task_kind(kind: str, points: bool, model: str, name: str) -> type[Classification]:
-    """The task that fits data of a kind, by name; a model that answers another question than the data asks is refused.
+    """The task that data of a kind poses; a model that answers another question is refused.
 
-    Both must be about points (`points`: every one has a label), about boxes in scenes, or about whole samples.
+    Both must be about points (`points`: every one has a label), about boxes, or about whole samples.
     """
-    boxes = kind == "scene"
-    wanted: type[Classification] = Detection if boxes else Segmentation if points else Classification
-    fits = [each for each in models.names() if task_of(each) is wanted]
-    if model in fits:
-        return wanted
-    known = ", ".join(fits)
-    if boxes:
+    wanted = "segmentation" if points else data_kinds[kind].task
+    answered = task_name(model)
+    if answered == wanted:
+        return tasks[wanted]
+    known = ", ".join(each for each in models.names() if task_name(each) == wanted)
+    if tasks[wanted].finds_boxes:
         raise InputError(f"{name} holds scenes with boxes, which model {model!r} cannot find: choose one of {known}")
-    if task_of(model) is Detection:
+    if tasks[answered].finds_boxes:
         raise InputError(f"model {model!r} finds boxes in scenes, but {name} has none")
     if points:
         raise InputError(
@@ -31,9 +35,11 @@ def task_kind(kind: str, points: bool, model: str, name: str) -> type[Classifica
     raise InputError(f"model {model!r} labels every point of a cloud, but {name} has one label for each sample")
 
 
+def task_name(model: str) -> str:
+    """The task that a model's answers are for, by name; a builder notes it as `task`."""
+    return str(getattr(models[model], "task", "classification"))
+
+
 def task_of(model: str) -> type[Classification]:
     """The task that a model's answers are for, where there is no data to ask: a finished run knows its model."""
-    builder = models[model]
-    if getattr(builder, "detects", False):
-        return Detection
-    return Segmentation if getattr(builder, "labels_points", False) else Classification
+    return tasks[task_name(model)]

@@ -10,13 +10,13 @@ import pytest
 import fedstill
 from fedstill.audit import judge
 from fedstill.audit.verdicts import Audit
-from fedstill.federation.result import Run
 from fedstill.report import Cost, Extras
 from fedstill.report.figure import Figure
 from fedstill.report.static import draw
 from fedstill.report.study.costs import against_cost, savings
 from fedstill.report.study.gather import gathered
 from fedstill.report.study.view import View
+from fedstill.runtime.result import Run
 from fedstill.studies.grid import Taught
 from fedstill.studies.results import Pupil, Results, Row
 

@@ -11,10 +11,10 @@ from fedstill.audit.evidence import RoundFacts, Score
 from fedstill.audit.verdicts import Audit
 from fedstill.report.figure import curve
 from fedstill.report.static import draw
+from fedstill.report.study.audit_tables import seeds_table
 from fedstill.report.study.bars import leaderboard
 from fedstill.report.study.course import convergence, epochs
 from fedstill.report.study.scatters import against_teacher
-from fedstill.report.study.tables import seeds_table
 from fedstill.report.study.view import View
 
 pytestmark = pytest.mark.xdist_group("audit-report")

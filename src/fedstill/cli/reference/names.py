@@ -7,8 +7,8 @@ from typing import Any
 from fedstill.audit.conditions import TOPICS
 from fedstill.audit.verdicts import SEVERITIES
 from fedstill.cli.listing import SHELVES
-from fedstill.config import recipe_layers
-from fedstill.studies.table import METRICS
+from fedstill.runtime.recipes import recipe_layers
+from fedstill.studies.table import metrics
 
 
 def completed_names() -> dict[str, Any]:
@@ -18,7 +18,7 @@ def completed_names() -> dict[str, Any]:
     return {
         **shelves,
         "shelves": dict.fromkeys(shelves, ""),
-        "metrics": {name: what for name, (what, _, _) in METRICS.items()},
+        "metrics": {name: what for name, (what, _, _) in metrics().items()},
         "findings": dict.fromkeys([*SEVERITIES, *TOPICS], ""),
         "presets": {recipe: kinds["presets"] for recipe, kinds in layers.items() if kinds["presets"]},
         "variants": {recipe: kinds["variants"] for recipe, kinds in layers.items() if kinds["variants"]},

@@ -6,20 +6,19 @@ from collections.abc import Iterator
 from inspect import Parameter, signature
 from typing import Any
 
+from fedstill.cli.extensions import documented_settings
 from fedstill.cli.reference.commands import commands, described
 from fedstill.cli.reference.markdown import anchor, code, link, table
 from fedstill.cli.reference.settings import heading_of, nested, section_title, settings_table
-from fedstill.config import Experiment, recipe_layers, recipe_names
-from fedstill.config.experiment import PARTS, settings_of
-from fedstill.config.pretraining import Pretraining
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import datasets
 from fedstill.data.files import FromFiles
-from fedstill.data.patch_settings import PatchSettings
 from fedstill.engines import engines
 from fedstill.models import models
-from fedstill.studies.table import METRICS
+from fedstill.runtime.experiment import PARTS, Experiment, experiment_class, settings_of
+from fedstill.runtime.recipes import recipe_layers, recipe_names
+from fedstill.studies.table import metrics
 
 ENVIRONMENT = {
     "FEDSTILL_DATA": "the folder in which data sets are looked for, where `--data-root` is not given",
@@ -50,8 +49,8 @@ def reference_page() -> str:
         **{f"# {one.typed}": described(one) for one in typed},
         "Exit codes": codes,
         "Environment variables": variables,
-        "Settings of an experiment": f"{Experiment.__doc__}\n\n{_SETTINGS}\n\n{settings_table(Experiment)}",
-        "Settings of a pre-training": f"{Pretraining.__doc__}\n\n{settings_table(Pretraining)}",
+        "Settings of an experiment": f"{Experiment.__doc__}\n\n{_SETTINGS}\n\n{settings_table(experiment_class())}",
+        **{name: f"{kind.__doc__}\n\n{settings_table(kind)}" for name, kind in _documented().items()},
         **dict(_shared()),
     }
     for section, registry in PARTS.items():
@@ -64,7 +63,7 @@ def reference_page() -> str:
         "Studies": _recipes(study=True),
         "Metrics of a study": table(
             ("metric", "what it is"),
-            [(code(name), _with_unit(what, unit)) for name, (what, unit, _) in METRICS.items()],
+            [(code(name), _with_unit(what, unit)) for name, (what, unit, _) in metrics().items()],
         ),
     }
     contents = "\n".join(f"- {link(heading)}" for heading in sections if not heading.startswith("#"))
@@ -82,14 +81,18 @@ def _with_unit(what: str, unit: str) -> str:
     return f"{what}, {unit}" if unit else what
 
 
+def _documented() -> dict[str, type[Settings]]:
+    """Settings of commands that slices bring, by heading."""
+    return {f"Settings of {name}": documented_settings[name] for name in documented_settings}
+
+
 def _shared() -> Iterator[tuple[str, str]]:
     """Settings classes that an experiment, or some part's settings, are made of."""
     kinds: list[type[Settings]] = []
-    holders: list[type[Settings]] = [Experiment, Pretraining]
+    holders: list[type[Settings]] = [experiment_class(), *_documented().values()]
     holders += [settings_of(part[name]) for part in PARTS.values() for name in part]
     for holder in holders:
         kinds += [kind for kind in nested(holder) if kind not in kinds]
-    kinds += [PatchSettings] if PatchSettings not in kinds else []
     for kind in sorted(kinds, key=lambda one: one.__name__):
         yield f"# {heading_of(kind)}", f"{_first_line(kind)}\n\n{settings_table(kind)}"
 

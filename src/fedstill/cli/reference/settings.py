@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fedstill.cli.reference.markdown import code, link, table
-from fedstill.config.experiment import Choice
 from fedstill.core.settings import Settings
+from fedstill.runtime.experiment import Choice
 
 _TITLES = {
     "method": "Methods",

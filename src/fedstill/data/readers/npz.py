@@ -36,7 +36,7 @@ _HABITS = (
     _Habit({"whole": ("x", "y_keyword")}, "keyword_classes", gaps=True),
     _Habit({"whole": ("x", "y")}),
 )
-SHARD = "fedstill_shard"  # the mark of one site's part of a data set, which `data/shard.py` reads
+SHARD = "fedstill_shard"  # the mark of one site's part of a data set, which `data/site_archive.py` reads
 EXPECTED = "x_train, y_train, x_test, y_test, or train_images, train_labels, test_images, test_labels, or x, y"
 # What zipfile, zlib and numpy raise on damaged archives; NotImplementedError and RuntimeError are zipfile's
 # words for unknown compression and for encryption.

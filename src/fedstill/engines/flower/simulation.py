@@ -27,9 +27,9 @@ from fedstill.core.egress import UndeclaredEgressError
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message, under
 from fedstill.core.plugins import loaded_plugins, use_plugins
-from fedstill.core.protocols import ClientFactory, Exchange, Lost, Profile, Reason, Reply, Turn
+from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reason, Reply, RoundContext
 from fedstill.core.task import Tensors
-from fedstill.engines.flower.connection import connected
+from fedstill.engines.flower.ray_address import connected
 from fedstill.engines.flower.ray_backend import Simulation
 from fedstill.engines.flower.records import packed, unpacked
 
@@ -56,11 +56,11 @@ class FlowerRay:
     def open(self, factory: ClientFactory) -> None:
         self._factory, self._clients.factory = factory, None
 
-    def carry(
-        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], turn: Turn
-    ) -> Generator[Reply | Lost]:
+    def dispatch(
+        self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
+    ) -> Generator[Reply | Failure]:
         simulation = self._started()
-        self._clients.errand = _stored((exchange, turn))
+        self._clients.errand = _stored((exchange, context))
         queue = iter(jobs)
         idle = list(simulation.nodes)
         busy: dict[str, tuple[Profile, int]] = {}
@@ -125,27 +125,27 @@ class Clients:
     def _replied(self, asked: RecordDict) -> RecordDict:
         message, header = unpacked(asked)
         try:
-            factory, exchange, turn = self._fetched()
+            factory, exchange, context = self._fetched()
         except Exception as error:
             return packed({}, {"what": "unready", "detail": f"{type(error).__name__}: {error}"})
         who = Profile(**json.loads(str(header["profile"])))
         try:
-            outcome = answer(factory, exchange, who, Message(message.part("request/")), message.part("state/"), turn)
+            outcome = answer(factory, exchange, who, Message(message.part("request/")), message.part("state/"), context)
         except UndeclaredEgressError as error:
             return packed({}, {"what": "undeclared", "detail": str(error)})
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, Failure):
             return packed({}, {"what": outcome.reason, "detail": outcome.detail, "work": outcome.work})
         told = under("message/", outcome.message)
         if outcome.state is not None:
             told |= under("state/", outcome.state)
         return packed(told, {"what": "reply", "stateful": int(outcome.state is not None), "work": outcome.work})
 
-    def _fetched(self) -> tuple[ClientFactory, Exchange, Turn]:
+    def _fetched(self) -> tuple[ClientFactory, Exchange, RoundContext]:
         """From Ray's store once each: the factory when it is new, the errand for each exchange of a round."""
         torch.set_num_threads(1)
         use_plugins(self.plugins)
-        exchange, turn = _held("errand", self.errand)
-        return cast(ClientFactory, _held("factory", self.factory)), exchange, turn
+        exchange, context = _held("errand", self.errand)
+        return cast(ClientFactory, _held("factory", self.factory)), exchange, context
 
 
 _fetched: dict[str, tuple[Any, Any]] = {}  # in a client process: what it holds, and the reference it had it by
@@ -163,9 +163,9 @@ def _asked(who: Profile, request: Message, state: Tensors) -> RecordDict:
     return packed(under("request/", request) | under("state/", state), {"profile": json.dumps(profile)})
 
 
-def _outcome(who: Profile, reply: FlowerMessage) -> Reply | Lost:
+def _outcome(who: Profile, reply: FlowerMessage) -> Reply | Failure:
     if reply.has_error():
-        return Lost(who, "failed", (reply.error.reason or f"Flower's error {reply.error.code}").strip())
+        return Failure(who, "failed", (reply.error.reason or f"Flower's error {reply.error.code}").strip())
     told, header = unpacked(reply.content)
     what, detail, work = str(header["what"]), str(header.get("detail", "")), float(header.get("work", 0.0))
     if what == "undeclared":
@@ -173,7 +173,7 @@ def _outcome(who: Profile, reply: FlowerMessage) -> Reply | Lost:
     if what == "unready":
         raise RunError(f"a client process on Ray cannot load this experiment: {detail}")
     if what != "reply":
-        return Lost(who, cast(Reason, what), detail, work)
+        return Failure(who, cast(Reason, what), detail, work)
     return Reply(who, Message(told.part("message/")), told.part("state/") if header["stateful"] else None, work)
 
 

@@ -25,8 +25,8 @@ def farthest(points: Tensor, samples: int) -> tuple[Tensor, Tensor]:
     # One coordinate after the other: summing over the first axis adds x, y and z in that order.
     coordinates = points.permute(2, 0, 1).contiguous()
 
-    def step(carry: tuple[Tensor, Tensor], number: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        nearest, last = carry
+    def step(dispatch: tuple[Tensor, Tensor], number: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        nearest, last = dispatch
         here = coordinates.gather(2, last.unsqueeze(0).expand(3, -1, -1))
         difference = coordinates - here
         distances = (difference * difference).sum(dim=0)
@@ -63,7 +63,7 @@ def within(distances: Tensor, limit: float, neighbours: int) -> Tensor:
 def nearest(rows: Tensor, neighbours: int) -> Tensor:
     """Indices (batch, rows, neighbours) of the rows nearest to each row, in no particular order.
 
-    Those of `fedstill.models.neighbours.nearest`, but for distances that differ by no more than rounding. All distances
+    Those of `nearest` in `models/kernels`, but for distances that differ by no more than rounding. All distances
     by direct differences would take a hundred passes over a matrix of all pairs, so a matrix product finds somewhat
     more candidates than are needed, and direct differences decide among those. A row that the product misplaces by more
     than the spare candidates is lost, which takes that many others at almost the same distance.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedstill.audit.phrases import be
 from fedstill.audit.verdicts import PairVerdict
-from fedstill.audit.words import be
 from fedstill.core.numbers import capital, count, points, share
 from fedstill.report.figure import QUIET, Figure, Key, axis, label, level, names_axis
 from fedstill.report.study.marks import STUDENTS, TEACHERS, Mark, fills, student_keys, teacher_keys

@@ -12,9 +12,9 @@ from fedstill.core.threads import one_thread
 from fedstill.data.catalogue import load
 from fedstill.export.latency import Protocol, measure
 from fedstill.export.subject import Subject
-from fedstill.federation.folder import folder_of
-from fedstill.federation.result import Run
 from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
+from fedstill.runtime.result import Run
+from fedstill.runtime.run_folder import folder_of
 from fedstill.studies.results import Results, Row
 
 _QUICK = Protocol(passes=30, warm_ups=3, seconds=3.0, batches=(1,), threads=(1,), onnx=False)

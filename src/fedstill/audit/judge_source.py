@@ -1,0 +1,31 @@
+"""One call from whatever holds accuracies to verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedstill.audit.evidence import Evidence
+from fedstill.audit.evidence_table import read_table
+from fedstill.audit.verdict_rules import DELTA, judge
+from fedstill.audit.verdicts import Audit
+
+
+def audit(source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -> Audit:
+    """Judge evidence, a study's results file or folder, a run's folder, or a table made elsewhere (.csv).
+
+    `delta` is the threshold as a share; everything else goes to whoever reads the source.
+
+    >>> table = getfixture("tmp_path") / "results.csv"
+    >>> _ = table.write_text("teacher,objective,seed,accuracy,free_accuracy\\nfedavg,vanilla,7,91,35\\n")
+    >>> audit(table, class_counts=(250, 250, 250, 250)).pairs[0].word
+    'masked'
+    """
+    if isinstance(source, Evidence):
+        return judge(source, delta)
+    path = Path(source)
+    if path.suffix.lower() == ".csv":
+        return judge(read_table(path, **reading), delta)
+    from fedstill.audit.inputs import evidence_of  # needs torch, and a table does not
+
+    return judge(evidence_of(path, **reading), delta)

@@ -1,0 +1,114 @@
+"""What can be wrong with data that could be read: faults refuse it, doubts are told to whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import NO_LABEL
+from fedstill.data.layout import Samples
+from fedstill.data.readers.raw import Findings
+
+
+def find_faults(
+    splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings, every_class: bool = True
+) -> None:
+    """Reasons not to train on this data; one site's part of it need not have samples of `every_class`.
+
+    Nor need scenes: their classes are what one looks for, found there or not.
+    """
+    for part in ("train", "test"):
+        if part not in splits and not found.faults:
+            found.faults.append(f"there is no {part} split")
+    shapes = {part: (split.kind, tuple(split.inputs.shape[1:])) for part, split in splits.items()}
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{part} {kind}s {shape}" for part, (kind, shape) in shapes.items())
+        found.faults.append(f"samples differ in shape between splits: {listed}")
+    if len(set(classes)) < len(classes):
+        twice = sorted({name for name in classes if classes.count(name) > 1})
+        found.faults.append(f"several classes are called {', '.join(map(repr, twice))}")
+    for part, split in splits.items():
+        lowest = NO_LABEL if split.kind == "scene" else 0
+        outside = split.labels[(split.labels < lowest) | (split.labels >= len(classes))]
+        if len(outside) and (classes or not found.faults):  # without classes, what was said of them is all there is
+            found.faults.append(
+                f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
+            )
+        if split.inputs.is_floating_point():
+            bad = (~torch.isfinite(split.inputs.flatten(1))).any(dim=1).nonzero().flatten().tolist()
+            if bad:
+                found.faults.append(f"{len(bad):,} {part} samples hold NaN or infinity{_first(split, bad)}")
+        if split.kind != "image":
+            flat = (split.inputs == split.inputs[:, :1]).flatten(1).all(dim=1).nonzero().flatten().tolist()
+            if flat:
+                found.faults.append(f"{len(flat):,} {part} {split.kind}s hold one place only{_first(split, flat)}")
+        boxes = split.columns().get("boxes")
+        if boxes is not None:
+            real = boxes[split.labels >= 0]
+            wrong = int((~(torch.isfinite(real).all(dim=1) & (real[:, 3:6] > 0).all(dim=1))).sum())
+            if wrong:
+                found.faults.append(f"{wrong:,} {part} boxes have sizes that are not above 0, or are no numbers")
+    if "train" in splits and every_class and splits["train"].kind != "scene":
+        for name, count in zip(classes, labels_by_class(splits["train"].labels, len(classes)), strict=True):
+            if count == 0:
+                found.faults.append(f"class {name!r} has no training samples")
+
+
+def _first(split: Samples, rows: list[int]) -> str:
+    return f", the first is {split.name(rows[0])}" if split.where else ""
+
+
+def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+    """Reasons to distrust what is measured on this data."""
+    if any(split.kind == "scene" for split in splits.values()):
+        _find_lacking_boxes(splits, classes, found)
+    else:
+        _find_lacking_samples(splits, classes, found)
+    digests = {part: _digests(split.inputs) for part, split in splits.items()}
+    for one, other in combinations(splits, 2):
+        shared = len(set(digests[one]) & set(digests[other]))
+        if shared:
+            same = "sample is" if shared == 1 else "samples are"
+            found.doubts.append(f"{shared:,} identical {same} in both {one} and {other}")
+
+
+def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+    if "test" in splits:
+        for name, count in zip(classes, labels_by_class(splits["test"].labels, len(classes)), strict=True):
+            if count == 0:
+                found.doubts.append(f"class {name!r} has no test samples: its accuracy cannot be measured")
+    if "train" in splits:
+        for name, count in zip(classes, labels_by_class(splits["train"].labels, len(classes)), strict=True):
+            if count == 1:
+                found.doubts.append(f"class {name!r} has a single training sample: it can hardly be learned")
+
+
+def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+    """Classes that nothing in a split is of; detectors are often asked for more than there is, so all at once."""
+    why = {"train": "they cannot be learned", "test": "how well they are found cannot be measured"}
+    for part, consequence in why.items():
+        if part in splits:
+            counts = labels_by_class(splits[part].labels, len(classes))
+            lacking = [repr(name) for name, count in zip(classes, counts, strict=True) if count == 0]
+            if lacking:
+                found.doubts.append(f"no {part} scene has a box of {', '.join(lacking)}: {consequence}")
+
+
+def labels_by_class(labels: Tensor, classes: int) -> list[int]:
+    """Samples per class, or boxes, or points; labels that name no class are left out.
+
+    >>> labels_by_class(torch.tensor([0, 2, 2, 9]), 3)
+    [1, 0, 2]
+    """
+    inside = labels[(labels >= 0) & (labels < classes)]
+    counts: list[int] = torch.bincount(inside, minlength=classes).tolist()
+    return counts
+
+
+def _digests(inputs: Tensor) -> list[bytes]:
+    rows = inputs.contiguous().flatten(1).numpy()
+    return [blake2b(row, digest_size=16).digest() for row in rows]

@@ -1,0 +1,195 @@
+"""From arrays in anybody's layout to tensors in ours: images (N, C, H, W), clouds (N, points, 3), labels int64.
+
+Clouds are brought to one size here, so that no reader needs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.data.bundle import Kind
+from fedstill.data.clouds import normalise
+from fedstill.data.readers.raw import Array, Findings, Raw, Split
+from fedstill.data.splits import hold_out
+
+_CHANNELS = (1, 3, 4)
+_MOST_CLASSES = 2**16  # that nobody named: a label above is an identifier or damage, and not a count of classes
+
+
+@dataclass
+class Samples:
+    """One split, tidied."""
+
+    inputs: Tensor
+    labels: Tensor
+    kind: Kind
+    where: str = ""  # the files it came from, for whoever finds something wrong with it
+    names: tuple[str, ...] = ()  # the file of every row, where each has its own
+    category: Tensor | None = None  # what every cloud shows, where labels are of points, or the type of a room
+    categories: tuple[str, ...] = ()  # and what these are called
+
+    def columns(self) -> dict[str, Tensor]:
+        """As a data set holds them."""
+        more = {} if self.category is None else {"category": self.category}
+        return {"inputs": self.inputs, "labels": self.labels, **more}
+
+    def name(self, row: int) -> str:
+        """Where a sample came from."""
+        return self.names[row] if self.names else f"row {row} of {self.where}"
+
+
+@dataclass
+class BoxSamples(Samples):
+    """A split of samples with boxes: labels (samples, boxes) are the boxes' classes."""
+
+    boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 7))
+
+    def columns(self) -> dict[str, Tensor]:
+        return {**super().columns(), "boxes": self.boxes}
+
+
+def tidy(
+    raw: Raw, found: Findings, classes: tuple[str, ...] | None = None
+) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    """The splits that can be used, and the names of their classes; data that came without a split is given one.
+
+    `classes` are names for files that name none; failing these too, classes are called by their numbers.
+    """
+    splits: dict[str, Samples] = {}
+    for part, split in raw.splits.items():
+        with found.collecting():
+            splits[part] = _samples(split)
+    classes = raw.classes or classes or ()
+    if not classes:
+        with found.collecting():
+            classes = _numbered(splits)
+    whole = splits.pop("whole", None)
+    if whole is not None:
+        whole, classes = _populated(whole, classes, found)
+        if len(whole.labels):
+            rows = dict(zip(("train", "test"), hold_out(whole.labels), strict=True))
+            splits = {part: _taken(whole, some) for part, some in rows.items() if len(some)}
+            found.notes.append("the files know no split: a fifth of every class is held out for testing")
+        else:
+            found.faults.append(f"every class has a single sample: nothing can be learned and tested ({whole.where})")
+    return {part: splits[part] for part in ("train", "validation", "test") if part in splits}, classes
+
+
+def _samples(split: Split) -> Samples:
+    for what, array in (("samples", split.inputs), ("labels", split.labels)):
+        if not array.ndim:
+            raise InputError(f"there is one value where {what} are expected ({split.where})")
+    if len(split.inputs) != len(split.labels):
+        raise InputError(f"{len(split.inputs):,} samples but {len(split.labels):,} labels ({split.where})")
+    if not len(split.inputs):
+        raise InputError(f"no samples ({split.where})")
+    inputs, kind = as_inputs(split.inputs, split.where)
+    return Samples(inputs, as_labels(split.labels, split.where), kind, split.where, split.names)
+
+
+def _populated(whole: Samples, classes: tuple[str, ...], found: Findings) -> tuple[Samples, tuple[str, ...]]:
+    """Without the classes that have one sample: it cannot be trained on and tested on at once.
+
+    Such a class is left out, not refused, so that collections with a few odd pieces can be used as they are. (Where
+    the files come with a split of their own, nothing is left out: their authors decided.)
+    """
+    inside = (whole.labels >= 0) & (whole.labels < len(classes))
+    counts = torch.bincount(whole.labels[inside], minlength=len(classes))
+    lonely = (counts == 1).nonzero().flatten().tolist()
+    if not lonely:
+        return whole, classes
+    for label in lonely:
+        at = int((whole.labels == label).nonzero()[0])
+        found.doubts.append(
+            f"class {classes[label]!r} has a single sample, {whole.name(at)}: "
+            "it cannot be trained on and tested on at once, and is left out"
+        )
+    kept = torch.tensor([label for label in range(len(classes)) if label not in lonely], dtype=torch.int64)
+    numbers = torch.full((len(classes),), -1, dtype=torch.int64)
+    numbers[kept] = torch.arange(len(kept))
+    stays = ~inside | (numbers[whole.labels.clamp(0, len(classes) - 1)] >= 0)
+    whole = _taken(whole, stays.nonzero().flatten())
+    # Labels that name no class stay what they are, to be found later, but must not become a class by accident.
+    known = (whole.labels >= 0) & (whole.labels < len(classes))
+    whole.labels = torch.where(known, numbers[whole.labels.clamp(0, len(classes) - 1)], whole.labels)
+    return whole, tuple(classes[label] for label in kept.tolist())
+
+
+def _taken(samples: Samples, rows: Tensor) -> Samples:
+    names = tuple(samples.names[row] for row in rows.tolist()) if samples.names else ()
+    return Samples(samples.inputs[rows], samples.labels[rows], samples.kind, samples.where, names)
+
+
+def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
+    """Names for classes nobody named. Training labels decide: a larger one in test is then seen as a fault."""
+    deciding = splits.get("train") or splits.get("whole")
+    if deciding is None:
+        return ()
+    largest = int(deciding.labels.max())
+    if largest >= _MOST_CLASSES:
+        raise InputError(f"labels go up to {largest:,}: number the classes from 0 without gaps ({deciding.where})")
+    return tuple(str(number) for number in range(largest + 1))
+
+
+def as_labels(labels: Array, where: str) -> Tensor:
+    """Whole numbers, one per sample; a column of them (as MedMNIST stores labels) is as good as a row.
+
+    >>> as_labels(np.array([[2], [0]], dtype=np.uint8), "labels.npz")
+    tensor([2, 0])
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise InputError(f"labels have the shape {labels.shape}, expected is one class number per sample ({where})")
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"labels are of type {labels.dtype}, expected are whole numbers ({where})")
+    if labels.size and int(labels.max()) > np.iinfo(np.int64).max:
+        raise InputError(f"labels go up to {labels.max()}, which is no class number ({where})")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
+    """Images or clouds, told apart by shape: three float numbers per row are points in space.
+
+    >>> pixels, kind = as_inputs(np.zeros((5, 28, 28, 3), dtype=np.uint8), "cells.npz")
+    >>> kind, tuple(pixels.shape)
+    ('image', (5, 3, 28, 28))
+    >>> as_inputs(np.zeros((5, 1024, 3), dtype=np.float16), "chairs.npz")[1]
+    'cloud'
+    """
+    array = as_numbers(array, where)
+    if array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.float32:
+        if not array.shape[1]:
+            raise InputError(f"clouds hold no points ({where})")
+        return torch.from_numpy(normalise(np.ascontiguousarray(array))), "cloud"
+    if 0 in array.shape[1:]:
+        raise InputError(f"samples of the shape {array.shape[1:]} hold nothing ({where})")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in _CHANNELS:
+        array = array.transpose(0, 3, 1, 2)
+    elif array.ndim != 4 or array.shape[1] not in _CHANNELS:
+        raise InputError(
+            f"samples of the shape {array.shape[1:]} are neither images (height, width[, channels]) "
+            f"nor clouds (points, 3) ({where})"
+        )
+    return torch.from_numpy(np.array(array, order="C")), "image"
+
+
+def as_numbers(array: Array, where: str) -> Array:
+    """8-bit where the values allow it, else float32; pixels are not rescaled."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.kind in "iu":
+        if array.size and (array.min() < 0 or array.max() > 255):
+            raise InputError(f"whole-number samples range over {array.min()}..{array.max()}, not 0..255 ({where})")
+        return array.astype(np.uint8)
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    raise InputError(f"samples are of type {array.dtype}, expected are 8-bit or float numbers ({where})")

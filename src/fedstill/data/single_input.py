@@ -1,0 +1,77 @@
+"""One input from a file, as a model expects it: for predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import ArrayDataset
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.data.clouds import normalise, sampled
+from fedstill.data.layout import as_numbers
+from fedstill.data.readers.npz import lone_array
+from fedstill.data.readers.pictures import decode
+from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
+
+
+def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """A picture, scaled to the model's size and colours, or an array of exactly the model's shape; a cloud or a mesh,
+    brought to the size and the number of points of those the model learned from."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    if len(shape) == 2:
+        array = _cloud(path, shape)
+    elif path.suffix.lower() == ".npy":
+        array = _array(path, shape)
+    else:
+        array = _picture(path, shape)
+    # Through the same door as training data, so that pixels are scaled in one place only.
+    return ArrayDataset(inputs=torch.from_numpy(array).unsqueeze(0)).batch(torch.tensor([0]))["inputs"][0]
+
+
+def read_cloud(path: Path, points: int) -> Tensor:
+    """So many points (points, 3) of a scan of a room, in metres as they are: for a detector.
+
+    Clouds and meshes of every format that is read, and .npz files. Points are drawn at random from a stream named by
+    the file, so the same file gives the same cloud; of a scan with fewer points some are taken twice.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    if path.suffix.lower() == ".npz":
+        every = read_archive(path)
+    elif path.suffix.lower() in SUFFIXES:
+        every = read_shape(path, points, path.name)
+    else:
+        raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
+    return torch.from_numpy(sampled(every, points, Streams(0).draw("scene points", path.name), path))
+
+
+def _cloud(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: this model reads clouds of {shape[0]:,} points, given as {', '.join(SUFFIXES)}")
+    cloud = read_shape(path, shape[0], path.name)
+    if len(cloud) < shape[0]:
+        raise InputError(f"{path} holds {len(cloud):,} points: this model needs {shape[0]:,}")
+    return normalise(cloud)
+
+
+def _array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    array = lone_array(path)
+    if array.shape == shape[1:] and shape[0] == 1:
+        array = array[None]
+    if array.shape != shape:
+        raise InputError(f"{path} holds {array.dtype} of shape {array.shape}: one of shape {shape} is needed")
+    array = as_numbers(array, str(path))
+    if not np.isfinite(array).all():
+        raise InputError(f"{path} holds numbers that are not finite")
+    return array
+
+
+def _picture(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    channels, height, width = shape
+    pixels = decode(path, "L" if channels == 1 else "RGB", (width, height))
+    return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()

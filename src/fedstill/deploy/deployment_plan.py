@@ -1,0 +1,135 @@
+"""Plans where nobody has all the data: the server's, and a site's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from fedstill.core.dataset import Proxy
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.protocols import Client, Profile, RoundContext
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.data.bundle import Bundle, Kind
+from fedstill.deploy.site_registry import SiteFacts
+from fedstill.runtime.defaults import settled
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.initial_weights import with_initial
+from fedstill.runtime.method_inputs import PlanContext
+from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
+from fedstill.runtime.participants import make_participants
+from fedstill.runtime.plan import Plan, check_on_site, make_method, task_of_kind
+from fedstill.runtime.simulated_clients import parted
+from fedstill.tasks.kinds import task_kind
+
+
+@dataclass(frozen=True)
+class Question:
+    """What all sites' data is about: enough to make a task without any of it."""
+
+    classes: tuple[str, ...]
+    kind: Kind
+    shape: tuple[int, ...]
+    point_labels: bool
+    labelled: bool
+
+    @classmethod
+    def of(cls, roster: Sequence[SiteFacts]) -> Question:
+        first = roster[0]
+        shape = first.shape if first.kind == "image" else (min(one.shape[0] for one in roster), *first.shape[1:])
+        return cls(first.classes, first.kind, shape, first.point_labels, all(facts.labelled for facts in roster))
+
+
+def settled_for(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Experiment, Question]:
+    """The experiment with every default filled in for the sites' data, and what that data is about."""
+    question = Question.of(roster)
+    experiment = settled(experiment, question.kind, question.point_labels, question.shape[0])
+    if experiment.points is not None:
+        question = replace(question, shape=(experiment.points, *question.shape[1:]))
+    return experiment, question
+
+
+def sites_plan(
+    experiment: Experiment,
+    question: Question,
+    profiles: Sequence[Profile],
+    fingerprint: str,
+    own: Bundle | None = None,
+    data_root: Path | None = None,
+    may_share: Callable[[str], None] | None = None,
+    initial: Tensors | None = None,
+    device: str = "cpu",
+) -> Plan:
+    """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
+    assert experiment.model is not None
+    kind = task_kind(question.kind, question.point_labels, experiment.model, "the sites' data")
+    task = replace(task_of_kind(kind, experiment, question.classes, question.shape, device), initial=initial or {})
+    streams = Streams(experiment.seed)
+    context = PlanContext(experiment, task, question.kind, data_root, may_read=may_share)
+    method, proxy = make_method(context, streams, question.labelled)
+    check_on_site(experiment, method)
+    fingerprint = fingerprint_of(experiment, fingerprint, shared="" if proxy is None else proxy.digest)
+    return Plan(
+        experiment,
+        experiment.identity(fingerprint, loaded_plugins().values()),
+        fingerprint,
+        task,
+        method,
+        make_participants(experiment, method, question.labelled),
+        list(profiles),
+        _NoClients() if own is None else OwnClient(task, own, experiment.validation, proxy),
+        OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(experiment.validation)),
+        streams,
+        [],
+        None,
+    )
+
+
+def server_plan(
+    experiment: Experiment, roster: Sequence[SiteFacts], data_root: Path | None = None, device: str = "cpu"
+) -> tuple[Plan, Question]:
+    """The server's plan, from what the sites say of their data; client k is the k-th of them.
+
+    What a site keeps to select a round by it keeps of its own rows, and only it can say how many are left: see
+    `with_samples`.
+    """
+    experiment, question = settled_for(experiment, roster)
+    experiment, initial = with_initial(experiment, question.shape, len(question.classes))
+    fingerprint = sha256(json.dumps([facts.fingerprint for facts in roster]).encode()).hexdigest()
+    models = experiment.architectures
+    profiles = [Profile(client, facts.samples, models[client]) for client, facts in enumerate(roster)]
+    plan = sites_plan(experiment, question, profiles, fingerprint, data_root=data_root, initial=initial, device=device)
+    return plan, question
+
+
+def with_samples(plan: Plan, samples: Sequence[int]) -> Plan:
+    """The plan with as many training samples for each client as its site says it has left."""
+    profiles = [replace(who, samples=count) for who, count in zip(plan.profiles, samples, strict=True)]
+    return replace(plan, profiles=profiles)
+
+
+class _NoClients:
+    """A server has no clients to make: sites make their own."""
+
+    def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
+        raise NotImplementedError("clients of a deployment are made at their sites")
+
+
+@dataclass(frozen=True)
+class OwnClient:
+    """A site has one client, over all the data it has."""
+
+    task: Task
+    bundle: Bundle
+    share: float  # kept to select a round by
+    proxy: Proxy | None  # samples that everybody has
+
+    def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
+        data, validation = parted(self.bundle.train, self.share, context.streams.seed, profile.id)
+        streams = context.streams.at("client", profile.id)
+        test = self.bundle.test
+        return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=validation)

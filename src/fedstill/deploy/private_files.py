@@ -1,0 +1,93 @@
+"""Files of a deployment: complete or complained about, and private ones for their owner only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from fedstill.core.errors import BusyError, InputError
+from fedstill.core.settings import Settings
+from fedstill.runtime.experiment import sentence
+
+Known = TypeVar("Known", bound=Settings)
+
+
+def site_name(site: int | str) -> str:
+    """What a site's folder is called, and the file of its data where that was cut for it."""
+    return f"site-{site}"
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file of a deployment, or a sentence."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: copy the folder again, whole, from where it was made") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def read_settings(path: Path, kind: type[Known], advice: str) -> Known:
+    """A short YAML file, validated; what is wrong with it is one sentence, with advice where it says nothing."""
+    try:
+        given = yaml.safe_load(content(path).decode())
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(given, dict):
+        raise InputError(f"{path} says nothing: {advice}")
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise InputError(f"{path}: {sentence(error, kind.model_fields)}") from None
+
+
+def private_content(path: Path) -> bytes:
+    """The bytes of a private key, which nobody but its owner may be able to read."""
+    data = content(path)
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InputError(f"others may read the private key {path}: keep it to yourself with `chmod 600 {path}`")
+    return data
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A new file that only its owner may read, from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def only_one(folder: Path, what: str) -> Iterator[None]:
+    """Held while a server or a site runs from a folder; the system frees it when that process dies, however it dies."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BusyError(f"another {what} is running from {folder}: stop it first") from None
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a server or a site runs from there."""
+    try:
+        with only_one(folder, "process"):
+            return False
+    except BusyError:
+        return True
+    except InputError:  # nothing can be written there, so nobody runs from it
+        return False

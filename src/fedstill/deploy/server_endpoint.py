@@ -1,0 +1,242 @@
+"""The server's end of the line: Flower's SuperLink inside this process, with one door.
+
+Flower's own command opens three interfaces on one port: to sites (Fleet), to whoever registers keys and starts runs
+(Control, which asks nobody for credentials), and to server programs (Runtime). Here only the first can be reached: this
+process registers the sites' keys, and nobody outside can start a run or hand over a program.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, Self, cast
+
+import uvicorn
+from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app.message.message import make_message, remove_content_from_message
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, ErrorCode, SubStatus
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.server.superlink.linkstate import LinkState
+from flwr.serverapp import Grid
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.main import create_app
+
+from fedstill.core.errors import InputError, RunError
+from fedstill.deploy.request_guard import RequestGuard
+from fedstill.deploy.server_options import check_port
+
+logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it set its own when it was imported
+
+_ALIVE_EVERY = 10.0  # seconds
+_PATIENCE = 30.0  # seconds for a reply's last pieces to arrive
+# Layers of Flower's other interfaces, which every request would pass although it can never be theirs.
+_ELSEWHERE = frozenset(
+    {
+        "ControlSensitiveResponseMiddleware",
+        "ControlAuthenticationMiddleware",
+        "ControlLicenseMiddleware",
+        "ControlEventLogMiddleware",
+        "RuntimeTracingMiddleware",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of the server's certificate and its private key."""
+
+    certificate: Path
+    key: Path
+
+
+class ServerEndpoint(Grid):
+    """A SuperLink that serves registered sites, and the grid over which this process talks to them."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        public_keys: Mapping[int, bytes],
+        certificates: Certificates | None,
+        limit: int = 2**30,
+    ) -> None:
+        self.app = create_app()
+        layers = self.app.user_middleware
+        self.app.user_middleware = [one for one in layers if getattr(one.cls, "__name__", "") not in _ELSEWHERE]
+        self.app.state.enable_supernode_auth = True
+        self.state: LinkState = self.app.state.linkstate_factory.state()
+        if len(set(public_keys.values())) < len(public_keys):
+            raise InputError("two sites have the same public key: each needs its own file in server/sites/")
+        self.nodes = {
+            site: self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0, name=f"site {site}")
+            for site, key in public_keys.items()
+        }
+        self.door = RequestGuard(self.app, public_keys.values(), limit)
+        self._keys = {self.nodes[site]: key for site, key in public_keys.items()}
+        self._coming: dict[str, tuple[Message, float]] = {}  # replies of which pieces are missing, and until when
+        self._socket = _bound(host, port)
+        files: dict[str, Any] = {}
+        if certificates is not None:
+            files = {"ssl_certfile": str(certificates.certificate), "ssl_keyfile": str(certificates.key)}
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self.door, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, **files
+            )
+        )
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._closing = threading.Event()
+        self._run: Run | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use, where any free one was asked for."""
+        return int(self._socket.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        run_id = self.state.create_run("", "", "", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP)
+        (self._run,) = self.state.get_run_info(run_ids=[run_id])
+        task = self._run.primary_task_id
+        self.state.claim_task(task)
+        self.state.activate_task(task)
+        # Where Flower's messages look for their sender.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SUPERLINK_NODE_ID, task
+        self._thread.start()
+        threading.Thread(target=self._stay_alive, args=(task,), daemon=True).start()
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise RunError("the server could not be started: see to its certificate and key")
+            sleep(0.01)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._server.should_exit = True
+        self._thread.join(timeout=5)
+        self._socket.close()
+        self.state.finish_task(self.run.primary_task_id, SubStatus.COMPLETED, "")
+
+    def _stay_alive(self, task: int) -> None:
+        while not self._closing.wait(_ALIVE_EVERY):
+            self.state.acknowledge_task_heartbeat(task)
+
+    @property
+    def run(self) -> Run:
+        assert self._run is not None
+        return self._run
+
+    def set_run(self, run: Run) -> None:
+        """There is one run, made when the link is entered."""
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return self.state.get_node_info(node_ids=list(self.nodes.values()))
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The sites that are connected."""
+        return [info.node_id for info in self.get_nodes() if info.status == "online"]
+
+    def since(self, node: int) -> str:
+        """When a site connected: it changes if the site was restarted."""
+        (info,) = self.state.get_node_info(node_ids=[node])
+        return str(info.last_activated_at)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return [self._push(message) for message in messages]
+
+    def _push(self, message: Message) -> str:
+        self.door.refill(self._keys[message.metadata.dst_node_id])
+        with no_object_id_recompute():
+            message.metadata.__dict__["_message_id"] = message.object_id
+            session = self.state.start_session(self.run.run_id)
+            bare = remove_content_from_message(message)
+            stored, missing = self.state.store_message_and_object_tree(bare, get_object_tree(message), session)
+            if not stored:
+                raise RunError(f"Flower did not take a message to node {message.metadata.dst_node_id}")
+            objects = get_all_nested_objects(message)
+            for name in missing:
+                self.state.store_object(self.run.run_id, session, name, objects[name].deflate())
+        return str(message.metadata.message_id)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies that have come, whole; one whose pieces do not arrive is an error reply, as for a lost site."""
+        asked = set(message_ids)
+        for reply in self.state.get_message_res(message_ids=asked - self._coming.keys(), run_id=self.run.run_id):
+            self._coming[reply.metadata.reply_to_message_id] = (reply, monotonic() + _PATIENCE)
+        came = {name: self._whole(*self._coming[name]) for name in asked & self._coming.keys()}
+        came = {name: reply for name, reply in came.items() if reply is not None}
+        self.state.delete_messages(set(came))
+        for name in came:
+            del self._coming[name]
+        return list(came.values())
+
+    def _whole(self, reply: Message, until: float) -> Message | None:
+        """The reply with its content; None while pieces are missing."""
+        if reply.has_error():
+            return reply
+        store, name = self.state.object_store, reply.metadata.message_id
+        try:
+            wanted = [tree.object_id for tree in iterate_object_tree(store.get_object_tree(name))]
+            if self._keys[reply.metadata.src_node_id] in self.door.over:
+                raise ValueError(f"it is over the limit of {self.door.limit} bytes")
+            if any(self.state.get_object(self.run.run_id, one) == b"" for one in wanted):
+                if monotonic() < until:
+                    return None
+                raise ValueError("it did not arrive whole")
+            contents = {one: self.state.get_object(self.run.run_id, one) for one in wanted}
+            message = cast(Message, inflate_object_from_contents(name, contents))
+            if not isinstance(message, Message) or not message.has_content():
+                raise ValueError("it holds no records")
+        except Exception as error:  # whatever a site sent, the others go on
+            return _unreadable(reply.metadata, str(error))
+        store.delete(name)
+        message.metadata.__dict__["_message_id"] = name
+        return message
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        waiting, replies = set(self.push_messages(messages)), list[Message]()
+        until = None if timeout is None else monotonic() + timeout
+        while waiting and (until is None or monotonic() < until):
+            came = list(self.pull_messages(waiting))
+            replies += came
+            waiting -= {reply.metadata.reply_to_message_id for reply in came}
+            sleep(0.05)
+        return replies
+
+
+def _unreadable(about: Metadata, why: str) -> Message:
+    return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    check_port(port, least=0)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --host or --port"
+        ) from None
+    return made

@@ -1,0 +1,114 @@
+"""What a server is doing, in a file beside its keys, for `fedstill deploy status`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from pydantic import ValidationError
+
+from fedstill.core.errors import RunError
+from fedstill.core.files import write_atomically
+from fedstill.core.settings import Settings
+from fedstill.deploy.private_files import in_use
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.plan import Plan
+
+NAME = "status.json"
+_EVERY = 1.0  # seconds
+
+
+class _Told(Settings):
+    """The file."""
+
+    state: str
+    round: int
+    rounds: int
+    lost: dict[str, str]  # by site, when it was last lost and why
+    run: str | None
+    sites: dict[str, bool]  # whether each is connected
+    at: str
+
+
+class Nodes(Protocol):
+    """Who is connected."""
+
+    nodes: Mapping[int, int]
+
+    def get_node_ids(self) -> Any: ...
+
+
+class Status:
+    """Writes the file while the server runs."""
+
+    def __init__(self, folder: Path, link: Nodes, sites: Sequence[int]) -> None:
+        self.path, self.link, self.sites = folder / NAME, link, sites
+        self.facts: dict[str, Any] = {"state": "waiting for sites", "round": 0, "rounds": 0, "lost": {}, "run": None}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep_writing, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+        self._write()
+
+    def run(self, plan: Plan) -> None:
+        self._now(state="running", run=plan.folder_name, rounds=plan.rounds)
+
+    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+        for record in journal:
+            self.round(record)
+
+    def round(self, record: dict[str, Any]) -> None:
+        number = record["round"]
+        lost = {str(self.sites[one["client"]]): f"round {number}: {one['detail']}" for one in record["lost"]}
+        self._now(round=number, lost=self.facts["lost"] | lost)
+
+    def note(self, text: str) -> None:
+        """Not kept: the server's own display shows it."""
+
+    def warn(self, text: str) -> None:
+        """Nor are these."""
+
+    def finish(self) -> None:
+        self._now(state="finished")
+
+    def _now(self, **facts: Any) -> None:
+        """Facts take the place of others and never change: the thread that writes may be in the midst of them."""
+        self.facts = self.facts | facts
+
+    def _keep_writing(self) -> None:
+        while not self._closing.wait(_EVERY):
+            with suppress(RunError):  # a disk that is full now may have room in a second
+                self._write()
+
+    def _write(self) -> None:
+        online = set(self.link.get_node_ids())
+        content = {
+            **self.facts,
+            "sites": {str(site): node in online for site, node in self.link.nodes.items()},
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_atomically(self.path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """What the server said last, and under `alive` whether it still runs; None if it never ran here, or not whole."""
+    try:
+        told = _Told.model_validate_json((folder / NAME).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return {**told.model_dump(), "alive": in_use(folder)}

@@ -1,0 +1,212 @@
+"""A site's end of the line: what Flower's SuperNode does, without running what the server sends.
+
+A SuperNode fetches a program from the server with each run and executes it. This one speaks the same protocol
+(activate, heartbeat, pull, push; every call signed with the site's key, inside TLS) and hands messages to the code that
+is installed here; a program is never asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Message
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedstill.core.errors import InputError
+
+logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it set its own when it was imported
+
+HEARTBEAT = 10.0  # seconds, Flower's least: a site that is silent for twice as long counts as gone
+_BEAT = 4.0  # seconds between heartbeats, so that one may be lost
+
+Keys = tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]
+T = TypeVar("T")
+
+
+class SiteConnectionError(Exception):
+    """The server cannot be reached just now; it is worth trying again."""
+
+
+class StillConnectedError(SiteConnectionError):
+    """The server believes that this site is connected: it was restarted a moment ago, or runs twice."""
+
+
+@dataclass
+class SiteConnection:
+    """One connection to the server, from activation to the first thing that goes wrong."""
+
+    address: str
+    keys: Keys
+    authority: Path | None  # None: without TLS
+    node: Node | None = None
+
+    def __enter__(self) -> Self:
+        signing = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(*self.keys)]
+        trusted = None if self.authority is None else self.authority.read_bytes()
+        self._client = FleetHttpClient.from_server_address(self.address, self.authority is None, trusted, signing)
+        self._closing = threading.Event()
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(self.keys[1]), heartbeat_interval=HEARTBEAT)
+        try:
+            self.node = Node(node_id=self._call(self._client.ActivateNode, request).node_id)
+        except BaseException:
+            self._client.close()
+            raise
+        threading.Thread(target=self._beat, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        with suppress(Exception):
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        self._client.close()
+
+    def receive(self) -> Message | None:
+        """The next message; None if there is none just now."""
+        pulled = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
+        if not pulled.messages_list:
+            return None
+        run_id, tree = pulled.messages_list[0].metadata.run_id, pulled.message_object_trees[0]
+        message = self._guarded(
+            lambda: pull_and_inflate_object_from_tree(
+                tree,
+                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id),
+                make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run_id),
+                return_type=Message,
+            )
+        )
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        return message
+
+    def send(self, reply: Message) -> None:
+        with no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            pushed = self._call(
+                self._client.PushMessages,
+                PushMessagesRequest(
+                    node=self._node,
+                    messages_list=[message_to_proto(remove_content_from_message(reply))],
+                    message_object_trees=[get_object_tree(reply)],
+                    clientapp_runtime_list=[0.0],
+                ),
+            )
+            push = make_push_object_fn_protobuf(
+                self._client.PushObject, self._node, reply.metadata.run_id, pushed.session_id
+            )
+            objects = get_all_nested_objects(reply)
+            self._guarded(lambda: push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push)))
+
+    @property
+    def _node(self) -> Node:
+        assert self.node is not None
+        return self.node
+
+    def _beat(self) -> None:
+        """Say every few seconds that this site is there, also while it is training."""
+        while not self._closing.wait(_BEAT):
+            with suppress(Exception):  # the next call on the main thread meets the same trouble, and says so
+                self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT))
+
+    def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
+        return self._guarded(lambda: call(request))
+
+    def _guarded(self, act: Callable[[], T]) -> T:
+        """Do it, and turn what httpx and Flower raise into what to do about it."""
+        try:
+            return act()
+        except httpx.HTTPStatusError as error:
+            raise self._refused(error.response) from error
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        except (ObjectPullError, ObjectPushError, KeyError, ValueError, TypeError) as error:
+            raise SiteConnectionError(f"a message did not arrive whole ({type(error).__name__})") from error
+
+    def _refused(self, response: httpx.Response) -> Exception:
+        match response.status_code:
+            case 401 if self.node is None:
+                return InputError(
+                    f"the server at {self.address} does not know this site's key: ask its operator to put site.pub into"
+                    " server/sites/ and to restart the server; or the clocks of both machines differ by over 5 seconds"
+                )
+            case 412 if self.node is None:
+                return StillConnectedError(
+                    f"the server at {self.address} says that this site is connected already: either it was restarted"
+                    f" within {2 * HEARTBEAT:.0f} seconds, or it runs twice"
+                )
+            case 413:
+                return SiteConnectionError(
+                    "the server takes no reply of that size: ask its operator for a higher --limit"
+                )
+            case 401 | 412:  # it knew us before: it was restarted, or has given us up
+                return SiteConnectionError(f"the server at {self.address} does not know this connection any more")
+        return SiteConnectionError(f"the server at {self.address} answered with status {response.status_code}")
+
+    def _unreachable(self, error: httpx.TransportError) -> Exception:
+        cause = error.__cause__ or error.__context__ or error
+        while cause is not None and not isinstance(cause, ssl.SSLError):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return InputError(_certificate_trouble(self.address, cause))
+        if cause is not None and "WRONG_VERSION_NUMBER" in str(cause):
+            return InputError(
+                f"the server at {self.address} speaks without TLS: this site does not, so it will not join"
+            )
+        return SiteConnectionError(f"no answer from the server at {self.address} ({type(error).__name__})")
+
+
+def _certificate_trouble(address: str, error: ssl.SSLCertVerificationError) -> str:
+    """One sentence for each way in which a certificate is wrong, by OpenSSL's numbers."""
+    what = error.verify_message or str(error)
+    match error.verify_code:
+        case 10:
+            return f"the certificate of the server at {address} has expired: ask its operator for a new one"
+        case 9:
+            return f"the certificate of the server at {address} is not valid yet: compare the clocks of both machines"
+        case 18 | 19 | 20 | 21:
+            return (
+                f"the certificate of the server at {address} was not signed by this deployment's authority (ca.crt):"
+                " this may not be the server you mean, so nothing was sent"
+            )
+        case 62 | 64:
+            return f"the certificate of the server was made for another address than {address}: ask for the right one"
+    return f"the certificate of the server at {address} cannot be trusted ({what}): nothing was sent"

@@ -1,0 +1,133 @@
+"""Who takes part, and what they say of their data: all that a server without data plans a run by."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from fedstill._version import __version__
+from fedstill.core.errors import InputError
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.settings import Settings
+from fedstill.data.bundle import Bundle
+from fedstill.data.kinds import data_kinds
+from fedstill.data.point_labels import has_point_labels
+from fedstill.methods import methods
+from fedstill.methods.wrappers.privacy import Privacy
+from fedstill.runtime.assemble import make_experiment, overlay
+from fedstill.runtime.experiment import BEHAVIOUR, Experiment
+
+PROTOCOL = 2
+LEAST_POINTS = 32  # of a cloud: all sites' clouds are cut to the smallest
+
+
+def _known_kind(name: str) -> str:
+    if name not in data_kinds:
+        raise ValueError(f"{name!r} is no kind of data that is known here")
+    return name
+
+
+class SiteFacts(Settings):
+    """What a site tells of its data, and nothing else of it leaves before the first round."""
+
+    samples: int = Field(ge=0, le=10**12)  # for training; those kept to select a round by are not counted
+    classes: tuple[str, ...] = Field(min_length=1, max_length=100_000)
+    kind: Annotated[str, AfterValidator(_known_kind)]
+    shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=2, max_length=3)
+    labelled: bool
+    point_labels: bool
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _enough_points(self) -> Self:
+        if self.kind != "image" and self.shape[0] < LEAST_POINTS:
+            raise ValueError(f"its clouds have {self.shape[0]} points, and {LEAST_POINTS} are the least")
+        return self
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> SiteFacts:
+        return cls(
+            samples=len(bundle.train),
+            classes=bundle.classes,
+            kind=bundle.kind,
+            shape=bundle.shape,
+            labelled=bundle.train.labels() is not None,
+            point_labels=has_point_labels(bundle.train),
+            fingerprint=bundle.fingerprint(),
+        )
+
+    @classmethod
+    def read(cls, text: str) -> SiteFacts:
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            what = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise InputError(f"what it says of its data cannot be right: {what}") from None
+
+    @property
+    def label_space(self) -> tuple[Any, ...]:
+        """What must be equal at all sites; clouds may have different numbers of points."""
+        return self.classes, self.kind, self.point_labels, self.shape if self.kind == "image" else self.shape[1:]
+
+
+def other_label_spaces(facts: Mapping[int, SiteFacts]) -> dict[int, str]:
+    """The sites whose data asks another question than most sites' does, each with why; of equals the first counts."""
+    common, _ = Counter(one.label_space for _, one in sorted(facts.items())).most_common(1)[0]
+    return {
+        site: f"its data is about something else: {_differ(one.label_space, common)}"
+        for site, one in facts.items()
+        if one.label_space != common
+    }
+
+
+def _differ(own: tuple[Any, ...], common: tuple[Any, ...]) -> str:
+    if own[0] != common[0]:
+        return f"its classes are {_some(own[0])}, the others' {_some(common[0])}"
+    return f"it has {own[1]}s of shape {own[3]}, the others {common[1]}s of shape {common[3]}"
+
+
+def _some(classes: Sequence[str]) -> str:
+    return ", ".join(classes[:4]) + (f" and {len(classes) - 4} more" if len(classes) > 4 else "")
+
+
+def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
+    """The experiment as it is run on real sites, whose data is `called` that; what only simulations can is refused."""
+    name = experiment.method.name
+    if methods[name].pooled:
+        raise InputError(
+            f"{name} wants all data in one place, and a deployment has it at its sites: use `fedstill run`"
+        )
+    if experiment.attack.name != "none":
+        raise InputError("attacks are simulated, and this is a deployment: leave `attack` out")
+    if any(one.simulated for one in experiment.sections().values()) or experiment.dropout.name == "trace":
+        raise InputError("batteries and traces are simulated, and this is a deployment: leave `fleet` and `trace` out")
+    privacy = experiment.privacy.settings
+    assert isinstance(privacy, Privacy)
+    given = experiment.model_dump(mode="json", exclude_unset=True)
+    private = {"name": experiment.privacy.name, **privacy.on_site().model_dump(mode="json")}
+    fixed = {"data": called, "clients": sites, "evaluation": "on-site", "partition": "sites", "privacy": private}
+    return make_experiment(overlay({key: value for key, value in given.items() if value is not None}, fixed))
+
+
+def experiment_digest(experiment: Experiment) -> str:
+    """What both ends know an experiment by: its settings, the plugins it may use, and the behaviour of this version."""
+    facts = {
+        "experiment": experiment.model_dump(mode="json"),
+        "plugins": sorted(loaded_plugins().values()),
+        "behaviour": BEHAVIOUR,
+    }
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str | int]:
+    return {"protocol": PROTOCOL, "fedstill": __version__, "behaviour": BEHAVIOUR}
+
+
+def plugins() -> str:
+    """The plugin files in use, by their contents: both ends must have the same, each from its own disk."""
+    return json.dumps(sorted(loaded_plugins().values()))

@@ -1,0 +1,179 @@
+"""What a site does when the server asks: say what its data is about, agree to an experiment or not, answer, take home.
+
+Nothing that arrives is run. An experiment is a list of settings for parts that are installed here, by name; a request
+names one of that experiment's exchanges, and is answered with the code of this machine. Before a reply leaves, each
+time, it is held against what the exchange declares and what the site's policy allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from os.path import expanduser
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedstill.core.errors import FedstillError, InputError, RunError
+from fedstill.core.files import write_atomically
+from fedstill.core.message import Message
+from fedstill.core.protocols import Failure, Reply
+from fedstill.data.bundle import Bundle
+from fedstill.data.roots import data_root
+from fedstill.deploy.deployment_folder import SiteFolder
+from fedstill.deploy.received_model import write_received
+from fedstill.deploy.site_registry import SiteFacts, plugins, versions
+from fedstill.deploy.site_session import Agreement, SiteSession
+from fedstill.engines.flower.grid import answered
+
+Header = dict[str, str | int | float]
+
+_RUN = re.compile(r"[0-9a-f]{16}")
+_PATH = re.compile(r"…?(?:[A-Za-z]:)?[/\\][^\s:'\",)]+")
+
+
+class SiteWatcher(Protocol):
+    """Whoever sits at the site, or its log."""
+
+    def note(self, text: str) -> None: ...
+
+    def manifest(self, manifest: Mapping[str, Any], experiment: str) -> None: ...
+
+    def answered(self, exchange: str, round: int, rounds: int, outcome: Reply | Failure) -> None: ...
+
+    def received(self, folder: Path) -> None: ...
+
+
+class SiteService:
+    """Answers the server's messages for one site; whatever is wrong with one is said, and the next is awaited."""
+
+    def __init__(
+        self,
+        folder: SiteFolder,
+        bundle: Bundle,
+        watcher: SiteWatcher,
+        data_root: Path | None = None,
+        proxies: Sequence[str] = (),
+        device: str = "cpu",
+    ) -> None:
+        self.folder, self.bundle, self.watcher, self.device = folder, bundle, watcher, device
+        self.data_root, self.proxies = data_root, proxies  # shared samples that the site's own people have named
+        self.parts: dict[str, SiteSession] = {}
+
+    def hello(self, header: Mapping[str, Any]) -> Header:
+        """The first question: do we speak the same language, and what is your data about?"""
+        for what, own in versions().items():
+            if header.get(what) != own:
+                named = {"fedstill": "version of fedstill"}.get(what, what)
+                return self._refused(f"it has {named} {own}, and the server has {header.get(what)}: install the same")
+        try:
+            allowed = self.folder.policy().allow
+        except InputError as error:
+            return self._refused(str(error))
+        if "statistics" not in allowed:
+            return self._refused("its policy does not let it say what its data is about (statistics)")
+        if header.get("plugins") != plugins():
+            return self._refused("its plugins are not those of the server: start both with the same --plugin files")
+        return {"status": "here", "facts": SiteFacts.of(self.bundle).model_dump_json()}
+
+    def agree(self, header: Mapping[str, Any]) -> Header:
+        """The second: will you take part in this? Shown to the site, with what will leave it, before it answers."""
+        try:
+            run, called = str(header.get("run")), header.get("experiment")
+            if not _RUN.fullmatch(run):
+                return self._refused("the server's run has no proper name")
+            if header.get("fingerprint") != self.bundle.fingerprint():
+                return self._refused("its data is not that with which this run began")
+            agreement = Agreement.read(str(header.get("agreement")))
+            part = self._made(agreement, run)
+            if part.digest != called:
+                return self._refused(f"it makes {part.digest} of the experiment {called}: their recipes differ")
+            manifest = part.rehearsed()
+            self.watcher.manifest(manifest, part.digest)
+            facts = {"fingerprint": self.bundle.fingerprint(), "manifest": manifest}
+            part.agreement = agreement.model_copy(update=facts)
+            if (refusal := self._refusal(part)) is not None:
+                return self._refused(refusal)
+            place = self._agreements / f"{run}.json"
+            place.parent.mkdir(exist_ok=True)
+            write_atomically(place, part.agreement.model_dump_json(indent=2).encode() + b"\n")
+        except (FedstillError, OSError) as error:
+            return self._refused(str(error))
+        self.parts[run] = part
+        self.watcher.note(f"this site takes part in experiment {part.digest} as client {agreement.client}")
+        return {"status": "ready", "samples": part.plan.profiles[0].samples}
+
+    def exchange(self, request: Message, header: Mapping[str, Any]) -> tuple[Message, Header]:
+        try:
+            part = self._part(str(header.get("run")))
+            if (refusal := self._refusal(part)) is not None:
+                raise InputError(refusal)
+            outcome, kept = part.answer(request, header)
+        except FedstillError as error:
+            self.watcher.note(f"no answer to the server: {error}")
+            return Message({}), {"status": "failed", "detail": self._told(str(error)), "work": 0.0}
+        self.watcher.answered(str(header["exchange"]), int(header["round"]), part.plan.rounds, outcome)
+        return answered(
+            replace(outcome, detail=self._told(outcome.detail)) if isinstance(outcome, Failure) else outcome, kept
+        )
+
+    def finish(self, models: Message, header: Mapping[str, Any]) -> Header:
+        """The experiment is over: its models, and this site's own, are put where `fedstill export` finds them."""
+        try:
+            part = self._part(str(header.get("run")))
+            self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
+        except FedstillError as error:
+            self.watcher.note(f"the final model could not be kept: {error}")
+            return {"status": "failed", "detail": self._told(str(error))}
+        return {"status": "kept"}
+
+    @property
+    def _agreements(self) -> Path:
+        return self.folder.path / "agreements"
+
+    def _part(self, run: str) -> SiteSession:
+        """An experiment that this site has agreed to, now or before it was restarted."""
+        if run not in self.parts:
+            place = self._agreements / f"{run}.json"
+            if not _RUN.fullmatch(run) or not place.is_file():
+                raise InputError("this site has not agreed to this run")
+            agreement = Agreement.read(place.read_text())
+            if agreement.fingerprint != self.bundle.fingerprint():
+                raise RunError(f"this site agreed to run {run} with other data than it has now")
+            self.parts[run] = self._made(agreement, run)
+        return self.parts[run]
+
+    def _made(self, agreement: Agreement, run: str) -> SiteSession:
+        states = self.folder.path / "states" / run
+        return SiteSession(agreement, self.bundle, states, self.data_root, self.proxies, self.device)
+
+    def _refusal(self, part: SiteSession) -> str | None:
+        """Asked again with each request: a policy may be tightened while an experiment runs."""
+        return self.folder.policy().refusal(part.agreement.manifest, self.folder.site, part.digest)
+
+    def _refused(self, why: str) -> Header:
+        self.watcher.note(f"this site does not take part: {why}")
+        return {"status": "refused", "detail": self._told(why)}
+
+    def _told(self, text: str) -> str:
+        """What the server may hear of an error: our sentences without paths; of others' exceptions only the kind."""
+        kind, colon, _ = text.partition(": ")
+        foreign = colon and kind.isidentifier() and kind.endswith(("Error", "Exception", "Exit", "Warning"))
+        ours = kind in ("InputError", "RunError", "UnusableError", "BusyError", "UndeclaredEgressError")
+        if foreign and not ours:
+            return kind
+        for place in self._places:  # whole: what a path with blanks in it is cannot be told from the sentence
+            text = re.sub(rf"{re.escape(place)}(?![\w-])", "…", text)
+        return _PATH.sub("…", text)[:500]
+
+    @cached_property
+    def _places(self) -> list[str]:
+        """Where this site's files are, in every spelling, the longest first."""
+        named = [name.rpartition(":")[2] for name in (self.bundle.name, *self.proxies) if ":" in name]
+        paths = [str(self.folder.path), str(data_root(self.data_root)), "~", *named]
+        found = [(path, Path(expanduser(path))) for path in paths]
+        spelt = {str(one) for path, here in found for one in (path, here, here.absolute(), here.resolve())}
+        # A bare word may well stand in a sentence and mean something else.
+        telling = (one for one in spelt if Path(one).name and (Path(one).suffix or {"/", "\\"} & set(one)))
+        return sorted(telling, key=len, reverse=True)

@@ -1,0 +1,167 @@
+"""A site's part in one experiment: its plan, made from settings that arrived and from data and code that are here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from fedstill.core.client import answer
+from fedstill.core.errors import InputError
+from fedstill.core.message import Message
+from fedstill.core.noise import from_operating_system
+from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext, StateVersion
+from fedstill.core.settings import Settings
+from fedstill.core.threads import one_thread
+from fedstill.data.bundle import Bundle
+from fedstill.deploy.deployment_plan import Question, sites_plan
+from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
+from fedstill.deploy.site_state import SiteStates
+from fedstill.participation.surveys import Measurement
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.egress_manifest import egress_manifest
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
+from fedstill.runtime.plan import Plan
+from fedstill.runtime.simulated_clients import parted
+
+# What is told of the data before the first round: part of what leaves, so part of the manifest.
+FACTS: dict[str, Any] = {
+    "exchange": "hello",
+    "name": "facts",
+    "kind": "statistics",
+    "to": "server",
+    "tensors": 0,
+    "bytes": 0,
+    "why": "numbers of samples, names of classes, shape of a sample, and a digest of the data, once",
+}
+WORDS: dict[str, Any] = {
+    **FACTS,
+    "exchange": "any",
+    "name": "detail",
+    "kind": "metrics",
+    "why": "a sentence where it does not answer: what kind of error, no paths and no data",
+}
+_PUBLIC = re.compile(r"patches:(china|flower|noise:\d+x\d+|heads:\d+|skimage:\w+)")  # what is on every machine
+
+
+class Agreement(Settings):
+    """What a site has agreed to: kept in its folder, so that a restarted site goes on at once."""
+
+    experiment: dict[str, Any]
+    question: Question
+    client: int = Field(ge=0)  # which one this site is
+    fingerprint: str = ""  # of the data it agreed with
+    manifest: dict[str, Any] = Field(default_factory=dict)  # what it was told would leave
+
+    @classmethod
+    def read(cls, text: str) -> Agreement:
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise InputError(f"the experiment cannot be read: {error.errors()[0]['msg']}") from None
+
+
+class SiteSession:
+    """This site's part in one experiment."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        bundle: Bundle,
+        states: Path,
+        data_root: Path | None = None,
+        proxies: Sequence[str] = (),
+        device: str = "cpu",
+    ) -> None:
+        self.agreement, self.data_root, self.proxies, self.device = agreement, data_root, proxies, device
+        self.experiment: Experiment = make_experiment(agreement.experiment)
+        self._check(bundle)
+        self.bundle = bundle if self.experiment.points is None else bundle.with_points(self.experiment.points)
+        self.digest = experiment_digest(self.experiment)
+        self.plan = self._planned(self.experiment)
+        self.states = SiteStates(states)
+        known = [*self.plan.method.every_exchange(), *self.plan.participants.exchanges()]
+        for exchange in known:
+            if isinstance(exchange, Measurement):  # whoever knows the seed must not know the noise
+                exchange.source = from_operating_system
+        self.exchanges: dict[str, Exchange] = {one.name: one for one in known}
+        assert isinstance(self.plan.evaluator, OnSiteEvaluator)
+        scores = self.plan.evaluator.exchange(self.plan.method)
+        self.exchanges[scores.name] = scores
+
+    def _check(self, bundle: Bundle) -> None:
+        """An experiment for real sites, and for data such as is here."""
+        experiment, question = self.experiment, self.agreement.question
+        proper = for_sites(experiment, experiment.clients, experiment.data)
+        if proper.model_dump(mode="json") != experiment.model_dump(mode="json"):
+            raise InputError("the experiment is one for simulations: its privacy, partition or evaluation says so")
+        if self.agreement.client >= experiment.clients:
+            raise InputError(f"there is no client {self.agreement.client} among {experiment.clients}")
+        own = SiteFacts.of(bundle)
+        fits = question.shape == own.shape
+        if own.kind != "image":
+            fits = question.shape[1:] == own.shape[1:] and LEAST_POINTS <= question.shape[0] <= own.shape[0]
+        asked, here = ((one.classes, one.kind, one.point_labels) for one in (question, own))
+        if asked != here or not fits:
+            raise InputError("the experiment is about other classes or samples than this site's data")
+
+    def _planned(self, experiment: Experiment) -> Plan:
+        client = self.agreement.client
+        train, _ = parted(self.bundle.train, experiment.validation, experiment.seed, client)
+        who = Profile(client, len(train), experiment.architectures[client])
+        question, fingerprint = self.agreement.question, self.agreement.fingerprint
+        return sites_plan(
+            experiment,
+            question,
+            [who],
+            fingerprint,
+            self.bundle,
+            self.data_root,
+            self._may_share,
+            device=self.device,
+        )
+
+    def _may_share(self, name: str) -> None:
+        """A server must not choose which of a site's files are opened."""
+        if name not in self.proxies and not _PUBLIC.fullmatch(name):
+            raise InputError(f"the experiment shares samples that this site was not started with: --proxy {name}")
+
+    def rehearsed(self) -> dict[str, Any]:
+        """What will leave, from a rehearsal on the data here: one pass over it instead of a round's many."""
+        short = self.experiment.training.model_copy(update={"epochs": 1})
+        plan = self._planned(self.experiment.model_copy(update={"training": short}))
+        with one_thread():
+            manifest = egress_manifest(plan, rehearse=True)
+        return {**manifest, "leaves": [FACTS, *manifest["leaves"], WORDS]}
+
+    def answer(self, request: Message, header: Mapping[str, Any]) -> tuple[Reply | Failure, str]:
+        """The reply to a request, and the digest of the state it left here (empty: it left none)."""
+        exchange = self.exchanges.get(str(header.get("exchange")))
+        if exchange is None:
+            raise InputError(f"{self.experiment.method.name} has no exchange of that name")
+        round, since, kept = _number(header, "round", 0), _number(header, "since"), _number(header, "kept")
+        (own,) = self.plan.profiles
+        counts = None if kept < 0 else StateVersion(kept, str(header.get("state")))
+        who = replace(own, last_round=None if since < 0 else since, kept=counts)
+        context = RoundContext.of(self.plan.streams, round, self.plan.rounds, self.experiment.clients, exchange.name)
+        state = self.states.load(who.kept)
+        with one_thread():
+            outcome = answer(self.plan.clients, exchange, who, request, state, context)
+        if isinstance(outcome, Failure) or outcome.state is None or outcome.state is state:
+            return outcome, ""
+        if not outcome.state and who.kept is None:
+            return outcome, ""  # it never had a state, and has none now
+        return outcome, self.states.save(round, outcome.state)
+
+
+def _number(header: Mapping[str, Any], name: str, least: int = -1) -> int:
+    """A number of a round as the server names it."""
+    number = header.get(name)
+    if not isinstance(number, int) or not least <= number < 2**31:
+        raise InputError(f"the server's request names no proper {name}")
+    return number

@@ -1,0 +1,178 @@
+"""Fed3D: only prompts and heads travel, and what is got wrong counts for more.
+
+*Fed3D: Federated 3D Object Detection*, Dai, Liu, Li and Lin; algorithm 1, equations 13 to 15, and `class_aware.py` for
+equations 4 to 8.
+
+    (gamma_c, w_c) <- local training from (gamma, w), objects weighed by R        each client c of the cohort
+    (gamma, w)     <- sum_c n_c (gamma_c, w_c) / sum_c n_c
+    G              <- from the clients' class statistics
+
+gamma are prompts in front of every layer of an encoder that learns nothing itself, w is everything after it. With
+`share: prompts-and-heads` both are learnt and sent. The encoder (with the set abstraction before it) goes to a client
+once, at first contact, and is kept there; its BatchNorm stays in evaluation mode, so that not a bit of it ever changes.
+It should have been trained before: see `initial` in an experiment.
+
+With `share: prompts` heads are frozen as well and go along with the encoder, so they too must have been trained before.
+With `share: all` nothing is frozen: the paper's "w/o FPL", which is FedAvg with class-aware weights, and serves any
+task and model. Without both weights that is FedAvg, to the bit.
+
+What the weights of classes cost in privacy: **every reply says how many objects of each class the client trained on**,
+and how hard they were. Without `global_weights` nothing of the kind leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.fit import task_loss
+from fedstill.core.kinds import PARAMETERS, state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundContext, Shape
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.detection.class_aware import COUNTS, SUMS, ClassAware, class_weights
+from fedstill.detection.model import Detector, part_of
+from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, train, work_expected, work_report
+from fedstill.methods.fedavg import FedAvg
+from fedstill.models.surgery import freeze
+from fedstill.tasks.classification import Classification
+
+FROZEN = "frozen/"  # where a first request and a client's state keep what does not learn
+CLASS_WEIGHTS = "class-weights"  # G, by class
+
+LEARNS = {  # the parts of a detector that are not frozen, where some are
+    "prompts-and-heads": frozenset({"prompts", "heads"}),
+    "prompts": frozenset({"prompts"}),
+}
+STATISTICS_EGRESS = (
+    Egress(SUMS, "statistics", "how wrong the model was about objects of each class in training, summed"),
+    Egress(COUNTS, "statistics", "how many objects of each class it was trained on: tells which classes a client has"),
+)
+
+
+class Fed3DSettings(Settings):
+    share: Literal["prompts-and-heads", "prompts", "all"] = Field(
+        "prompts-and-heads",
+        description="what learns and travels; the rest of the model is frozen, and sent to each client once",
+    )
+    local_weights: bool = Field(True, description="objects weigh by how wrong the client's own model is about them")
+    global_weights: bool = Field(
+        True, description="classes weigh by how wrong all clients are about them, for which they send class statistics"
+    )
+
+
+@methods.register("fed3d")
+class Fed3D(FedAvg):
+    """Prompts and heads of a detector with a frozen encoder, learnt with class-aware weights."""
+
+    Options: ClassVar[type[Settings]] = Fed3DSettings
+    settings: Fed3DSettings  # type: ignore[assignment]  # running statistics are averaged, as far as they travel
+    task: Classification
+    first_contact_prefix = FROZEN
+
+    @property
+    def egress(self) -> Sequence[Egress]:  # type: ignore[override]
+        what = {"prompts": ", its prompts alone", "prompts-and-heads": ", all but its encoder", "all": ""}
+        model = [
+            Egress(line.name, line.kind, line.why + what[self.settings.share])
+            for line in MODEL_EGRESS
+            if not self.freezes or any(fnmatchcase(MODEL + name, line.name) for name in self.learnt)
+        ]
+        return (*model, *(STATISTICS_EGRESS if self.settings.global_weights else ()), *WORK_EGRESS)
+
+    def check(self) -> None:
+        architecture = self.task.architectures[0]
+        if self.freezes and not isinstance(self.task.build(architecture), Detector):
+            raise InputError(
+                f"fed3d freezes a detector's encoder, and {architecture} is no detector: choose scenes and a model that"
+                " finds boxes in them, e.g. data=rooms and model=detr3d-lite, or set method.share=all"
+            )
+
+    def start(self, streams: Streams) -> Tensors:
+        even = torch.ones(len(self.task.classes), dtype=torch.float64)
+        return {**super().start(streams), **({CLASS_WEIGHTS: even} if self.settings.global_weights else {})}
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return (self,)
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        model = part(state, MODEL)
+        first = _only(self.frozen, model) if who.last_round is None else {}
+        across = {CLASS_WEIGHTS: state[CLASS_WEIGHTS]} if self.settings.global_weights else {}
+        return Message({**under(MODEL, _only(self.learnt, model)), **under(FROZEN, first), **across})
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        frozen = request.part(FROZEN) or part(client.state, FROZEN)
+        model = client.task.build(client.profile.architecture, {**request.part(MODEL), **frozen})
+        self.hold(model)
+        aware = ClassAware(self.task, self.settings.local_weights, request.get(CLASS_WEIGHTS))
+        weighs = self.settings.local_weights or self.settings.global_weights
+        trained = train(client, model, self.training, context, aware if weighs else task_loss)
+        client.state = {**client.state, **under(FROZEN, frozen)}
+        found = aware.statistics() if self.settings.global_weights else {}
+        learnt = under(MODEL, _only(self.learnt, state_of(model)))
+        return Message({**learnt, **found, **work_report(trained, self.task.terms)})
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        by_class = (len(self.task.classes),)
+        found = {SUMS: (by_class, torch.float64), COUNTS: (by_class, torch.int64)}
+        return {
+            **same_as(under(MODEL, _only(self.learnt, part(state, MODEL)))),
+            **(found if self.settings.global_weights else {}),
+            **work_expected(self.task.terms),
+        }
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        merged = super().aggregate(state, replies, context)  # what is frozen is in no reply, and stays
+        if not self.settings.global_weights:
+            return merged
+        return {**merged, CLASS_WEIGHTS: class_weights(state[CLASS_WEIGHTS], [reply.message for reply in replies])}
+
+    def metrics(self, server: Tensors) -> Mapping[str, float]:
+        """What each class weighs after the round."""
+        if not self.settings.global_weights:
+            return {}
+        across = server[CLASS_WEIGHTS].tolist()
+        return {f"class weight, {name}": weight for name, weight in zip(self.task.classes, across, strict=True)}
+
+    @property
+    def freezes(self) -> bool:
+        return self.settings.share != "all"
+
+    @cached_property
+    def parts(self) -> Mapping[str, bool]:
+        """The names in a model's state, and whether what they name learns, and is sent."""
+        names = sorted(state_of(self.task.build(self.task.architectures[0])))
+        return {name: not self.freezes or part_of(name) in LEARNS[self.settings.share] for name in names}
+
+    @property
+    def learnt(self) -> list[str]:
+        return [name for name, learns in self.parts.items() if learns]
+
+    @property
+    def frozen(self) -> list[str]:
+        return [name for name, learns in self.parts.items() if not learns]
+
+    def hold(self, model: nn.Module) -> None:
+        """Keep what is frozen from learning: no gradients, and BatchNorm and Dropout as in evaluation."""
+        if not self.freezes:
+            return
+        assert isinstance(model, Detector)  # see `check`
+        model.freeze_encoder()
+        for name, child in model.named_children():
+            if part_of(PARAMETERS + name) not in LEARNS[self.settings.share]:
+                freeze(child)
+
+
+def _only(names: Sequence[str], model: Tensors) -> dict[str, Tensor]:
+    return {name: model[name] for name in names}

@@ -1,0 +1,69 @@
+"""What detectors found in test scenes, kept with a finished run, so that a report can show it without the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.task import Tensors
+from fedstill.detection.task import Detection, Detections
+from fedstill.runtime.artefacts import FinishedRun, artefacts
+
+SHOWN = 6  # test scenes whose points are kept too, to be looked at
+_AT_ONCE = 16
+
+Found = dict[str, Any]
+
+
+def detections(task: Detection, models: Mapping[str, Mapping[str, Tensors]], test: Dataset) -> dict[str, list[Found]]:
+    """What each of a run's models (last, best, ...) finds in every test scene, and the truth under `scenes`."""
+    found = {which: found_in(task, states, test) for which, states in models.items() if len(states) == 1}
+    return {"scenes": true_scenes(test), **found}
+
+
+def found_in(task: Detection, models: Mapping[str, Tensors], test: Dataset) -> list[Found]:
+    """What one shared model finds in every test scene: boxes, scores and classes, surest first."""
+    ((architecture, state),) = models.items()
+    model = task.build(architecture, state).eval()
+    return [
+        _written(one) for rows in every_row(test, _AT_ONCE) for one in task.detect(model, test.batch(rows)["inputs"])
+    ]
+
+
+def true_scenes(test: Dataset) -> list[Found]:
+    """The boxes there are in every test scene, and of the first few also the points."""
+    scenes: list[Found] = []
+    for rows in every_row(test, _AT_ONCE):
+        batch = test.batch(rows)
+        for number in range(len(rows)):
+            there = batch["labels"][number] >= 0
+            scene: Found = {
+                "boxes": _rounded(batch["boxes"][number][there].tolist()),
+                "classes": batch["labels"][number][there].tolist(),
+            }
+            if len(scenes) < SHOWN:
+                scene["points"] = _rounded(batch["inputs"][number].tolist())
+            scenes.append(scene)
+    return scenes
+
+
+def _written(one: Detections) -> Found:
+    return {
+        "boxes": _rounded(one.boxes.tolist()),
+        "scores": [round(score, 6) for score in one.scores.tolist()],
+        "classes": one.classes.tolist(),
+    }
+
+
+def _rounded(rows: list[list[float]]) -> list[list[float]]:
+    """To a tenth of a millimetre."""
+    return [[round(value, 4) for value in row] for row in rows]
+
+
+@artefacts.register("detections")
+def keep_detections(run: FinishedRun) -> dict[str, Any] | None:
+    """Of a detector's run, what each of its models finds in every test scene."""
+    if not isinstance(run.plan.task, Detection) or not run.models:
+        return None
+    return detections(run.plan.task, run.models, run.evaluator.test)

@@ -1,0 +1,164 @@
+"""A detector of objects in scenes: tokens, an encoder with prompts, queries, a decoder, heads.
+
+After "An End-to-End Transformer Model for 3D Object Detection", Misra et al., 2021, https://arxiv.org/abs/2109.08141,
+with prefix prompts in the encoder. Two things differ from that paper, both because small sets of scenes do not teach a
+decoder where to look: each token is itself asked whether it lies on an object, which, and where its centre is, and
+queries begin at the centres that the most object-like tokens vote for, with what the encoder makes of those tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstill.core.streams import Streams
+from fedstill.detection.model.attention import DecoderLayer, EncoderLayer
+from fedstill.detection.model.detector_sizes import Sizes
+from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
+from fedstill.detection.model.tokens import Tokens
+from fedstill.models.kernels import check_clouds, farthest_points, rows_at
+from fedstill.models.surgery import freeze
+
+Part = Literal["encoder", "prompts", "heads"]
+
+_ENCODER = ("tokens", "encoder", "fourier")
+_FAR = 1e4  # metres; what is farther is not a place any more
+_LARGEST = 5.0  # the logarithm of sizes stays between its two signs: from 7 mm to 150 m
+
+
+def part_of(name: str) -> Part:
+    """Which part of a detector a tensor of its state belongs to, by its name.
+
+    The encoder begins at the points, and the fixed frequencies of positions, which never change, count to it.
+
+    >>> [part_of(name) for name in ("parameters/encoder.0.norm1.bias", "parameters/prompts", "buffers/fourier")]
+    ['encoder', 'prompts', 'encoder']
+    """
+    child = name.split("/", 1)[1].split(".", 1)[0]
+    if child in _ENCODER:
+        return "encoder"
+    return "prompts" if child == "prompts" else "heads"
+
+
+class Detector(nn.Module):
+    """Maps clouds (batch, points, 3), in metres with z up, to `Predictions`."""
+
+    fourier: Tensor
+
+    def __init__(self, sizes: Sizes, classes: int, name: str) -> None:
+        super().__init__()
+        self.sizes, self.classes = sizes, classes
+        width, layer = sizes.width, (sizes.width, sizes.heads, sizes.feedforward, sizes.dropout)
+        self.tokens = Tokens(sizes.ball, width, sizes.floor, places=width + 3)
+        self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(sizes.encoder_layers))
+        # Prompts are keys and values of one layer each, (layers, 2, heads, length, width of a head).
+        shape = sizes.encoder_layers, 2, sizes.heads, sizes.prompts, width // sizes.heads
+        self.prompts = nn.Parameter(torch.empty(shape))
+        nn.init.normal_(self.prompts, std=0.1)
+        # Everybody's frequencies must be the same, whatever their weights begin with: merged models would be no
+        # models otherwise. Hence drawn from a stream of their own, named by the model.
+        waves = Streams(0).draw("detector", name, "fourier").standard_normal((3, width // 2))
+        self.register_buffer("fourier", torch.from_numpy(waves).float())
+        self.projection = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
+        self.token_head = _mlp(width, 1 + 3 + classes)
+        self.position = nn.Linear(width + 3, width)
+        self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(sizes.decoder_layers))
+        self.norm = nn.LayerNorm(width)
+        self.class_head = _mlp(width, classes + 1)
+        self.box_head = _mlp(width, 6 + (2 * sizes.angle_bins if sizes.angle_bins > 1 else 0))
+
+    def forward(self, points: Tensor) -> Predictions:
+        check_clouds(points)
+        low, high = points.amin(dim=1), points.amax(dim=1)
+        extent = (high - low).clamp(min=1e-3)
+        positions, encoded = self.encode(points, low, extent)
+        told = self.projection(encoded)
+        output_of = self._tokens(told, positions)
+        chosen = chosen_tokens(output_of.objectness, output_of.votes, self.sizes.candidates, self.sizes.queries)
+        places = rows_at(output_of.votes, chosen).detach()
+        at = self.position(self.whereabouts(places, low, extent))
+        placed = told + self.position(self.whereabouts(positions, low, extent))
+        queries = rows_at(told, chosen) + at
+        states = []
+        for layer in self.decoder:
+            queries = layer(queries, at, placed)
+            states.append(self.norm(queries))
+        return Predictions(
+            tuple(self._layer(state, places) for state in states), output_of, states[-1], encoded.mean(dim=1), extent
+        )
+
+    def encode(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
+        """Places of tokens (batch, tokens, 3), and what the encoder makes of them (batch, tokens, width)."""
+        positions, features = self.describe(points, low, extent)
+        for layer, prompts in zip(self.encoder, self.prompts, strict=True):
+            features = layer(features, prompts)
+        return positions, features
+
+    def describe(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
+        """Places of tokens, and what the encoder is given of them: what is around each, and where that is."""
+        positions, features = self.tokens(points)
+        return positions, features + self.tokens.position(self.whereabouts(positions, low, extent))
+
+    def whereabouts(self, positions: Tensor, low: Tensor, extent: Tensor) -> Tensor:
+        """Where in their scene positions are (batch, places, width + 3): waves, and metres from the floor's middle.
+
+        Waves tell places apart; differences of places, which boxes are made of, are linear in metres.
+        """
+        middle = low + extent * extent.new_tensor([0.5, 0.5, 0.0])
+        return torch.cat([self.waves(positions, low, extent), positions - middle.unsqueeze(1)], dim=-1)
+
+    def waves(self, positions: Tensor, low: Tensor, extent: Tensor) -> Tensor:
+        """Sines and cosines of positions within their scene (batch, places, width)."""
+        within = (positions - low.unsqueeze(1)) / extent.unsqueeze(1)
+        phases = 2 * math.pi * within @ self.fourier
+        return torch.cat([phases.sin(), phases.cos()], dim=-1)
+
+    def slow_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of tokens and encoder, which usually learn at a lower rate than the rest."""
+        yield from self.tokens.parameters()
+        yield from self.encoder.parameters()
+
+    def freeze_encoder(self) -> None:
+        """Tokens and encoder stay as they are, with the statistics of their BatchNorm; prompts and the rest learn."""
+        freeze(self.tokens)
+        freeze(self.encoder)
+
+    def _tokens(self, told: Tensor, positions: Tensor) -> TokenPredictions:
+        objectness, offsets, logits = self.token_head(told).split([1, 3, self.classes], dim=-1)
+        return TokenPredictions(positions, objectness.squeeze(-1), positions + offsets, F.log_softmax(logits, dim=-1))
+
+    def _layer(self, state: Tensor, places: Tensor) -> Layer:
+        log_probabilities = F.log_softmax(self.class_head(state), dim=-1)
+        bins = self.sizes.angle_bins if self.sizes.angle_bins > 1 else 0
+        offsets, sizes, logits, residuals = self.box_head(state).split([3, 3, bins, bins], dim=-1)
+        heading = _headings(logits, residuals) if bins else torch.zeros_like(offsets[..., :1])
+        boxes = torch.cat([places + offsets, sizes.clamp(-_LARGEST, _LARGEST).exp(), heading], dim=-1)
+        return Layer(log_probabilities, boxes, logits, residuals)
+
+
+@torch.no_grad()
+def chosen_tokens(objectness: Tensor, votes: Tensor, candidates: int, queries: int) -> Tensor:
+    """Which tokens become queries (batch, queries): far from each other among the most object-like, these first.
+
+    Weights that are no numbers any more must not stop a run here: whoever scores the model will notice.
+    """
+    likely = objectness.nan_to_num(-math.inf).argsort(dim=1, descending=True, stable=True)[:, :candidates]
+    places = rows_at(votes, likely).nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR)
+    return likely.gather(1, farthest_points(places, queries))
+
+
+def _headings(logits: Tensor, residuals: Tensor) -> Tensor:
+    """The angle of the likeliest bin, (..., 1): bin k is around k times its width; from -pi to pi."""
+    width = 2 * math.pi / logits.shape[-1]
+    best = logits.argmax(dim=-1, keepdim=True)
+    angle = best * width + residuals.gather(-1, best) * (width / 2)
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def _mlp(width: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out))

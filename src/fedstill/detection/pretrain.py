@@ -1,0 +1,285 @@
+"""Pre-training: a detector's encoder learns from scenes without labels, and is written to a file to start runs from.
+
+Beside `encoder.safetensors` lies `encoder.json`, which says what it was made with. While it is being made, the folder
+`encoder.partial` holds a checkpoint of every epoch: whoever was interrupted goes on from there, to the same bits. The
+weights are written last, so that a file of them is always whole, and always the end of a pre-training.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedstill._version import __version__
+from fedstill.core.dataset import Dataset, Subset
+from fedstill.core.devices import check_device
+from fedstill.core.errors import BusyError, InputError, RunError
+from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder, write_atomically
+from fedstill.core.fit import Learner, Schedule, fit, task_loss
+from fedstill.core.kinds import load_state, state_of
+from fedstill.core.message import Message, digest, part, under
+from fedstill.core.plugins import loaded_plugins, use_plugins
+from fedstill.core.protocols import Meter
+from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
+from fedstill.data.augmentation import Augmentation
+from fedstill.data.bundle import Bundle
+from fedstill.data.unlabelled import load_proxy
+from fedstill.detection.masked_task import Masked, encoder_of
+from fedstill.detection.pretraining import Pretraining, PretrainingObserver, make_pretraining
+from fedstill.models import models
+from fedstill.runtime import checkpoint
+from fedstill.runtime.checkpoint import Progress
+from fedstill.runtime.experiment import BEHAVIOUR
+from fedstill.runtime.run_folder import RunFolder, file_digest, read_json, write_json
+
+FORMAT = 1
+_NAMELESS = ("one thing", "another")  # a detector is built for some classes; its encoder does not depend on them
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A file with the weights of an encoder, and what is known of how it was made."""
+
+    file: Path
+    record: Mapping[str, Any]
+    fresh: bool  # False: it had been made before
+
+    @property
+    def losses(self) -> list[float]:
+        """The mean Chamfer distance of hidden patches in every epoch."""
+        return list(self.record["losses"])
+
+
+def pretrain_encoder(
+    settings: Pretraining,
+    out: Path,
+    *,
+    data_root: Path | None = None,
+    device: str = "cpu",
+    overwrite: bool = False,
+    observers: Sequence[PretrainingObserver] = (),
+    bundle: Bundle | None = None,
+) -> Pretrained:
+    """Pre-train, go on with an interrupted pre-training, or find it done; another one's file is not overwritten."""
+    check_device(device)
+    if out.suffix != ".safetensors":
+        raise InputError(f"the encoder goes to a file that ends in .safetensors, not to {out}")
+    settings, data, fingerprint = _scenes(settings, bundle or load_proxy(settings.data, data_root))
+    identity = settings.identity(fingerprint, loaded_plugins().values())
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "identity": identity,
+        "pretraining": settings.model_dump(mode="json"),
+        "scenes": len(data),
+        "fingerprint": fingerprint,
+        "behaviour": BEHAVIOUR,
+        "fedstill": __version__,
+        "torch": torch.__version__,
+    }
+    task = _task(settings, tuple(data.batch(torch.zeros(1, dtype=torch.int64))["inputs"].shape[1:]), device)
+    writable_folder(out.parent)
+    found = _made_before(out, identity, overwrite)
+    if found is not None:
+        for observer in observers:
+            observer.note(f"{out} has been made with these settings already: nothing is done")
+        _discard(_partial(out))
+        return Pretrained(out, found, fresh=False)
+    folder = RunFolder(writable_folder(_partial(out)))
+    lock = folder.lock()
+    try:
+        for file in (out, out.with_suffix(".json")):
+            sweep_temporaries(out.parent, of=file.name)
+        with one_thread():
+            attempt = _Attempt(settings, task, data, folder.path, identity, observers)
+            weights = attempt.finish()
+        record |= {"sha256": digest(weights), "losses": attempt.losses, "seconds": attempt.seconds}
+        write_json(out.with_suffix(".json"), record)
+        write_atomically(out, Message(weights).encode())
+        shutil.rmtree(folder.path, ignore_errors=True)
+    except OSError as error:
+        raise disk_trouble(out, error) from error
+    finally:
+        lock.release()
+    return Pretrained(out, record, fresh=True)
+
+
+def resolved(settings: Pretraining, data_root: Path | None = None) -> tuple[Pretraining, int]:
+    """The settings as they would be used, and how many scenes there are to learn from; nothing is done."""
+    settings, data, _ = _scenes(settings, load_proxy(settings.data, data_root))
+    return settings, len(data)
+
+
+class _Attempt:
+    """One attempt at a pre-training, from wherever an earlier one left it."""
+
+    def __init__(
+        self,
+        settings: Pretraining,
+        task: Masked,
+        data: Dataset,
+        folder: Path,
+        identity: str,
+        observers: Sequence[PretrainingObserver],
+    ) -> None:
+        self.settings, self.task, self.data, self.folder = settings, task, data, folder
+        self.identity, self.observers = identity, observers
+        self.streams = Streams(settings.seed).at("pre-training")
+        self.model = task.build(settings.model, streams=self.streams)
+        self.optimiser = settings.training.optimiser_of(self.model)
+        self.losses: list[float] = []
+        self.seconds = 0.0
+        self._resume()
+        for observer in observers:
+            observer.start(settings, self.losses)
+
+    def finish(self) -> dict[str, Tensor]:
+        """Run the epochs that are left; gives the weights of the encoder."""
+        learner = Learner(self.model, task_loss, self.optimiser, self.streams)
+        training, epochs = self.settings.training, self.settings.epochs
+        for epoch in range(len(self.losses), epochs):
+            began = perf_counter()
+            self.optimiser.rate = training.rate_in(epoch, epochs)
+            schedule = Schedule(range(epoch, epoch + 1), training.batch, training.clip)
+            (trained,) = fit(
+                [learner], self.task, self.data, schedule, self.streams, Meter(), augment=self.task.augment
+            )
+            loss = trained.terms["chamfer"]
+            if not math.isfinite(loss):
+                raise RunError(
+                    f"pre-training came to numbers that are not finite in epoch {epoch + 1}: lower training.rate"
+                    f" (it is {training.rate:g}), or set training.clip"
+                )
+            self.losses.append(loss)
+            self.seconds += perf_counter() - began
+            self._keep()
+            for observer in self.observers:
+                observer.epoch(loss)
+        return encoder_of(self.model)
+
+    def _keep(self) -> None:
+        """Commit an epoch."""
+        server = {**under("model/", state_of(self.model)), **under("optimiser/", self.optimiser.moments())}
+        facts = {"identity": self.identity, "losses": self.losses, "seconds": self.seconds}
+        checkpoint.save(self.folder, Progress(len(self.losses), server, {}, {}, (facts,)))
+
+    def _resume(self) -> None:
+        """Go on from the newest checkpoint that is whole and of this pre-training."""
+        sweep_temporaries(self.folder)
+        found, notes = checkpoint.candidates(self.folder)
+        ours = [progress for progress in found if progress.journal[0]["identity"] == self.identity]
+        if ours:
+            checkpoint.settle_on(self.folder, ours[0])
+            load_state(self.model, part(ours[0].server, "model/"))
+            self.optimiser.load(part(ours[0].server, "optimiser/"))
+            self.losses, self.seconds = list(ours[0].journal[0]["losses"]), ours[0].journal[0]["seconds"]
+        for note in notes:
+            where = f"going on after epoch {len(self.losses)}" if ours else "starting again"
+            for observer in self.observers:
+                observer.warn(f"{note}: {where}")
+
+
+def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, Dataset, str]:
+    """The scenes to learn from, without their labels; the settings with their number of points; a fingerprint."""
+    if bundle.kind != "scene":
+        raise InputError(f"{settings.data} holds {bundle.kind}s: an encoder of patches is pre-trained on scenes")
+    whole = bundle.shape[0]
+    builder: Any = models[settings.model]
+    points = settings.points or min(builder.points, whole)
+    bundle = bundle.with_points(points)
+    number = len(bundle.train)
+    if settings.rows is not None and settings.rows > number:
+        raise InputError(f"{settings.data} has {number:,} scenes to train on: --rows cannot be {settings.rows:,}")
+    if number < 2:
+        raise InputError(f"{settings.data} has one scene to train on: at least 2 are needed")
+    data = Subset(bundle.train.unlabelled(), torch.arange(settings.rows or number))
+    return settings.model_copy(update={"points": points}), data, bundle.fingerprint()
+
+
+def _task(settings: Pretraining, shape: tuple[int, ...], device: str) -> Masked:
+    augmentation = settings.augmentation.settings
+    assert isinstance(augmentation, Augmentation)
+    return Masked(
+        _NAMELESS,
+        shape,
+        (settings.model,),
+        device,
+        augmentation,
+        hidden=settings.hidden,
+        layers=settings.layers,
+        reach=settings.reach,
+    )
+
+
+def _partial(out: Path) -> Path:
+    """Where an unfinished pre-training keeps what it has reached."""
+    return out.with_suffix(".partial")
+
+
+def _discard(partial: Path) -> None:
+    """Remove what a process left that was killed after its file was whole, unless somebody makes another one there."""
+    if partial.is_dir():
+        with suppress(BusyError):
+            lock = RunFolder(partial).lock()
+            shutil.rmtree(partial, ignore_errors=True)
+            lock.release()
+
+
+def _made_before(out: Path, identity: str, overwrite: bool) -> dict[str, Any] | None:
+    """What is known of the file, if it is of this very pre-training; another one's is refused, unless agreed on."""
+    beside = out.with_suffix(".json")
+    record = read_json(beside)
+    known = isinstance(record, dict) and "pretraining" in record
+    if known and record is not None and record["identity"] == identity and file_digest(out) == record["sha256"]:
+        return record
+    if overwrite:
+        return None
+    if out.exists():
+        raise InputError(f"{out} exists, made otherwise than asked for now: choose another --out, or give --overwrite")
+    if beside.exists() and not known:
+        raise InputError(f"{beside}, which would say how the encoder was made, is something else: choose another --out")
+    return None
+
+
+def pretrain(
+    data: str,
+    out: str | Path = "encoder.safetensors",
+    *,
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+    overwrite: bool = False,
+    observers: Sequence[PretrainingObserver] = (),
+    **settings: Any,
+) -> Pretrained:
+    """Pre-train a detector's encoder on scenes without labels, go on with it, or find it done; runs can start from it.
+
+    `settings` are those of a pre-training, by section or by name: `pretrain("rooms-unlabelled", epochs=10, batch=8)`.
+
+    >>> import fedstill, numpy as np
+    >>> folder = getfixture("tmp_path")
+    >>> cube = np.stack(np.meshgrid(*[np.linspace(0, 1, 8)] * 3), axis=-1).reshape(-1, 3)
+    >>> for split in ("train", "test"):
+    ...     (folder / split).mkdir()
+    ...     for name in ("a", "b"):
+    ...         box = {"boxes": [[0.5, 0.5, 0.5, 1, 1, 1, 0]], "labels": [0], "classes": ["crate", "shelf"]}
+    ...         np.savez(folder / split / name, points=cube, **box)
+    >>> settings = {"model": "small-detr3d-lite", "epochs": 1, "points": 256}
+    >>> made = fedstill.pretrain(f"folder:{folder}", folder / "encoder.safetensors", **settings)
+    >>> len(made.losses), made.fresh
+    (1, True)
+    """
+    use_plugins(plugins)
+    chosen = make_pretraining({"data": data}, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
+    root = None if data_root is None else Path(data_root)
+    return pretrain_encoder(chosen, Path(out), data_root=root, device=device, overwrite=overwrite, observers=observers)

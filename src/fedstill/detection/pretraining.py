@@ -1,0 +1,118 @@
+"""A pre-training of a detector's encoder: a validated, hashable configuration, as experiments have one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from pydantic import Field, ValidationError, field_serializer, field_validator
+
+from fedstill.cli.extensions import documented_settings
+from fedstill.core.errors import InputError
+from fedstill.core.settings import Settings
+from fedstill.core.training import Training
+from fedstill.models import models
+from fedstill.runtime.assemble import assign, assignments, overlay, place_of, sections_in
+from fedstill.runtime.experiment import BEHAVIOUR, Choice, choose, sentence
+from fedstill.tasks.kinds import task_name
+
+_TRAINING: dict[str, Any] = {
+    "epochs": 1,
+    "optimiser": "adamw",
+    "weight_decay": 0.05,
+    "clip": 1.0,
+    "schedule": "cosine",
+    "warmup": 2,
+    "batch": 16,
+}
+
+
+@documented_settings.register("a pre-training")
+class Pretraining(Settings):
+    """One pre-training, completely described: equal ones on equal data give equal bits."""
+
+    data: str = Field(min_length=1, description="scenes, by name, npz:FILE or folder:FOLDER")
+    model: str = Field("detr3d-lite", description="a detector, by name")
+    epochs: int = Field(60, ge=1, le=100_000, description="passes over the scenes")
+    rows: int | None = Field(None, ge=2, description="how many scenes, the first ones; left out, all for training")
+    seed: int = Field(0, ge=0, lt=2**63, description="of every random draw")
+    points: int | None = Field(None, ge=1, description="points per scene; left out, the model decides")
+    hidden: float = Field(0.6, gt=0, lt=1, description="share of patches that are hidden")
+    reach: float = Field(1.0, gt=0, description="radius of what is to be said of a patch, in radii of its own ball")
+    layers: int = Field(2, ge=1, description="of the decoder, which is thrown away afterwards")
+    augmentation: Choice = Field(
+        default_factory=lambda: choose("augmentation", "scenes"), description="of scenes, anew in every epoch"
+    )
+    training: Training = Field(default_factory=lambda: Training(**_TRAINING), description="a turn is an epoch")
+
+    @field_validator("augmentation", mode="before")
+    @classmethod
+    def _choose(cls, value: Any) -> Choice:
+        return choose("augmentation", value)
+
+    @field_serializer("augmentation")
+    def _flatten(self, choice: Choice) -> dict[str, Any]:
+        return {"name": choice.name, **choice.settings.model_dump(mode="json")}
+
+    @field_validator("training")
+    @classmethod
+    def _one_pass(cls, training: Training) -> Training:
+        if training.epochs != 1:
+            raise ValueError("leave epochs out here: how many there are is said by --epochs")
+        return training
+
+    def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
+        """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
+        facts = {
+            "pretraining": self.model_dump(mode="json"),
+            "data": fingerprint,
+            "behaviour": BEHAVIOUR,
+            "plugins": sorted(plugins),
+        }
+        return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pretraining:
+    """Validate what was given, with `key=value` settings over it; what is wrong with it comes as one sentence.
+
+    The rate that nobody set is the model's own.
+
+    >>> make_pretraining({"data": "rooms"}, ["hidden=0.75", "training.batch=8"]).training.batch
+    8
+    """
+    given = {"augmentation": "scenes", **given}
+    for key, value in assignments(texts, "training.rate=0.001"):
+        given = assign(given, _path(given, key), value)
+    model = given.get("model", Pretraining.model_fields["model"].default)
+    builder: Any = models[str(model)]
+    if task_name(str(model)) != "detection":
+        able = ", ".join(name for name in models if task_name(name) == "detection")
+        raise InputError(f"model {model!r} is no detector, and has no encoder of patches: choose one of {able}")
+    own = {"training": {**_TRAINING, "rate": builder.defaults["training"]["rate"]}}
+    try:
+        return Pretraining.model_validate(overlay(own, given))
+    except ValidationError as error:
+        raise InputError(sentence(error, Pretraining.model_fields)) from None
+
+
+def _path(given: Mapping[str, Any], key: str) -> list[str]:
+    """Of a setting by dotted path, or by a name that only one section has."""
+    if "." in key or key in Pretraining.model_fields:
+        return key.split(".")
+    return place_of(key, sections_in(given, ["augmentation"]), Pretraining)
+
+
+class PretrainingObserver(Protocol):
+    """Of a pre-training; `note` and `warn` are as those of a run."""
+
+    def start(self, settings: Pretraining, losses: Sequence[float]) -> None:
+        """It begins, or goes on after epochs with these losses."""
+
+    def epoch(self, loss: float) -> None:
+        """An epoch was kept."""
+
+    def note(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...

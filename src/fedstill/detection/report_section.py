@@ -1,0 +1,191 @@
+"""The parts of a page that are about detectors: how well, at what cost, of which classes, and what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from fedstill.core.numbers import MISSING, count, listed, size
+from fedstill.detection.figures import precision_by_class, precision_by_recall
+from fedstill.detection.report_facts import Judged, judged, owners
+from fedstill.detection.scene_figure import Box, Finder, SceneView, scene_figure
+from fedstill.detection.task import MEASURES
+from fedstill.report import descriptions
+from fedstill.report.extensions import RunSections, run_sections
+from fedstill.report.facts import Facts
+from fedstill.report.figure import Figure
+from fedstill.report.page import Section
+from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
+from fedstill.runtime.result import Run
+
+DRAWN = 7  # runs in one figure
+_LEAST = 0.5  # the score that boxes have at first
+
+
+def detection_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[Section]:
+    """Empty where nobody finds boxes."""
+    own = [one for one in read if one.detects]
+    if not own:
+        return []
+    # Seeds resemble each other: the first stands for all.
+    kinds = {run.experiment.model_dump_json(exclude={"seed"}): title for title, run in reversed([*runs.items()])}
+    kept = [
+        (index, title) for index, (title, run) in enumerate(runs.items()) if read[index].detects and run.test_scenes
+    ]
+    known = [
+        one
+        for index, title in kept
+        if title in kinds.values() and (one := judged(title, index, runs[title])) is not None
+    ][:DRAWN]
+    # Runs on other classes have no places in one figure.
+    drawn = [one for one in known if one.classes == known[0].classes]
+    figures = [*precision_by_class(drawn), *precision_by_recall(drawn)] if drawn else []
+    return [
+        Section("detection", "Detection", tables=[detection_table(own)]),
+        Section("classes", "Class by class", figures, about=_about(own, len(kept), drawn)),
+        Section("scenes", "In the scenes", scene_figures(known)),
+    ]
+
+
+def _about(own: Sequence[Facts], kept: int, drawn: Sequence[Judged]) -> str:
+    """What is drawn, where that is not everything."""
+    if not drawn or len(drawn) == len(own):
+        return ""
+    sentences = [f"Drawn: {listed([f'“{one.title}”' for one in drawn])}."]
+    if len(drawn) < kept:
+        sentences.append("Of runs that differ in their seeds it is the first one; report on fewer runs to see others.")
+    if kept < len(own):
+        sentences.append("Runs without a shared model, or evaluated where the data is, keep no boxes to draw.")
+    return " ".join(sentences)
+
+
+def detection_table(runs: Sequence[Facts]) -> Table:
+    def metric(name: str, title: str) -> Column[Facts]:
+        return Column(title, name, lambda run: percent(run.metric(name)))
+
+    columns = (
+        Column[Facts]("Way", "way", lambda run: text(run.title), right=False),
+        Column[Facts]("Method", "method", lambda run: text(_method(run)), right=False),
+        Column[Facts]("Begins with", "initial", _initial, right=False, always=False),
+        *(metric(name, title) for name, title in MEASURES.items()),
+        Column[Facts]("Best mAP@0.25", "map_25_best", lambda run: percent(run.accuracy("best"))),
+        Column[Facts]("Rounds", "rounds", lambda run: whole(run.result["rounds"])),
+        Column[Facts]("Seed", "seed", lambda run: whole(run.experiment.seed)),
+        Column[Facts]("Up a round", "up_round", lambda run: _traffic(run, "up")),
+        Column[Facts]("Down a round", "down_round", lambda run: _traffic(run, "down")),
+        Column[Facts]("Down once", "down_once", _once, always=False),
+    )
+    note = (
+        "mAP is average precision and AR the share of objects found at all, both as means over classes, in the test"
+        " scenes after the last round; a box is right if its IoU with an object of its class is above 0.25 or 0.5."
+        " Scores were rounded to be counted, which can only lower mAP a little; in the figures they are not."
+        " Bytes are those of messages as they were encoded, of all clients together, as means over rounds"
+    )
+    once = "; what a client is sent at first contact only and then keeps stands apart, as a sum" if _kept(runs) else ""
+    return make_table("detection", "Detectors, and what they sent", columns, runs, f"{note}{once}.")
+
+
+def _method(run: Facts) -> str:
+    """With the settings that are not as usual, by which the lines of an ablation differ."""
+    choice = run.experiment.method
+    changed = descriptions.changed_settings(choice)
+    return ", ".join([choice.name, *(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())])
+
+
+def _traffic(run: Facts, way: str) -> Cell:
+    """The mean over rounds, without what is sent once."""
+    if run.pooled or not run.journal:
+        return Cell(MISSING, None)
+    once = {"up": 0, "down": 1}[way]
+    mean = fmean(record["bytes"][way] - once * record["bytes"].get("once", 0) for record in run.journal)
+    return Cell(size(mean), round(mean))
+
+
+def _initial(run: Facts) -> Cell:
+    """The file, if there is one, with what the model was before."""
+    initial = run.experiment.initial
+    return Cell(MISSING, None) if initial is None else text(Path(initial.file).name)
+
+
+def _once(run: Facts) -> Cell:
+    total = sum(record["bytes"].get("once", 0) for record in run.journal)
+    return Cell(size(total), total) if total else Cell(MISSING, None)
+
+
+def _kept(runs: Sequence[Facts]) -> bool:
+    return any(record["bytes"].get("once", 0) for run in runs for record in run.journal)
+
+
+def scene_figures(known: Sequence[Judged]) -> list[Figure]:
+    """One figure for all runs that were tested on the same scenes."""
+    groups: list[list[Judged]] = []
+    for one in known:
+        same = next((group for group in groups if group[0].scenes == one.scenes), None)
+        if same is None:
+            groups.append([one])
+        else:
+            same.append(one)
+    return [_scenes(number, group) for number, group in enumerate(groups)]
+
+
+def _scenes(number: int, group: Sequence[Judged]) -> Figure:
+    group = sorted(group, key=lambda one: -one.mean(0))  # the best is what one wants to see first
+    first = group[0]
+    shown = [row for row, scene in enumerate(first.scenes) if "points" in scene]
+    views = [
+        SceneView(
+            f"test scene {row + 1}",
+            np.array(first.scenes[row]["points"], np.float64),
+            _boxes(first.scenes[row]["boxes"], first.scenes[row]["classes"]),
+        )
+        for row in shown
+    ]
+    finders = [
+        Finder(
+            one.title,
+            [
+                [
+                    Box(box, kind, score, owner)
+                    for box, kind, score, owner in zip(
+                        one.found[row]["boxes"],
+                        one.found[row]["classes"],
+                        one.found[row]["scores"],
+                        owners(one.scenes[row], one.found[row]),
+                        strict=True,
+                    )
+                ]
+                for row in shown
+            ],
+        )
+        for one in group
+    ]
+    told = [_told(finder, views) for finder in finders]
+    return scene_figure(
+        f"scenes-{number}",
+        "What there is and what was found",
+        views,
+        finders,
+        first.classes,
+        least=_LEAST,
+        sentence=f"{count(len(views), 'test scene').capitalize()} with their true boxes and those found with a score of"
+        f" at least {_LEAST}: {listed(told)}.",
+        caption="Right is what overlaps an object of its class with an IoU above 0.25, if nothing surer does. Boxes are"
+        " of the model after the last round, and those less sure than the score are hidden.",
+    )
+
+
+def _boxes(boxes: Sequence[Sequence[float]], kinds: Sequence[int]) -> list[Box]:
+    return [Box(box, kind) for box, kind in zip(boxes, kinds, strict=True)]
+
+
+def _told(finder: Finder, views: Sequence[SceneView]) -> str:
+    sure = [box for boxes in finder.found for box in boxes if box.score >= _LEAST]
+    right = sum(box.owner is not None for box in sure)
+    there = sum(len(view.truth) for view in views)
+    return f"“{finder.title}” found {right} of {there} objects, and {len(sure) - right} boxes that are not right"
+
+
+run_sections.register("detection")(RunSections("results", detection_sections))

@@ -1,0 +1,130 @@
+"""What a run's detector finds in scans of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedstill.core.devices import check_device
+from fedstill.core.errors import InputError
+from fedstill.core.numbers import listed
+from fedstill.core.plugins import use_plugins
+from fedstill.core.threads import one_thread
+from fedstill.data.readers.points import SUFFIXES
+from fedstill.data.single_input import read_cloud
+from fedstill.detection.task import Detection, Detections
+from fedstill.runtime.result import Run
+
+SCANS = (".npz", *SUFFIXES)  # files that can hold one
+LARGEST, SMALLEST = 100.0, 0.5  # metres: scans of rooms are neither larger nor smaller
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A file, the points of it that the detector saw, and what it found, surest first."""
+
+    file: Path
+    points: Tensor  # (points, 3)
+    found: Detections
+    classes: tuple[str, ...]  # that the detector knows
+    warning: str = ""
+
+    def sure(self, least: float = 0.3) -> list[dict[str, Any]]:
+        """What was found with at least this score: class, score, centre, size and heading of each box."""
+        rows = zip(self.found.boxes.tolist(), self.found.scores.tolist(), self.found.classes.tolist(), strict=True)
+        return [
+            {
+                "class": self.classes[kind],
+                "score": round(score, 4),
+                "centre": _rounded(box[:3]),
+                "size": _rounded(box[3:6]),
+                "heading": round(box[6], 4) + 0.0,  # never -0.0
+            }
+            for box, score, kind in rows
+            if score >= least
+        ]
+
+
+def detect(
+    run: str | Path | Run,
+    files: str | Path | Sequence[str | Path],
+    *,
+    which: str = "last",
+    client: int | None = None,
+    architecture: str | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+) -> list[Scan]:
+    """Find objects in scans of one's own, in metres with z up, with a run's detector; folders stand for their files.
+
+    Nothing is computed before all files could be read.
+
+    >>> import fedstill, numpy as np
+    >>> folder = getfixture("tmp_path")
+    >>> cube = np.stack(np.meshgrid(*[np.linspace(0, 1, 8)] * 3), axis=-1).reshape(-1, 3)
+    >>> for split in ("train", "test"):
+    ...     (folder / split).mkdir()
+    ...     for name in ("a", "b"):
+    ...         box = {"boxes": [[0.5, 0.5, 0.5, 1, 1, 1, 0]], "labels": [0], "classes": ["crate", "shelf"]}
+    ...         np.savez(folder / split / name, points=cube, **box)
+    >>> settings = {"model": "small-detr3d-lite", "rounds": 1, "training": {"batch": 2, "epochs": 1}}
+    >>> made = fedstill.run("centralised", data=f"folder:{folder}", out=folder / "runs", **settings)
+    >>> first, second = fedstill.detect(made, folder / "test")
+    >>> {box["class"] for box in first.sure(least=0)} <= set(first.classes)
+    True
+    """
+    use_plugins(plugins)
+    check_device(device)
+    held = Run.of(run)
+    task = held.task
+    if not isinstance(task, Detection):
+        raise InputError(
+            f"{held.path} is no detector's run: its model {task.architectures[0]} finds no boxes, but there is fedstill"
+            " predict for what it says"
+        )
+    paths = scan_files([Path(one) for one in ([files] if isinstance(files, str | Path) else files)])
+    clouds = [read_cloud(path, task.shape[0]) for path in paths]
+    model = held.model(which, client, architecture).to(device)
+    task = replace(task, device=device)
+    with one_thread():
+        found = [task.detect(model, cloud.unsqueeze(0))[0] for cloud in clouds]
+    return [
+        Scan(path, cloud, one, tuple(task.classes), size_warning(path, cloud))
+        for path, cloud, one in zip(paths, clouds, found, strict=True)
+    ]
+
+
+def scan_files(paths: Sequence[Path]) -> list[Path]:
+    """The files that were named, and those in the folders that were."""
+    found = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SCANS and file.is_file())
+        if not inside:
+            raise InputError(f"there is no scan in the folder {path}: give files like {listed(SCANS)}")
+        found += inside
+    return found
+
+
+def size_warning(file: Path, cloud: Tensor) -> str:
+    """What is wrong with a scan whose unit is hardly the metre; nothing where it may be."""
+    across = float((cloud.amax(dim=0) - cloud.amin(dim=0)).max())
+    if SMALLEST <= across <= LARGEST:
+        return ""
+    size = f"{across:,.0f}" if across > LARGEST else f"{across:.2g}"
+    unit = "millimetres or centimetres" if across > LARGEST else "kilometres, or scaled to a unit size"
+    return (
+        f"{file.name} is {size} units across, and a detector takes them for metres: is it in {unit}?"
+        " Then what was found means nothing"
+    )
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    """To a millimetre."""
+    return [round(value, 3) + 0.0 for value in values]

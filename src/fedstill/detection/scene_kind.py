@@ -1,0 +1,33 @@
+"""Scenes as a kind of data: clouds of whole rooms with boxes, for which detectors are trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedstill.data.bundle import Bundle
+from fedstill.data.clouds import FEWEST_POINTS
+from fedstill.data.files import FromFiles
+from fedstill.data.kinds import DataKind, data_kinds
+from fedstill.detection.scene_files import ScenesFromFiles, holds_scenes
+
+
+def _reader(path: Path) -> FromFiles | None:
+    return ScenesFromFiles("Scenes of your own.") if holds_scenes(path) else None
+
+
+def _show(bundle: Bundle, wanted: str | None, count: int, path: Path, up: str, turn: float) -> None:
+    from fedstill.detection.scene_samples import show_scenes
+
+    show_scenes(bundle, wanted, count, path, up, turn)
+
+
+data_kinds.register("scene")(
+    DataKind(
+        "detection",
+        "detr3d-lite",
+        {"augmentation": "scenes", "rounds": 40, "training": {"epochs": 2, "batch": 8}},
+        FEWEST_POINTS,
+        _reader,
+        _show,
+    )
+)

@@ -1,0 +1,79 @@
+"""Scenes as data sets: the columns that a detector learns from, and the rooms that are built in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedstill.core.dataset import Dataset
+from fedstill.data.bundle import Bundle, Source, datasets
+from fedstill.data.files import bundled
+from fedstill.data.layout import BoxSamples, Samples
+from fedstill.detection.rooms.room_cache import kept_rooms
+from fedstill.detection.scenes import NOBODY, Scenes
+
+TRAINING_ROOMS, TEST_ROOMS = 1000, 200
+
+
+def scene_samples(splits: Mapping[str, Scenes]) -> dict[str, Samples]:
+    """Scenes by split, all with room for as many boxes: clouds in metres as inputs, -1 and zeros where a row of labels
+    and boxes only fills up, and 0 for the type of rooms of which nobody says it."""
+    most = max(scenes.classes.shape[1] for scenes in splits.values())
+    return {part: _samples(scenes, most - scenes.classes.shape[1]) for part, scenes in splits.items()}
+
+
+def _samples(scenes: Scenes, room: int) -> BoxSamples:
+    return BoxSamples(
+        scenes.points,
+        F.pad(scenes.classes, (0, room), value=NOBODY),
+        "scene",
+        names=scenes.names,
+        category=scenes.kinds.clamp(min=0),
+        categories=scenes.kind_names,
+        boxes=F.pad(scenes.boxes, (0, 0, 0, room)),
+    )
+
+
+def scene_bundle(name: str, splits: Mapping[str, Scenes]) -> Bundle:
+    """Scenes of the same classes and as many points, by split, as a bundle."""
+    notes = tuple(note for scenes in splits.values() for note in scenes.notes)
+    return bundled(name, scene_samples(splits), next(iter(splits.values())).class_names, notes)
+
+
+def scenes_of(bundle: Bundle, data: Dataset, rows: Tensor) -> Scenes:
+    """Some rows of a split as scenes again; what nobody labelled has no boxes."""
+    batch = data.batch(rows)
+    nothing = torch.full((len(rows), 1), NOBODY)
+    return Scenes(
+        batch["inputs"],
+        batch.get("boxes", torch.zeros(len(rows), 1, 7)),
+        batch.get("labels", nothing) if "boxes" in batch else nothing,
+        batch["category"] if "category" in batch and bundle.categories else torch.full((len(rows),), NOBODY),
+        bundle.classes,
+        bundle.categories,
+        tuple(f"scene {number}" for number in batch["sample_id"].tolist()),
+    )
+
+
+def some_scenes(scenes: Scenes, rows: Tensor) -> Scenes:
+    """Those of these numbers."""
+    return replace(
+        scenes,
+        points=scenes.points[rows],
+        boxes=scenes.boxes[rows],
+        classes=scenes.classes[rows],
+        kinds=scenes.kinds[rows],
+        names=tuple(scenes.names[row] for row in rows.tolist()) if scenes.names else (),
+    )
+
+
+@datasets.register("rooms")
+def rooms(source: Source) -> Bundle:
+    """Furnished rooms of five types as depth cameras see them: 1,200 scenes with boxes of ten classes, built in."""
+    every = kept_rooms(TRAINING_ROOMS + TEST_ROOMS)
+    train, test = torch.arange(len(every)).split([TRAINING_ROOMS, TEST_ROOMS])
+    return scene_bundle(source.name, {"train": some_scenes(every, train), "test": some_scenes(every, test)})

@@ -1,0 +1,198 @@
+"""Clients with similar data, found by a few numbers that each says of its own.
+
+Clients send statistics once: by default mean and standard deviation of all numbers in their inputs. The server brings
+each column to mean 0 and deviation 1 and runs k-means. Clusters are numbered by their first members, so that numbers
+stay the same wherever the clusters do. Of a client that has not been heard the cluster is unknown, -1.
+
+The number of clusters is given, or it is the one with the best mean silhouette; where several come within 0.01 of the
+best, the one of them with the best Davies-Bouldin index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedstill.core.dataset import Dataset
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Reply, RoundContext, Survey
+from fedstill.core.sections import HasSections, Section, sections
+from fedstill.core.task import Tensors
+from fedstill.participation.surveys import Measurement, label_shares, moments, unheard, unknown
+
+STARTS = 10  # of k-means; the best counts
+TIE = 0.01  # silhouettes that differ by less are taken to be equal
+LOOKED_AT = 2000  # clients in a silhouette: it compares all pairs
+WORDS = {"mean": "mean", "std": "standard deviation", "skewness": "skewness"}
+
+
+@sections.register("clusters")
+class Clusters(Section):
+    """How clients are put into clusters."""
+
+    about = "clients grouped by what their data is like; left out, they are not"
+    participation = "clusters"
+    for_many = True
+
+    number: int | None = Field(None, ge=1, description="of clusters; left out, by silhouette")
+    most: int = Field(8, ge=2, description="clusters that are tried where the number is left out")
+    statistics: tuple[Literal["mean", "std", "skewness"], ...] | Literal["labels"] = Field(
+        ("mean", "std"),
+        description="of all numbers in a client's inputs, which it sends: mean, std, skewness; or labels, the share of"
+        " each class",
+    )
+    noise: float = Field(0.0, ge=0, description="standard deviation of the noise that a client adds to what it sends")
+    every: int | None = Field(
+        None, ge=1, description="rounds after which all are asked again, and clusters made anew; left out: each once"
+    )
+
+    @model_validator(mode="after")
+    def _some_statistics_once(self) -> Self:
+        names = self.statistics
+        if names != "labels" and (not names or len(set(names)) < len(names)):
+            raise ValueError("statistics names each of mean, std, skewness at most once, and at least one of them")
+        return self
+
+    def check(self, clients: int) -> None:
+        """Refuse what cannot work with so many clients."""
+        if self.number is not None and self.number > clients:
+            raise InputError(f"clusters.number is {self.number}, but there are only {clients} clients")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What an experiment must have."""
+        return frozenset({"labels"} if self.statistics == "labels" else ())
+
+    def start(self, clients: int, classes: int) -> Tensors:
+        """The fleet's state before anyone is heard."""
+        return {"cluster": torch.full((clients,), -1), "statistics": unknown(clients, self.width(classes))}
+
+    def width(self, classes: int) -> int:
+        """How many numbers a client sends."""
+        return classes if self.statistics == "labels" else len(self.statistics)
+
+    def exchange(self, classes: int) -> Statistics:
+        """The question, for manifests, for sites and for `survey`."""
+        return Statistics(self, classes)
+
+    def survey(self, fleet: Tensors, available: np.ndarray, classes: int, context: RoundContext) -> Survey | None:
+        """Whom to ask in this round: those never heard, and everybody when all are asked again."""
+        again = self.every is not None and context.round % self.every == 0
+        asked = available if again else unheard(fleet, "statistics", available)
+        return Survey(self.exchange(classes), asked.tolist()) if len(asked) else None
+
+    def assign(self, fleet: Tensors, context: RoundContext) -> Tensors:
+        """The fleet with a cluster for everyone whose statistics are known."""
+        statistics = fleet["statistics"].numpy()
+        heard = np.flatnonzero(np.isfinite(statistics).all(axis=1))
+        cluster = torch.full((len(statistics),), -1)
+        if len(heard):
+            seed = int(context.streams.draw("clusters").integers(2**31))
+            cluster[heard] = torch.from_numpy(grouped(statistics[heard], self.number, self.most, seed))
+        return {**fleet, "cluster": cluster}
+
+
+class Statistics(Measurement):
+    """What are your data like, in a few numbers? From the answers come clusters."""
+
+    name = "statistics"
+    table = "statistics"
+
+    def __init__(self, clusters: Clusters, classes: int) -> None:
+        super().__init__(clusters.width(classes), clusters.noise)
+        self.clusters = clusters
+        if clusters.statistics == "labels":
+            self.egress = self.declared("the share of each class among the client's labels")
+        else:
+            words = ", ".join(WORDS[name] for name in clusters.statistics)
+            self.egress = self.declared(f"{words} of all numbers in the client's inputs")
+
+    def measure(self, data: Dataset) -> Tensor:
+        if self.clusters.statistics == "labels":
+            return label_shares(data, self.width)
+        found = moments(data)
+        return torch.stack([found[name] for name in self.clusters.statistics])
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return self.clusters.assign(super().aggregate(state, replies, context), context)
+
+
+def grouped(table: np.ndarray, number: int | None, most: int, seed: int) -> np.ndarray:
+    """The cluster of each row, numbered by first member; as many as there are different rows, if those are fewer.
+
+    >>> grouped(np.array([[5.0], [0.0], [5.1], [0.2]]), 2, 8, 0).tolist()
+    [0, 1, 0, 1]
+    """
+    points = standardised(table)
+    different = len(np.unique(points, axis=0))
+    if number is not None:
+        return numbered(_k_means(points, min(number, different), seed))
+    # A silhouette needs two clusters, and somebody who is not alone in one.
+    tried = range(2, min(most, different, len(points) - 1) + 1)
+    found = [numbered(_k_means(points, count, seed)) for count in tried]
+    if not found:
+        return np.zeros(len(points), dtype=np.int64)
+    return found[_best(points, found)]
+
+
+def standardised(table: np.ndarray) -> np.ndarray:
+    """Columns of mean 0 and deviation 1; one that is the same for all becomes 0."""
+    centred = table - table.mean(axis=0)
+    deviation = centred.std(axis=0)
+    # Rounding leaves a trace of deviation in a column of equal numbers: compare with their size.
+    same = deviation <= 1e-12 * np.abs(table).max(axis=0)
+    return np.where(same, 0.0, centred / np.where(same, 1.0, deviation))
+
+
+def numbered(labels: np.ndarray) -> np.ndarray:
+    """The same clusters, numbered in the order of their first members.
+
+    >>> numbered(np.array([2, 0, 2, 1])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def _k_means(points: np.ndarray, count: int, seed: int) -> np.ndarray:
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    if count == 1:
+        return np.zeros(len(points), dtype=np.int64)
+    with threadpool_limits(1):  # sums in another order could give other bits
+        labels: np.ndarray = KMeans(count, n_init=STARTS, random_state=seed).fit(points).labels_
+    return labels.astype(np.int64)
+
+
+def _best(points: np.ndarray, found: list[np.ndarray]) -> int:
+    """Which of several clusterings to take; of equals that with the fewest clusters."""
+    from sklearn.metrics import davies_bouldin_score, silhouette_score
+    from threadpoolctl import threadpool_limits
+
+    rows = np.arange(len(points))
+    if len(points) > LOOKED_AT:
+        rows = rows[:: -(-len(points) // LOOKED_AT)]
+    with threadpool_limits(1):
+        silhouettes = np.array(
+            [
+                silhouette_score(points[rows], labels[rows]) if 1 < len(np.unique(labels[rows])) < len(rows) else -1.0
+                for labels in found
+            ]
+        )
+        near = np.flatnonzero(silhouettes >= silhouettes.max() - TIE)
+        if len(near) == 1:
+            return int(near[0])
+        return int(near[np.argmin([davies_bouldin_score(points, found[index]) for index in near])])
+
+
+def clusters_section(experiment: HasSections) -> Clusters | None:
+    """How the experiment puts clients into clusters, where it does."""
+    section = experiment.section("clusters")
+    assert section is None or isinstance(section, Clusters)
+    return section

@@ -1,0 +1,237 @@
+"""The fleet: devices with batteries, in tiers, each on Wi-Fi or a mobile network.
+
+Units: battery capacity is set in mAh, as on the label, and kept in watt-hours (mAh * volts / 1000); power in W; speed
+in GFLOP/s (10^9 operations a second, a multiply-add being two); bandwidth in Mbit/s (10^6 bits); sizes in bytes. What a
+device takes for its part in a round is computed from counted operations and measured bytes, never from a clock:
+
+    training   watts * operations / speed
+    download   the link's line: percent of the capacity by hours of transfer, times `communication_factor`
+    upload     likewise
+    background `background` watts over the time of all three
+
+One phone of the lower tier, by hand: 3500 mAh * 3.85 V = 13.475 Wh; at 4 W and 6 GFLOP/s 360 GFLOP take 60 s and
+4 * 60 / 3600 = 0.0667 Wh, 0.49 % of it; an upload of 45 MB over 3G at 1 Mbit/s takes 360 s, 0.1 h, and 15.31 * 0.1 +
+2.67 = 4.201 %, 0.566 Wh.
+
+What is ours: speeds, bandwidths, initial charges, recharging, background power and the hours between rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from fedstill.core.protocols import RoundContext
+from fedstill.core.sections import HasSections, Section, sections
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.devices.energy import Cellular, Energy, Link, Stage, Wifi, rounded
+from fedstill.devices.round_bill import FleetBill
+
+
+def _pair(given: Any) -> Any:
+    """A number is a range of one value; anything else than two numbers is refused."""
+    values = [given, given] if isinstance(given, int | float) else given
+    numbers = isinstance(values, list | tuple) and all(isinstance(one, int | float) for one in values)
+    if not numbers or len(values) != 2 or any(isinstance(one, bool) for one in values):
+        raise ValueError(f"give one number, or a range as [lowest, highest], not {given!r}")
+    return tuple(values)
+
+
+def _ascending(span: tuple[float, float]) -> tuple[float, float]:
+    if span[0] > span[1]:
+        raise ValueError(f"a range goes from the lowest to the highest, not from {span[0]:g} to {span[1]:g}")
+    return span
+
+
+def _positive(span: tuple[float, float]) -> tuple[float, float]:
+    if span[0] <= 0:
+        raise ValueError(f"must be above zero, not {span[0]:g}")
+    return span
+
+
+def _share(span: tuple[float, float]) -> tuple[float, float]:
+    if span[0] < 0 or span[1] > 1:
+        raise ValueError(f"is a share of the capacity, from 0 to 1, not {span[0]:g} to {span[1]:g}")
+    return span
+
+
+Span = Annotated[tuple[float, float], BeforeValidator(_pair), AfterValidator(_ascending)]
+Positive = Annotated[Span, AfterValidator(_positive)]
+Share = Annotated[Span, AfterValidator(_share)]
+
+
+class Tier(Settings):
+    """Devices of one kind; of a range every device draws its own value, all alike likely."""
+
+    share: float = Field(1.0, ge=0, description="how many of all clients, relative to the shares of the other tiers")
+    capacity: Positive = Field(description="of the battery, mAh; one number or a range")
+    watts: Positive = Field(description="taken while training, W; one number or a range")
+    speed: Positive = Field(description="of training, GFLOP/s; one number or a range")
+    charge: Share = Field((0.5, 1.0), description="at the start, as a share of the capacity; one number or a range")
+
+
+# Capacity and power are those of phones in the thesis that `Link` names. Speeds are ours, a guess at what training
+# sustains on such phones: at the middle of their ranges 6, 30 and 90 GFLOP/s. So mid-range devices are 5 and high-end
+# ones 15 times as fast as low-end ones and, although they draw more power, take 0.28 and 0.16 times the energy for the
+# same work, as the thesis says of them without numbers. Initial charges are ours too.
+TIERS: dict[str, dict[str, Any]] = {
+    "low": {"capacity": (3000, 4000), "watts": (3, 5), "speed": (4, 8), "charge": (0.4, 0.8)},
+    "mid": {"capacity": (4500, 5000), "watts": (4, 7), "speed": (20, 40), "charge": (0.5, 0.9)},
+    "high": {"capacity": (5000, 6000), "watts": (5, 14), "speed": (60, 120), "charge": (0.6, 1.0)},
+}
+
+
+class Rested(NamedTuple):
+    """The fleet after the hours between two rounds, and what each client drained and gained in them, Wh."""
+
+    fleet: Tensors
+    drained: np.ndarray
+    gained: np.ndarray
+
+
+@sections.register("fleet")
+class Fleet(Section):
+    """Devices with batteries; left out of an experiment, all clients are on the mains.
+
+    State, one value a client: `charge` and `capacity` (Wh), `watts`, `speed` (GFLOP/s), `tier` (a position in
+    `order`) and `wifi` (else on the mobile network).
+    """
+
+    about = "devices with batteries; left out, clients have power without end"
+    participation = "devices"
+    for_many = True
+    simulated = "batteries"
+
+    tiers: dict[str, Tier] = Field(
+        default_factory=lambda: {name: Tier(**settings) for name, settings in TIERS.items()},
+        description="kinds of devices by name; of low, mid and high only what should differ has to be said",
+    )
+    volts: float = Field(3.85, gt=0, description="of all batteries, V: a capacity in mAh times volts is energy")
+    wifi_share: float = Field(0.7, ge=0, le=1, description="of the clients on Wi-Fi; the others are on 3G")
+    wifi: Wifi = Field(default_factory=Wifi, description="the Wi-Fi link")
+    cellular: Cellular = Field(default_factory=Cellular, description="the mobile link, 3G as it comes")
+    communication_factor: float = Field(1.0, ge=0, description="by which energy of every transfer is multiplied")
+    background: float = Field(0.1, ge=0, description="taken by everything else that runs on a device, W")
+    hours: float = Field(0.25, ge=0, description="between two rounds, in which all devices drain in the background, h")
+    recharge: float = Field(
+        0.05, ge=0, le=1, description="gained between two rounds by a plugged-in device, as a share of its capacity"
+    )
+    plugged: float = Field(0.3, ge=0, le=1, description="chance that a device that was not asked is plugged in then")
+
+    @field_validator("tiers", mode="before")
+    @classmethod
+    def _defaults_of_known_tiers(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {name: _filled(str(name), tier) for name, tier in given.items()}
+
+    @field_validator("tiers")
+    @classmethod
+    def _some_devices(cls, tiers: dict[str, Tier]) -> dict[str, Tier]:
+        if not tiers:
+            raise ValueError(f"a fleet needs at least one tier: name some, or leave tiers out for {', '.join(TIERS)}")
+        if not any(tier.share for tier in tiers.values()):
+            raise ValueError("at least one tier needs a share above zero")
+        return tiers
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the tiers by capacity: whatever order they were written in, the same fleet comes out."""
+        return tuple(sorted(self.tiers, key=lambda name: (self.tiers[name].capacity, name)))
+
+    def start(self, clients: int, streams: Streams) -> Tensors:
+        """The devices before the first round: exact shares of tiers and links, and one draw of each value."""
+        tiers = [self.tiers[name] for name in self.order]
+        tier = _shuffled([tier.share for tier in tiers], clients, streams.draw("fleet", "tier"))
+        cellular = _shuffled([self.wifi_share, 1 - self.wifi_share], clients, streams.draw("fleet", "link"))
+
+        def drawn(name: str) -> np.ndarray:
+            low, high = np.array([getattr(tier, name) for tier in tiers]).T
+            luck = streams.draw("fleet", name).random(clients)
+            values: np.ndarray = np.minimum(low[tier] + luck * (high - low)[tier], high[tier])
+            return values
+
+        capacity = rounded(drawn("capacity") * (self.volts / 1000))
+        state = {
+            "charge": rounded(drawn("charge") * capacity),
+            "capacity": capacity,
+            "watts": drawn("watts"),
+            "speed": drawn("speed"),
+            "tier": tier,
+            "wifi": cellular == 0,
+        }
+        return {name: torch.from_numpy(values) for name, values in state.items()}
+
+    def spent(self, fleet: Tensors, client: int, down: int, flops: float, up: int) -> Energy:
+        """What it takes this device to receive so many bytes, compute so many operations and send so many bytes."""
+        capacity, watts, speed = (float(fleet[name][client]) for name in ("capacity", "watts", "speed"))
+        link: Link = self.wifi if bool(fleet["wifi"][client]) else self.cellular
+
+        def transfer(cost: tuple[float, float]) -> Stage:
+            seconds, percent = cost
+            return Stage.of(percent / 100 * capacity * self.communication_factor, self.background, seconds)
+
+        seconds = flops / (speed * 1e9)
+        return Energy(
+            transfer(link.download(down)),
+            Stage.of(watts * seconds / 3600, self.background, seconds),
+            transfer(link.upload(up)),
+        )
+
+    def bill(self, fleet: Tensors, costs: Mapping[str, float]) -> FleetBill:
+        """What a round costs, by device; `costs` are floating-point operations of a pass, by architecture."""
+        return FleetBill(self, fleet, costs)
+
+    def rest(self, fleet: Tensors, idle: np.ndarray, context: RoundContext) -> Rested:
+        """The hours between two rounds: all drain in the background, and of the idle some are plugged in.
+
+        Of a client's charge before and after: `after == before - drained + gained`, to the last bit.
+        """
+        charge, capacity = fleet["charge"].numpy(), fleet["capacity"].numpy()
+        plugged = idle & (context.streams.draw("fleet", "plugged").random(len(charge)) < self.plugged)
+        drained = np.minimum(charge, rounded(self.background * self.hours))
+        left = charge - drained
+        gained = np.where(plugged, np.minimum(rounded(self.recharge * capacity), capacity - left), 0.0)
+        return Rested({**fleet, "charge": torch.from_numpy(left + gained)}, drained, gained)
+
+
+def apportion(shares: list[float], seats: int) -> np.ndarray:
+    """Whole numbers in proportion to the shares, by largest remainder; equal remainders favour the earlier.
+
+    >>> apportion([1, 1, 1], 40).tolist(), apportion([0.5, 0.3, 0.2], 10).tolist()
+    ([14, 13, 13], [5, 3, 2])
+    """
+    quotas = np.array(shares, float) / sum(shares) * seats
+    counts = np.floor(quotas).astype(np.int64)
+    by_remainder = np.argsort(counts - quotas, kind="stable")
+    counts[by_remainder[: seats - int(counts.sum())]] += 1
+    return counts
+
+
+def _shuffled(shares: list[float], clients: int, generator: np.random.Generator) -> np.ndarray:
+    """For every client a position among the shares, each as often as its share says."""
+    return generator.permutation(np.repeat(np.arange(len(shares)), apportion(shares, clients)))
+
+
+def _filled(name: str, given: Any) -> Any:
+    """A tier's settings above the defaults of that name; a sentence where it has none and something is missing."""
+    if not isinstance(given, Mapping):
+        return given
+    settings = {**TIERS.get(name, {}), **given}
+    missing = [field for field, about in Tier.model_fields.items() if about.is_required() and field not in settings]
+    if missing:
+        raise ValueError(f"tier {name!r} needs {', '.join(missing)}: only {', '.join(TIERS)} have values of their own")
+    return settings
+
+
+def fleet_section(experiment: HasSections) -> Fleet | None:
+    """The experiment's fleet, where it has one."""
+    section = experiment.section("fleet")
+    assert section is None or isinstance(section, Fleet)
+    return section

@@ -1,0 +1,198 @@
+"""A fleet in figures: its tiers, what a round costs a device of each kind, and what a run has made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.devices.fleet import Fleet, fleet_section
+from fedstill.devices.study_figures import attendance
+from fedstill.methods import methods
+from fedstill.participation.round_participation import TRAINED
+from fedstill.participation.weighted import levels
+from fedstill.runtime.egress_manifest import first_round
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.plan import Plan
+from fedstill.runtime.result import Run
+
+WIFI, CELLULAR = "Wi-Fi", "3G"
+_ENOUGH = 200  # devices of a kind whose mean is taken: more would not change it, and fleets can be large
+
+Span = tuple[float, float]  # from the lowest to the highest
+
+
+@dataclass(frozen=True)
+class Tier:
+    """The devices of a tier as they are before the first round."""
+
+    tier: str
+    devices: int
+    capacity: Span  # Wh
+    watts: Span
+    speed: Span  # GFLOP/s
+    charge: Span  # of the capacity
+    wifi: float  # share of them
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a round asks of a client that has the mean number of samples, and is asked for the first time."""
+
+    model: str
+    samples: int
+    epochs: int
+    flops: float  # of all its training
+    down: int  # bytes
+    up: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a job takes a device of one tier and link, on average: Wh, the share of its capacity, and how long."""
+
+    tier: str
+    link: str
+    devices: int
+    download: float
+    training: float
+    upload: float
+    background: float
+    share: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Left:
+    """A tier after so many rounds."""
+
+    tier: str
+    devices: int
+    before: float  # mean charge as a share of the capacity, before the first round
+    after: float
+    flat: int  # devices without any charge
+    attended: float  # rounds in which a reply of theirs counted, mean
+    spent: float | None  # Wh in a round in which they had something to do, mean; None: nobody had
+
+
+def fleet_of(experiment: Experiment) -> tuple[Fleet, Tensors]:
+    """An experiment's fleet, and its state before the first round, as the run itself draws it."""
+    if methods[experiment.method.name].pooled:
+        raise InputError(f"{experiment.method.name} has all data in one place: there is no fleet to show")
+    fleet = fleet_section(experiment)
+    if fleet is None:
+        raise InputError(
+            f"this experiment has no fleet: the clients of {experiment.method.name} on {experiment.data} have power"
+            " without end unless it sets fleet={}"
+        )
+    return fleet, fleet.start(experiment.clients, Streams(experiment.seed).at("fleet"))
+
+
+def tiers(fleet: Fleet, state: Tensors) -> list[Tier]:
+    """Those that have devices."""
+    level, wifi = levels(state), state["wifi"].numpy()
+
+    def span(values: np.ndarray) -> Span:
+        return float(values.min()), float(values.max())
+
+    return [
+        Tier(
+            name,
+            len(own),
+            span(state["capacity"].numpy()[own]),
+            span(state["watts"].numpy()[own]),
+            span(state["speed"].numpy()[own]),
+            span(level[own]),
+            float(wifi[own].mean()),
+        )
+        for name, own in members(fleet, state).items()
+    ]
+
+
+def members(fleet: Fleet, state: Tensors) -> dict[str, np.ndarray]:
+    """Clients by tier, where it has any."""
+    tier = state["tier"].numpy()
+    found = {name: np.flatnonzero(tier == number) for number, name in enumerate(fleet.order)}
+    return {name: own for name, own in found.items() if len(own)}
+
+
+def job_of(plan: Plan) -> Job:
+    """Bytes of whole messages, as they would be sent; `fedstill egress` tells those of the tensors in them."""
+    samples = round(fmean(who.samples for who in plan.profiles))
+    who = replace(plan.profiles[0], samples=samples)
+    server = plan.method.start(plan.streams)
+    steps = list(first_round(plan, plan.method.exchanges(server, 0), server, who))
+    down, up = sum(step.request.nbytes for step in steps), sum(step.expected().nbytes for step in steps)
+    epochs, passes = plan.participants.epochs, plan.participants.costs[who.architecture]
+    return Job(who.architecture, samples, epochs, TRAINED * samples * epochs * passes, down, up)
+
+
+def costs(fleet: Fleet, state: Tensors, job: Job) -> list[Cost]:
+    """For every tier and link that some device has."""
+    wifi, found = state["wifi"].numpy(), []
+    for tier, own in members(fleet, state).items():
+        for link, there in ((WIFI, own[wifi[own]]), (CELLULAR, own[~wifi[own]])):
+            if len(there):
+                found.append(_cost(fleet, state, job, tier, link, there))
+    return found
+
+
+def _cost(fleet: Fleet, state: Tensors, job: Job, tier: str, link: str, own: np.ndarray) -> Cost:
+    looked_at = own[:_ENOUGH]
+    spent = [fleet.spent(state, int(client), job.down, job.flops, job.up) for client in looked_at]
+    capacity = state["capacity"].numpy()[looked_at]
+    return Cost(
+        tier,
+        link,
+        len(own),
+        fmean(one.download.own for one in spent),
+        fmean(one.training.own for one in spent),
+        fmean(one.upload.own for one in spent),
+        fmean(one.background for one in spent),
+        fmean(one.total / full for one, full in zip(spent, capacity, strict=True)),
+        fmean(one.seconds for one in spent),
+    )
+
+
+def left(run: Run) -> list[Left]:
+    """Every tier after the last round; empty where the run has no state to tell it by."""
+    fleet, start = fleet_of(run.experiment)
+    after = run.fleet
+    if "charge" not in after:
+        return []
+    journal = run.journal
+    before, now, attended = levels(start), levels(after), attendance(journal, run.experiment.clients)
+    tier, taken = start["tier"].numpy(), works(journal)
+    return [
+        Left(
+            name,
+            len(own),
+            float(before[own].mean()),
+            float(now[own].mean()),
+            int((now[own] <= 0).sum()),
+            float(attended[own].mean()),
+            _mean([spent(work) for client, work in taken if tier[client] == tier[own[0]]]),
+        )
+        for name, own in members(fleet, start).items()
+    ]
+
+
+def works(journal: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, float]]]:
+    """What devices did, round by round: client, and what its work took."""
+    return [
+        (int(client), work) for record in journal for client, work in record.get("fleet", {}).get("devices", {}).items()
+    ]
+
+
+def spent(work: Mapping[str, float]) -> float:
+    return work["compute"] + work["communication"] + work["background"]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

@@ -1,0 +1,297 @@
+"""Figures about devices with batteries: the fleet, one round of it, its charge over time, and where energy goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedstill.core.numbers import count, listed, share
+from fedstill.core.task import Tensors
+from fedstill.devices.fleet import Fleet
+from fedstill.devices.fleet_facts import CELLULAR, WIFI, members, spent
+from fedstill.participation.weighted import levels
+from fedstill.report.figure import (
+    ALARM,
+    DASHES,
+    QUIET,
+    Figure,
+    Key,
+    axis,
+    colour,
+    curve,
+    dash,
+    label,
+    names_axis,
+    whole_axis,
+)
+
+KINDS = {"compute": "var(--series-4)", "communication": "var(--series-5)", "background": "var(--series-7)"}
+LINKS = {WIFI: "circle", CELLULAR: "triangle-up"}
+SPENT = "var(--unused)"
+MANY = 60  # from here on clients have no room for their numbers
+_MOST = 100  # bars of one round
+_TOLD = 12  # clients that a sentence can name
+
+Record = Mapping[str, Any]
+
+
+def devices(id: str, title: str, fleet: Fleet, state: Tensors) -> Figure:
+    """Every battery as a bar: how full it is in its tier's colour, and the rest of its capacity."""
+    tier, wifi = state["tier"].numpy(), state["wifi"].numpy()
+    charge, capacity = state["charge"].numpy(), state["capacity"].numpy()
+    order = np.lexsort((capacity, tier))
+    x = [str(client) for client in order]
+    told = [
+        f"{name}: {count(len(own), 'device')}, {charge[own].sum():.0f} of {capacity[own].sum():.0f} Wh"
+        for name, own in members(fleet, state).items()
+    ]
+    hover = [
+        f"client {client} ({label(fleet.order[tier[client]])}, {WIFI if wifi[client] else CELLULAR}):"
+        f" {charge[client]:.2f} of {capacity[client]:.2f} Wh, {100 * charge[client] / capacity[client]:.0f} %"
+        for client in order
+    ]
+    data = [
+        _bars(x, charge[order], [colour(tier[client]) for client in order], hover),
+        _bars(x, (capacity - charge)[order], SPENT, hover),
+    ]
+    keys = _tier_keys(fleet, state)
+    keys.append(Key("empty part of the capacity", SPENT, shape="box"))
+    if len(order) <= _MOST:
+        above = 0.035 * float(capacity.max())
+        for link, mark in LINKS.items():
+            there = [client for client in order if wifi[client] == (link == WIFI)]
+            if there:
+                keys.append(Key(f"on {link}", QUIET, (len(data),), shape="symbol", symbol=mark))
+                y = [float(capacity[client]) + above for client in there]
+                data.append(_marks([str(client) for client in there], y, QUIET, mark, size=7))
+    return Figure(
+        id,
+        title,
+        f"Capacity and charge of every device. {'; '.join(told)}. {share(float(wifi.mean()), 0)} are on {WIFI}.",
+        f"A bar is a device: as high as its battery's capacity, coloured by tier as far as it is charged. By tier,"
+        f" {'; '.join(told)}. {share(float(wifi.mean()), 0)} are on {WIFI}, the others on {CELLULAR}.",
+        data,
+        {**_crowd(len(x)), "height": 340, "xaxis": _clients(len(x)), "yaxis": axis("Wh", rangemode="tozero")},
+        keys,
+        width=width_for(len(x)),
+    )
+
+
+def shown_round(journal: Sequence[Record]) -> Record | None:
+    """The round to look at more closely: that in which most batteries ran out, and else the first with devices."""
+    known = [record for record in journal if participants(record)]
+    return max(known, key=lambda record: len(dead(record)), default=None)  # of equals the first
+
+
+def participants(record: Record) -> dict[int, Record]:
+    """The work of those who were wanted in a round; one who came with a flat battery had none to do.
+
+    Who merely answered a question about itself is left out.
+    """
+    worked = record.get("fleet", {}).get("devices")
+    if worked is None:
+        return {}
+    wanted = {*record["asked"], *(lost["client"] for lost in record["lost"])}
+    nothing = {"before": 0.0, "after": 0.0, **dict.fromkeys(KINDS, 0.0)}
+    return {int(client): work for client, work in worked.items() if int(client) in wanted} | {
+        client: nothing for client in dead(record) if str(client) not in worked
+    }
+
+
+def dead(record: Record) -> list[int]:
+    """Whose battery ran out, or was flat before."""
+    return [lost["client"] for lost in record["lost"] if lost["reason"] == "battery"]
+
+
+def battery_round(id: str, title: str, record: Record, fleet: Fleet, state: Tensors) -> Figure:
+    """What each participant had, spent and has left in one round; above, what it spent on its own scale."""
+    tier, found, ended = state["tier"].numpy(), participants(record), dead(record)
+    # Where they are too many, the emptiest are those worth seeing.
+    kept = sorted(found, key=lambda client: (client not in ended, found[client]["before"]))[:_MOST]
+    order = sorted(kept, key=lambda client: (tier[client], client))
+    x = [str(client) for client in order]
+    hover = [
+        f"client {client} ({label(fleet.order[tier[client]])}): {found[client]['before']:.3f} Wh before,"
+        f" {spent(found[client]):.4f} spent, {found[client]['after']:.3f} after"
+        for client in order
+    ]
+    data: list[dict[str, Any]] = [
+        _bars(x, [found[client]["after"] for client in order], [colour(tier[client]) for client in order], hover),
+        _bars(x, [spent(found[client]) for client in order], SPENT, hover),
+        *(
+            _bars(x, [found[client][kind] for client in order], tint, _told(found, order, kind), yaxis="y2")
+            for kind, tint in KINDS.items()
+        ),
+    ]
+    keys = [
+        *(Key(f"left, {key.label}", key.colour, shape="box") for key in _tier_keys(fleet, state, order)),
+        Key("spent", SPENT, shape="box"),
+        *(Key(kind, tint, (2 + number,), shape="box") for number, (kind, tint) in enumerate(KINDS.items())),
+    ]
+    if crossed := [client for client in order if client in ended]:
+        keys.append(Key("battery empty", ALARM, (len(data),), shape="symbol", symbol="x"))
+        top = 0.05 * max(found[client]["before"] for client in order)
+        y = [found[client]["before"] + top for client in crossed]
+        data.append(_marks([str(client) for client in crossed], y, ALARM, "x", size=9))
+    ran_out = (
+        f"Batteries that ran out, or were flat before: {len(ended)}, of client{'s' if len(ended) > 1 else ''}"
+        f" {_named(ended)}."
+        if ended
+        else "No battery ran out."
+    )
+    cut = f" The {_MOST} of {len(found)} with the least charge are drawn." if len(found) > len(order) else ""
+    return Figure(
+        id,
+        title,
+        f"Batteries of {count(len(found), 'participant')} before and after round {record['round']}."
+        f" {_by_tier(found, tier, fleet)} {ran_out}",
+        f"Below: the whole bar is what a client had before round {record['round']}, the coloured part what it had"
+        f" left. Above, on a scale of its own: what it spent, by kind. {_by_tier(found, tier, fleet)} {ran_out}{cut}",
+        data,
+        {
+            **_crowd(len(x)),
+            "height": 430,
+            "xaxis": _clients(len(x), categoryarray=x),
+            "yaxis": axis("battery, Wh", rangemode="tozero", domain=[0, 0.58]),
+            "yaxis2": axis("spent, Wh", rangemode="tozero", domain=[0.66, 1]),
+        },
+        keys,
+        width=width_for(len(x)),
+    )
+
+
+def charge_by_tier(id: str, title: str, journal: Sequence[Record], fleet: Fleet, state: Tensors) -> Figure:
+    """Mean level of each tier after every round; round 0 is before the first."""
+    full = levels(state)
+    data: list[dict[str, Any]] = []
+    keys: list[Key] = []
+    told = []
+    for name, own in members(fleet, state).items():
+        number = fleet.order.index(name)
+        points = [(0, float(full[own].mean()))]
+        points += [(record["round"], record["fleet"]["level"][name]) for record in journal if _level(record)]
+        keys.append(Key(name, colour(number), (len(data),), DASHES[dash(number)]))
+        hover = f"{label(name)}, after round %{{x}}: %{{y:.1%}}<extra></extra>"
+        data.append(curve(number, points, name=label(name), hovertemplate=hover))
+        told.append(f"{name} from {share(points[0][1], 0)} to {share(points[-1][1], 0)}")
+    return Figure(
+        id,
+        title,
+        f"Mean charge of each tier after every round: {listed(told)}.",
+        "How full batteries are, as a share of their capacity, mean over all devices of a tier whether they took part"
+        f" or not; round 0 is before the first. By tier, {listed(told)}.",
+        data,
+        {
+            "xaxis": whole_axis("round", len(journal)),
+            "yaxis": axis("mean charge", tickformat=".0%", rangemode="tozero"),
+        },
+        keys,
+    )
+
+
+def energy_by_round(id: str, title: str, journal: Sequence[Record]) -> Figure:
+    """What all devices spent in a round, by kind."""
+    records = [record for record in journal if "devices" in record.get("fleet", {})]
+    sums = {
+        kind: [sum(work[kind] for work in record["fleet"]["devices"].values()) for record in records] for kind in KINDS
+    }
+    x = [record["round"] for record in records]
+    total = sum(map(sum, sums.values()))
+    told = [f"{_wh(sum(values))} of {kind}" for kind, values in sums.items()]
+    rested = {way: sum(record["fleet"].get(way, 0.0) for record in records) for way in ("drained", "gained")}
+    return Figure(
+        id,
+        title,
+        f"Energy by round: over all rounds {listed(told)}.",
+        f"What all devices together spent on their part in each round, surveys included: {_wh(total)} in all,"
+        f" {listed(told)}. Between rounds the fleet also lost {_wh(rested['drained'])} to the background, and"
+        f" {_wh(rested['gained'])} were charged.",
+        [
+            _bars(
+                x,
+                values,
+                KINDS[kind],
+                [f"round {at}: {value:.4f} Wh, {kind}" for at, value in zip(x, values, strict=True)],
+            )
+            for kind, values in sums.items()
+        ],
+        {
+            "barmode": "stack",
+            "bargap": 0.2,
+            "xaxis": whole_axis("round", len(journal), showgrid=False),
+            "yaxis": axis("Wh", rangemode="tozero"),
+        },
+        [Key(kind, tint, (number,), shape="box") for number, (kind, tint) in enumerate(KINDS.items())],
+    )
+
+
+def _level(record: Record) -> bool:
+    return "level" in record.get("fleet", {})
+
+
+def _by_tier(found: Mapping[int, Record], tier: np.ndarray, fleet: Fleet) -> str:
+    told = []
+    for number, name in enumerate(fleet.order):
+        own = [work for client, work in found.items() if tier[client] == number]
+        if own:
+            before, after = (sum(work[at] for work in own) for at in ("before", "after"))
+            told.append(f"{name} ({len(own)}) from {before:.2f} to {after:.2f} Wh")
+    return f"By tier, {listed(told)}."
+
+
+def _told(found: Mapping[int, Record], order: Sequence[int], kind: str) -> list[str]:
+    return [f"client {client}: {found[client][kind]:.5f} Wh, {kind}" for client in order]
+
+
+def _named(clients: Sequence[int]) -> str:
+    return listed([str(client) for client in clients]) if len(clients) <= _TOLD else f"{clients[0]} and others"
+
+
+def _wh(energy: float) -> str:
+    """Energy for people.
+
+    >>> _wh(12.345), _wh(0.04567), _wh(0.0)
+    ('12.3\\xa0Wh', '0.0457\\xa0Wh', '0\\xa0Wh')
+    """
+    return f"{energy:.3g}\u00a0Wh" if energy < 1000 else f"{energy:,.0f}\u00a0Wh"
+
+
+def _bars(x: Sequence[Any], y: Iterable[float], tint: Any, hover: Sequence[str], **more: Any) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "x": list(x),
+        "y": [float(value) for value in y],
+        "marker": {"color": tint},
+        "customdata": list(hover),
+        "hovertemplate": "%{customdata}<extra></extra>",
+        **more,
+    }
+
+
+def _marks(x: Sequence[Any], y: Sequence[float], tint: str, mark: str, size: int) -> dict[str, Any]:
+    marker = {"color": tint, "symbol": mark, "size": size}
+    return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y), "marker": marker, "hoverinfo": "skip"}
+
+
+def _tier_keys(fleet: Fleet, state: Tensors, among: Sequence[int] | None = None) -> list[Key]:
+    chosen = None if among is None else set(among)
+    return [
+        Key(name, colour(fleet.order.index(name)), shape="box")
+        for name, own in members(fleet, state).items()
+        if chosen is None or chosen & set(own.tolist())
+    ]
+
+
+def _crowd(clients: int) -> dict[str, Any]:
+    return {"barmode": "stack", "bargap": 0.15 if clients <= _MOST else 0}
+
+
+def _clients(clients: int, **more: Any) -> dict[str, Any]:
+    return names_axis(title={"text": "client"}, showticklabels=clients <= MANY, **more)
+
+
+def width_for(clients: int) -> int:
+    """So that every client's number can be read, if need be upright."""
+    return 60 + 12 * min(clients, MANY) if clients > 30 else 0

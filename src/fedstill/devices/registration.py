@@ -1,0 +1,14 @@
+"""What the slice of devices brings: fleets with batteries, clusters, split distillation."""
+
+BRINGS = {
+    "method": {"fedstill.devices.fedgkt": ("fedgkt",)},
+    "model": {"fedstill.devices.split_cnn": ("split-cnn", "split-cnn-lite")},
+    "participation policy": {"fedstill.devices.clustered": ("clustered",)},
+    "section of an experiment": {
+        "fedstill.devices.clusters": ("clusters",),
+        "fedstill.devices.fleet": ("fleet",),
+    },
+    "figures of a study": {"fedstill.devices.study_figures": ("devices",)},
+    "report section": {"fedstill.devices.report_section": ("devices",)},
+    "command": {"fedstill.devices.commands": ("fleet",)},
+}

@@ -1,0 +1,166 @@
+"""What dropout and batteries made of a run, in figures: accuracy, losses by cause, energy, and who took part how often.
+
+Accuracy is the mean over the last few evaluations: of one it is mostly chance where many clients are lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fedstill.runtime.experiment import Experiment, choose
+from fedstill.runtime.result import Run
+from fedstill.studies.extensions import FiguresOf, Finished, PlannedRun, StudyFigures, study_figures
+from fedstill.studies.run_figures import Figures
+
+PREFIX, REACHED = "fleet.", "rounds_to."
+LAST = 5  # evaluations whose accuracy is averaged
+TARGETS = (50, 60, 70, 80, 85, 90, 95)  # percent
+_PARTS = ("dropout", "cure")
+
+
+def matters(experiment: Experiment) -> bool:
+    """Whether there is something of this kind to tell of a run."""
+    sections = (experiment.section(name) for name in ("fleet", "clusters"))
+    return any(one is not None for one in sections) or experiment.dropout.name != "none"
+
+
+def undisturbed(experiment: Experiment) -> bool:
+    """Whether nobody is lost by chance, and nothing is done about the lost."""
+    return all(getattr(experiment, part) == choose(part, "none") for part in _PARTS)
+
+
+def calm(experiment: Experiment) -> str:
+    """What a run shares with its undisturbed counterpart."""
+    return experiment.model_dump_json(exclude=set(_PARTS))
+
+
+def figures_of_devices(run: Run, quiet: Run | None = None) -> Figures:
+    """What a study keeps; `quiet` is the same run without dropout, for what that costs."""
+    if not matters(run.experiment):
+        return {}
+    journal = run.journal
+    causes = Counter(lost["reason"] for record in journal for lost in record["lost"])
+    attended = attendance(journal, run.experiment.clients)
+    figures: Figures = {
+        "accuracy": tail(journal),
+        "cost": None if quiet is None else _difference(tail(quiet.journal), tail(journal)),
+        "dropped": causes["dropped"],
+        "battery": causes["battery"],
+        "skipped": sum(record["skipped"] is not None for record in journal),
+        "stand_ins": sum(len(record.get("fleet", {}).get("stand_ins", ())) for record in journal),
+        "jain": jain(attended),
+        **_of_batteries(journal),
+        **_of_groups(run, attended),
+    }
+    named = {f"{PREFIX}{name}": None if value is None else round(float(value), 6) for name, value in figures.items()}
+    return {**named, **{f"{REACHED}{target}": rounds_to(journal, target / 100) for target in TARGETS}}
+
+
+def tail(journal: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean test accuracy of the last evaluations."""
+    found = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
+    return fmean(found[-LAST:]) if found else None
+
+
+def rounds_to(journal: Sequence[Mapping[str, Any]], target: float) -> int | None:
+    """How many rounds it took to an accuracy; None: it was never reached.
+
+    >>> rounds_to([{"round": 1, "metrics": {"accuracy": 0.4}}, {"round": 2, "metrics": {"accuracy": 0.6}}], 0.5)
+    2
+    """
+    found = (record for record in journal if record.get("metrics") and record["metrics"]["accuracy"] >= target)
+    return next((record["round"] for record in found), None)
+
+
+def attendance(journal: Sequence[Mapping[str, Any]], clients: int) -> np.ndarray:
+    """In how many rounds the reply of each client counted."""
+    counts = np.zeros(clients)
+    for record in journal:
+        counts[record["accepted"]] += 1
+    return counts
+
+
+def jain(counts: np.ndarray) -> float | None:
+    """Jain's index of fairness: 1 where all have the same, 1/n where one has all; None of nothing.
+
+    >>> jain(np.array([2, 2, 2])), jain(np.array([3, 0, 0])), jain(np.array([0, 0]))
+    (1.0, 0.3333333333333333, None)
+    """
+    squares = float(np.square(counts).sum())
+    return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else None
+
+
+def _of_batteries(journal: Sequence[Mapping[str, Any]]) -> Figures:
+    """Watt-hours of those who took part, a round each; and how full batteries are in the end."""
+    records = [record["fleet"] for record in journal if "devices" in record.get("fleet", {})]
+    if not records:
+        return {}
+    works = [
+        work
+        for record in journal
+        for client, work in record.get("fleet", {}).get("devices", {}).items()
+        if int(client) in record["asked"]  # others only answered a survey
+    ]
+    kinds = ("compute", "communication", "background")
+    means = {kind: fmean(work[kind] for work in works) if works else 0.0 for kind in kinds}
+    return {"energy": sum(means.values()), **means, "level": fmean(records[-1]["level"].values())}
+
+
+def _of_groups(run: Run, attended: np.ndarray) -> Figures:
+    """Fairness between tiers of devices and between clusters: Jain's index of their clients' mean attendance."""
+    figures: Figures = {}
+    for name, column in (("tiers", "tier"), ("clusters", "cluster")):
+        if column in run.fleet:
+            groups = run.fleet[column].numpy()
+            figures[f"jain_{name}"] = jain(np.array([attended[groups == one].mean() for one in np.unique(groups)]))
+    return figures
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
+
+
+def _figures(planned: Sequence[PlannedRun]) -> FiguresOf:
+    """Each run with dropout beside its undisturbed counterpart."""
+    peaceful = {
+        calm(one.job.experiment): one.job
+        for one in planned
+        if matters(one.job.experiment) and undisturbed(one.job.experiment)
+    }
+
+    def figures(one: PlannedRun, run: Run, finished: Finished) -> Figures:
+        experiment = one.job.experiment
+        if not matters(experiment):
+            return {}
+        quiet = peaceful.get(calm(experiment)) if experiment.dropout.name != "none" else None
+        return figures_of_devices(run, None if quiet is None else finished(quiet))
+
+    return figures
+
+
+study_figures.register("devices")(
+    StudyFigures(
+        _figures,
+        {
+            "fleet.accuracy": ("mean test accuracy of the last five evaluations", "%", 100),
+            "fleet.cost": ("what dropout costs of that", "%", 100),
+            "fleet.dropped": ("replies lost by chance", "", 1),
+            "fleet.battery": ("replies lost to flat batteries", "", 1),
+            "fleet.skipped": ("rounds skipped", "", 1),
+            "fleet.stand_ins": ("clients that stood in for others", "", 1),
+            "fleet.jain": ("fairness between clients: Jain's index of rounds attended", "", 1),
+            "fleet.jain_tiers": ("the same between tiers of devices", "", 1),
+            "fleet.jain_clusters": ("the same between clusters", "", 1),
+            "fleet.energy": ("energy of a client's round", "Wh", 1),
+            "fleet.compute": ("of that for computing", "Wh", 1),
+            "fleet.communication": ("of that for the link", "Wh", 1),
+            "fleet.background": ("of that in the background", "Wh", 1),
+            "fleet.level": ("how full batteries are in the end, mean of tiers", "%", 100),
+        },
+    )
+)

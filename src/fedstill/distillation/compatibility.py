@@ -1,0 +1,92 @@
+"""Whether student and teachers understand each other, found out before any work from inputs that mean nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fedstill.core.errors import InputError
+from fedstill.core.task import Output, Task
+from fedstill.distillation.objective import Objective
+from fedstill.distillation.outputs import finds_boxes, width_of
+from fedstill.distillation.teachers import Teacher, first_outputs
+from fedstill.models import models
+from fedstill.tasks.kinds import task_of
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How many numbers student and teachers say of a sample, or a query."""
+
+    classes: int
+    student: int  # features
+    teachers: tuple[int, ...]  # features of each; 0: it gives none
+
+
+def check_objective(objective: Objective, task: Task) -> None:
+    """Refuse an objective for other students than this one."""
+    detects, student = task.finds_boxes, task.architectures[0]
+    if ("detector" if detects else "classifier") in objective.students:
+        return
+    if detects:
+        raise InputError(
+            f"the objective {objective.name} compares what is said of whole samples, and {student} finds boxes:"
+            " choose the objective detector"
+        )
+    raise InputError(
+        f"the objective {objective.name} compares boxes that were found, and {student} finds none: choose another one,"
+        " such as vanilla"
+    )
+
+
+def check_compatibility(task: Task, teachers: Sequence[Teacher]) -> Widths:
+    """What they say of two inputs; a teacher that cannot be understood is refused."""
+    student = _students_words(task)
+    boxes = finds_boxes(student)
+    if student.logits.ndim != 2 and not boxes:
+        raise InputError(
+            "distillation is for detectors and models that say one thing of a sample, and"
+            f" {task.architectures[0]} labels every point"
+        )
+    classes, widths = student.logits.shape[-1], []
+    for teacher in teachers:
+        if teacher.architecture in models and task_of(teacher.architecture).finds_boxes != boxes:
+            which = ("no detector", "one") if boxes else ("a detector", "none")
+            raise InputError(
+                f"the teacher {teacher.name} ({teacher.architecture}) is {which[0]}, and the student"
+                f" ({task.architectures[0]}) is {which[1]}: both must be asked the same"
+            )
+        said = first_outputs(teacher, task)
+        if said.logits.shape[-1] != classes or said.logits.ndim != student.logits.ndim:
+            raise InputError(
+                f"the teacher {teacher.name} says {tuple(said.logits.shape[1:])} numbers of an input, and there are"
+                f" {classes} classes: it must know the same classes in the same order"
+            )
+        if said.features.shape[:-1] != student.features.shape[:-1]:
+            raise InputError(
+                f"the teacher {teacher.name} gives features of shape {tuple(said.features.shape[1:])}: they must be"
+                " one vector for each input"
+            )
+        widths.append(width_of(said))
+    return Widths(classes, width_of(student), tuple(widths))
+
+
+def term_names(
+    task: Task, objective: Objective, teachers: Sequence[Teacher], widths: Widths, adapters: nn.Module | None
+) -> tuple[str, ...]:
+    """The names of the objective's loss terms, from a batch that means nothing."""
+    if task.finds_boxes:
+        student = replace(_students_words(task), terms=dict.fromkeys(task.terms, torch.zeros(())))
+        teacher = first_outputs(teachers[0], task) if teachers else student
+    else:
+        said = torch.full((2, widths.classes), 0.5).log()
+        student, teacher = (Output(said, torch.eye(2, width)) for width in (widths.student, sum(widths.teachers)))
+    return tuple(objective.terms(student, teacher, torch.tensor([0, 1]), adapters))
+
+
+def _students_words(task: Task) -> Output:
+    architecture = task.architectures[0]
+    return first_outputs(Teacher("student", architecture, task.build(architecture)), task)

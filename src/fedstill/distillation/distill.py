@@ -1,0 +1,326 @@
+"""Distillation: a student learns from teachers on proxy data.
+
+It runs as centralised training does: one client holds the proxy, a round is an epoch, the optimiser's moments are kept
+and the rate's schedule runs over all epochs of a student. What is minimised is the objective (see `distillation/`),
+whose terms are in the journal one by one.
+
+An objective with several generations (`self`) trains that many students in a row; each but the last becomes the teacher
+of the next. `rounds` are the epochs of each generation, and only the last one's models count as best or selected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Batch, Dataset
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.fit import Learner, Schedule, Terms, Trained, fit
+from fedstill.core.kinds import load_state, state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.numbers import count
+from fedstill.core.protocols import Abstain, Client, JointRequest, Meter, Method, Profile, Reply, RoundContext, Shape
+from fedstill.core.streams import Streams
+from fedstill.core.task import Output, Task, Tensors
+from fedstill.core.training import Training
+from fedstill.distillation import Objective
+from fedstill.distillation.ceiling import masking_ceiling
+from fedstill.distillation.compatibility import Widths, check_compatibility, check_objective, term_names
+from fedstill.distillation.label_modes import under_labels
+from fedstill.distillation.objective import Softened
+from fedstill.distillation.outputs import named_outputs, output_of
+from fedstill.distillation.proxy_data import DistillationSettings, proxy_data
+from fedstill.distillation.teachers import Teacher, TeacherCache, teacher_outputs
+from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, work_expected, work_report
+from fedstill.tasks.classification import Classification
+
+ADAPTERS = "adapters/"
+
+
+def before(generation: int) -> str:
+    """Where state and request keep the student of the generation before, who teaches this one."""
+    return f"before/{generation}/"
+
+
+def moments(generation: int) -> str:
+    """Where the client keeps its optimiser; by generation, so that no student starts with another one's."""
+    return f"optimiser/{generation}/"
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """Whom a student learns from, and how."""
+
+    objective: Objective
+    teachers: Sequence[Teacher] = ()
+
+
+@methods.register("distill")
+class Distillation(Method):
+    """A student learns from teachers on proxy data; a round is an epoch."""
+
+    name = "train"
+    egress = (*MODEL_EGRESS, *WORK_EGRESS, Egress("adapters/*", "parameters", "what is learnt beside the student"))
+    Options = DistillationSettings
+    settings: DistillationSettings
+    needs = frozenset({"one-architecture", "features", "teacher"})
+    pooled = True
+    shares = "student"
+    defaults: ClassVar = {
+        "rounds": 150,
+        "objective": "vanilla",
+        "training": {"epochs": 1, "keep_optimiser": True},
+    }
+    # Some objectives are large numbers (squared errors of log-probabilities): Adam does not mind, SGD diverges.
+    defaults_by_kind: ClassVar = {"image": {"training": {"optimiser": "adam", "rate": 1e-3}}}
+    wants = frozenset({"teaching"})
+    trains_jointly = True
+    refuses: ClassVar = {
+        "attack": "distillation has one client, which holds the proxy: leave `attack` out",
+        "on-site": "distillation is evaluated where the proxy data is: leave evaluation=on-site out",
+    }
+
+    def __init__(
+        self,
+        settings: DistillationSettings,
+        task: Task,
+        training: Training,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(settings, task, training)
+        if inputs is not None:  # without them a finished run's method is read, but not run
+            teaching: Teaching = inputs["teaching"]
+            self.objective = under_labels(teaching.objective, settings.labels)
+            self.teachers, self.teacher_cache = teaching.teachers, TeacherCache(teaching.teachers)
+
+    def check(self) -> None:
+        check_objective(self.objective, self.task)
+        name, least = self.objective.name, self.objective.least_teachers
+        if self.teachers and not least:
+            raise InputError(f"the objective {name} learns from nobody: leave its teachers out")
+        if len(self.teachers) < least:
+            raise InputError(
+                f"the objective {name} needs {least} teachers or more, and {len(self.teachers)} were named"
+            )
+        if len(self.teachers) > 1 and least == 1:
+            several = "classifier" in self.objective.students
+            instead = "choose the objective multi-teacher" if several else "leave all but one out"
+            raise InputError(
+                f"the objective {name} learns from one teacher, and {len(self.teachers)} were named: {instead}"
+            )
+        own = self.task.architectures[0]
+        if own in {teacher.architecture for teacher in self.teachers} and not self.settings.same_model:
+            raise InputError(
+                f"the student is the teacher: both are {own}; choose a smaller student, or set method.same_model=true"
+            )
+        widths = self._widths.teachers
+        if self.objective.compares_features and not all(widths):
+            silent = self.teachers[widths.index(0)].name
+            raise InputError(
+                f"the objective {name} compares features, and the teacher {silent} gives none: let it return"
+                " (logits, features), or choose an objective on logits, such as vanilla"
+            )
+
+    def training_data(
+        self, train: Dataset, bundle: Any, load: Callable[[str], Any], streams: Streams
+    ) -> tuple[Dataset, str]:
+        return proxy_data(self.settings, self.objective, train, bundle, load, streams)
+
+    def ceiling(self, teacher_outputs: Callable[[], Tensor], data: Dataset) -> float | None:
+        """The masking ceiling, of `vanilla` and `self` where there are labels to learn from."""
+        objective, labels = self.objective, data.labels()
+        if objective.name not in ("vanilla", "self") or labels is None or not objective.hard_label_weight:
+            return None
+        settings = objective.settings
+        assert isinstance(settings, Softened)
+        found = masking_ceiling(teacher_outputs(), labels, settings.alpha, settings.temperature, objective.generations)
+        return found.accuracy
+
+    def rounds(self, given: int) -> int:
+        return given * self.objective.generations
+
+    def selectable(self, round: int, rounds: int) -> bool:
+        return round >= rounds - rounds // self.objective.generations
+
+    def start(self, streams: Streams) -> Tensors:
+        return self._fresh(streams, 0)
+
+    def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
+        """A new generation starts here; also late, where the round in which it should have started was lost."""
+        generation = context.round // (context.rounds // self.objective.generations)
+        if not generation or part(state, before(generation)):
+            return state
+        return {
+            **self._fresh(Streams(context.streams.seed), generation),
+            **under(before(generation), part(state, MODEL)),
+        }
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        return Message(state)
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        (message,) = together([Student(self, client, request, context)])
+        return message
+
+    def reply_jointly(self, requests: Sequence[JointRequest]) -> list[Message]:
+        students = []
+        for one in requests:
+            if not isinstance(one.method, Distillation):
+                raise TypeError(f"{type(one.method).__name__} is no distillation")
+            students.append(Student(one.method, one.client, one.request, one.context))
+        return together(students)
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        learnt = {name: tensor for name, tensor in state.items() if name.startswith((MODEL, ADAPTERS))}
+        return {**same_as(learnt), **work_expected(self.terms)}
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        (reply,) = replies
+        return {**state, **{name: tensor for name, tensor in reply.message.items() if name in state}}
+
+    def models(self, server: Tensors) -> Mapping[str, Tensors]:
+        return {self.task.architectures[0]: part(server, MODEL)}
+
+    @cached_property
+    def terms(self) -> tuple[str, ...]:
+        return term_names(self.task, self.objective, self.teachers, self._widths, self.adapters(Streams(0)))
+
+    @cached_property
+    def _widths(self) -> Widths:
+        return check_compatibility(self.task, self.teachers)
+
+    def adapters(self, streams: Streams, generation: int = 0) -> nn.Module | None:
+        student, teacher = self._widths.student, sum(self._widths.teachers)
+        with streams.ambient("adapters"):
+            return self.objective.adapters(student, student if generation else teacher)
+
+    def _fresh(self, streams: Streams, generation: int) -> Tensors:
+        """A new student, and what is learnt beside it."""
+        architecture = self.task.architectures[0]
+        own = streams.at("model", architecture) if not generation else streams.at("model", architecture, generation)
+        adapters = self.adapters(own, generation)
+        beside = {} if adapters is None else under(ADAPTERS, state_of(adapters))
+        return {**under(MODEL, state_of(self.task.build(architecture, streams=own))), **beside}
+
+
+class Student:
+    """One student in a lesson: its method, the client that holds the proxy, and what that client was sent."""
+
+    def __init__(self, method: Distillation, client: Client, request: Message, context: RoundContext) -> None:
+        self.method, self.client, training = method, client, method.training
+        epochs = context.rounds // method.objective.generations
+        self.generation, epoch = divmod(context.round, epochs)
+        architecture = client.profile.architecture
+        self.model = client.task.build(architecture, request.part(MODEL))
+        self.adapters = method.adapters(Streams(0), self.generation)
+        learnt = list(self.model.parameters())
+        if self.adapters is not None:
+            load_state(self.adapters, request.part(ADAPTERS))
+            learnt += self.adapters.to(learnt[0].device).parameters()
+        self.optimiser = training.make_optimiser(learnt)
+        if (slow := getattr(self.model, "slow_parameters", None)) is not None:
+            self.optimiser.slow_down(list(slow()), training.encoder_rate)
+        if training.keep_optimiser:
+            self.optimiser.load(part(client.state, moments(self.generation)))
+        self.optimiser.rate = training.rate_in(epoch, epochs)
+        taught_by = request.part(before(self.generation))
+        self.before = Teacher("before", architecture, client.task.build(architecture, taught_by)) if taught_by else None
+        self.labelled = client.data.labels() is not None
+
+    @property
+    def asks(self) -> int:
+        """How many teachers speak to it anew of every sample; remembered lectures are no work (see `TeacherCache`)."""
+        if self.before is not None:
+            return 1
+        return len(self.method.teachers) if self.client.task.augments else 0
+
+    def learner(self, voice: str) -> Learner:
+        """Listens to what was said under this name."""
+
+        def loss(output: Output, batch: Batch, said: Mapping[str, Tensor]) -> Terms:
+            # Without a teacher (`labels-only`) it is its own, whom it does not listen to.
+            teacher = output_of(said, voice) if said else output
+            labels = batch["labels"].to(output.logits.device) if self.labelled else None
+            return self.method.objective.terms(output, teacher, labels, self.adapters)
+
+        return Learner(self.model, loss, self.optimiser, self.client.streams)
+
+    def conclude(self, trained: Trained) -> Message:
+        if trained.steps == 0:
+            raise Abstain(f"no step: no batch of at least two in {count(len(self.client.data), 'sample')}")
+        if self.method.training.keep_optimiser:
+            self.client.state = under(moments(self.generation), self.optimiser.moments())
+        beside = {} if self.adapters is None else under(ADAPTERS, state_of(self.adapters))
+        report = work_report(trained, self.method.terms)
+        return Message({**under(MODEL, state_of(self.model)), **beside, **report})
+
+
+def together(students: Sequence[Student]) -> list[Message]:
+    """One epoch of students that share proxy, teachers, seed and schedule: the teachers speak once per batch.
+
+    Each student gets the bits it would get alone, and its client counts the work it would do alone.
+    """
+    _check_agreement(students)
+    method, client = students[0].method, students[0].client
+    # Where some of them may see labels, batches have labels; the others are not shown them.
+    data = next((student.client.data for student in students if student.labelled), client.data)
+    voices = ["" if student.before is None else f"{number}/" for number, student in enumerate(students)]
+
+    def speak(batch: Batch) -> Mapping[str, Tensor]:
+        said: dict[str, Tensor] = {}
+        if not method.teachers:
+            return said
+        if "" in voices and client.task.augments:
+            said |= named("", teacher_outputs(method.teachers, client.task, batch))
+        elif "" in voices:
+            said |= method.teacher_cache.of(client.task, data, batch)
+        for voice, student in zip(voices, students, strict=True):
+            if student.before is not None:
+                said |= named(voice, teacher_outputs([student.before], client.task, batch))
+        return said
+
+    training, meter = method.training, Meter()
+    results = fit(
+        [student.learner(voice) for student, voice in zip(students, voices, strict=True)],
+        client.task,
+        data,
+        Schedule(range(training.epochs), training.batch, training.clip),
+        client.streams,
+        meter,
+        shared=speak,
+        augment=client.task.augment,
+    )
+    samples = meter.backward // len(students)
+    for student in students:
+        student.client.meter.add(samples * (1 + student.asks), samples)
+    return [student.conclude(trained) for student, trained in zip(students, results, strict=True)]
+
+
+def named(voice: str, output: Output) -> dict[str, Tensor]:
+    return {f"{voice}{name}": tensor for name, tensor in named_outputs(output).items()}
+
+
+def _check_agreement(students: Sequence[Student]) -> None:
+    if any(_lesson(student) != _lesson(students[0]) for student in students):
+        raise ValueError("students that learn together need the same proxy, teachers, round, seed and schedule")
+
+
+def _lesson(student: Student) -> tuple[object, ...]:
+    """What must be the same for all, or one would hear what was said to another. Teachers are whom they are, not what
+    they are called: two runs of one method may have names and models in common."""
+    method, task = student.method, student.client.task
+    assert isinstance(task, Classification)
+    return (
+        student.client.streams,
+        len(student.client.data),
+        (method.settings.proxy, method.settings.share),
+        (task.shape, task.augmentation),
+        [id(teacher) for teacher in method.teachers],
+        (method.training.epochs, method.training.batch, method.training.clip),
+    )

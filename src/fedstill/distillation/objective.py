@@ -1,0 +1,163 @@
+"""What an objective is: how a student learns from what a teacher says of the same batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedstill.core.errors import InputError
+from fedstill.core.registry import Registry
+from fedstill.core.settings import Settings
+from fedstill.core.task import Output
+from fedstill.distillation.adapters import Adapters
+from fedstill.distillation.numerics import bounded
+from fedstill.distillation.outputs import finds_boxes, named_outputs, output_of
+
+Terms = dict[str, Tensor]
+
+
+class Mixed(Settings):
+    """The weight between labels and teacher."""
+
+    alpha: float = Field(0.5, ge=0, le=1, description="alpha: weight of what the teacher says; 1 - alpha of the labels")
+
+
+class Softened(Mixed):
+    """That weight, and the temperature of soft targets."""
+
+    temperature: float = Field(2.0, gt=0, description="T: soft targets are softmax(logits / T), their loss times T^2")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What there is to learn from in one batch; labels are None where there are none, or they must not be read."""
+
+    student: Output
+    teacher: Output
+    labels: Tensor | None
+    adapters: nn.Module | None
+
+    @property
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """What the student says, and what the teacher says."""
+        return self.student.logits, self.teacher.logits
+
+    @property
+    def features(self) -> tuple[Tensor, Tensor]:
+        return self.student.features, self.teacher.features
+
+
+class Objective(ABC):
+    """Named loss terms, already weighted; their sum is what the student minimises.
+
+    Student and teacher give an `Output`: log-probabilities (batch, classes) under `logits`, and features (batch,
+    width); what detectors give is in `outputs.py`. An objective holds settings, nothing that changes; whatever it has
+    to learn is in `adapters`.
+
+    `labelled` is False in the label-free controls: the cross-entropy is gone, and labels are not looked at even if
+    they are given, so that both controls are one computation (see `under_labels`).
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type[Settings]] = Settings  # what may be set under `objective` in a configuration
+    compares_features: ClassVar[bool] = False
+    targets_labels: ClassVar[bool] = False  # True: a term beside the cross-entropy needs a target class
+    assessable: ClassVar[bool] = True  # False: a student trained without labels says nothing of the teacher
+    least_teachers: ClassVar[int] = 1
+    students: ClassVar[frozenset[str]] = frozenset({"classifier"})  # who can learn by it: `classifier`, `detector`
+
+    def __init__(self, settings: Settings | None = None, labelled: bool = True) -> None:
+        self.settings = self.Options() if settings is None else settings
+        self.labelled = labelled
+
+    @abstractmethod
+    def label_weight(self) -> float:
+        """The weight of the cross-entropy with the labels, where there are labels."""
+
+    @abstractmethod
+    def from_teacher(self, lesson: Lesson) -> Terms:
+        """The terms that the teacher is in."""
+
+    def adapters(self, student_width: int, teacher_width: int) -> Adapters | None:
+        """What is learnt beside the student, freshly initialised from torch's global generator; None: nothing."""
+        return None
+
+    def terms(
+        self, student: Output, teacher: Output, labels: Tensor | None = None, adapters: nn.Module | None = None
+    ) -> Terms:
+        """The terms of one batch; a weight of zero on the labels means that they are not read."""
+        terms = self.from_teacher(Lesson(student, _frozen(teacher), labels if self.labelled else None, adapters))
+        if self.hard_label_weight == 0:
+            return terms
+        told = self.from_labels(student, self.given(labels))
+        return {**{name: self.hard_label_weight * term for name, term in told.items()}, **terms}
+
+    def from_labels(self, student: Output, labels: Tensor) -> Terms:
+        """What the labels say, unweighted: a cross-entropy; to a detector, its task's own terms."""
+        if finds_boxes(student):
+            return dict(student.terms)
+        return {"cross-entropy": cross_entropy(student.logits, labels)}
+
+    @property
+    def hard_label_weight(self) -> float:
+        return self.label_weight() if self.labelled else 0.0
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What must be there beside log-probabilities: `labels`, `features`."""
+        labels = self.hard_label_weight > 0 or (self.labelled and self.targets_labels)
+        return frozenset({"labels"} if labels else ()) | frozenset({"features"} if self.compares_features else ())
+
+    @property
+    def generations(self) -> int:
+        """How many students are trained, each from the one before; the last is the one reported."""
+        return 1
+
+    def label_free(self) -> Self:
+        """The same objective without labels."""
+        return type(self)(self.label_free_settings(), labelled=False)
+
+    def label_free_settings(self) -> Settings:
+        return self.settings
+
+    def given(self, labels: Tensor | None) -> Tensor:
+        if labels is None:
+            raise InputError(f"objective {self.name!r} reads labels, and the batch has none")
+        return labels
+
+    def compared(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        """The features of both, in a space where they can be compared."""
+        return self.mapped(lesson, *lesson.features)
+
+    def mapped(self, lesson: Lesson, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+        """Through the adapters."""
+        if lesson.adapters is None:
+            raise InputError(f"objective {self.name!r} learns adapters beside the student, and was given none")
+        mapped: tuple[Tensor, Tensor] = lesson.adapters(student, teacher)
+        return mapped
+
+
+def cross_entropy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the batch of -log p(label).
+
+    >>> import torch
+    >>> cross_entropy(torch.tensor([[0.5, 0.5], [0.125, 0.875]]).log(), torch.tensor([0, 0])).item() / torch.log(
+    ...     torch.tensor(2.0)
+    ... ).item()  # (1 + 3) / 2 bits
+    2.0
+    """
+    return F.nll_loss(bounded(log_probabilities), labels)
+
+
+def _frozen(teacher: Output) -> Output:
+    """The teacher's output as constants; tensors made in inference mode cannot take part in a backward pass."""
+    said = named_outputs(teacher).items()
+    return output_of({name: tensor.clone() if tensor.is_inference() else tensor.detach() for name, tensor in said})
+
+
+objectives: Registry[type[Objective]] = Registry("objective")

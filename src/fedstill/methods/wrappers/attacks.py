@@ -1,0 +1,214 @@
+"""Attacks: what some clients do to a federation, simulated.
+
+An attack is a wrapper around a method's exchanges, so that every method can be tried against it. The attackers are
+drawn once from a stream of their own; everybody else behaves. An attacker trains like everybody and then changes what
+it sends, except under `label-flip`, where it is honest about what it learnt from wrong labels.
+
+What is changed are the weights and running statistics that were asked for, and whatever else has a counterpart in the
+request, such as SCAFFOLD's control variates. Names, shapes and types stay as they are, and so do counters and
+metrics: a reply that looks wrong would be refused before it could do harm (see `nan`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedstill.core.dataset import Relabelled
+from fedstill.core.errors import InputError
+from fedstill.core.message import Message
+from fedstill.core.protocols import Client, Exchange, Method, RoundContext
+from fedstill.core.registry import Registry
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.methods.base import LOGITS
+from fedstill.methods.scaffold import CONTROL
+from fedstill.methods.wrappers.wrapper import Wrapped, WrappedExchange
+
+SHARE = 0.2  # of the clients, where nothing else is said
+
+
+class Attack(Settings):
+    """Who attacks, and how."""
+
+    def around(self, method: Method, clients: int, streams: Streams) -> Method:
+        """The method as it goes with these attackers among its clients."""
+        return method
+
+
+attacks: Registry[type[Attack]] = Registry("attack")
+
+
+@attacks.register("none")
+class NoAttack(Attack):
+    """Everybody behaves."""
+
+
+class ByClients(Attack):
+    """An attack by some of the clients: a share of them, drawn once, or those that are named."""
+
+    share: float | None = Field(
+        None, ge=0, le=1, description="of all clients, to the nearest number but at least one; 0.2 if none are named"
+    )
+    clients: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, description="the attackers by id, instead of a share"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_share(cls, given: Any) -> Any:
+        """Written into the settings, so that a run's configuration shows it."""
+        if isinstance(given, Mapping) and given.get("share") is None and given.get("clients") is None:
+            return {**given, "share": SHARE}
+        return given
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> ByClients:
+        if self.share is not None and self.clients is not None:
+            raise ValueError("give either share or clients")
+        return self
+
+    def around(self, method: Method, clients: int, streams: Streams) -> Method:
+        return Attacked(method, self, self.attackers(clients, streams))
+
+    def attackers(self, clients: int, streams: Streams) -> frozenset[int]:
+        """Who attacks, of so many clients."""
+        if self.clients is not None:
+            if outside := sorted(client for client in self.clients if client >= clients):
+                raise InputError(
+                    f"attack.clients names client {outside[0]}, but the last of {clients} is {clients - 1}"
+                )
+            return frozenset(self.clients)
+        # One permutation, of which the first attack: a larger share adds attackers to those of a smaller one.
+        order = streams.draw("attackers").permutation(clients)
+        return frozenset(int(client) for client in order[: head_count(self.share or 0.0, clients)])
+
+    def corrupt(self, client: Client) -> None:
+        """What an attacker does to itself before it replies."""
+
+    def tamper(self, request: Message, reply: Message, streams: Streams) -> Message:
+        """What an attacker sends instead of its reply."""
+        return reply
+
+
+def head_count(share: float, clients: int) -> int:
+    """A share of the clients, halves rounded up; at least one, unless the share is zero.
+
+    >>> head_count(0.2, 10), head_count(0.25, 10), head_count(0.2, 2), head_count(0.0, 10)
+    (2, 3, 1, 0)
+    """
+    return max(1, int(Fraction(str(share)) * clients + Fraction(1, 2))) if share else 0
+
+
+class Attacked(Wrapped):
+    """A method with attackers among its clients."""
+
+    def __init__(self, inner: Method, attack: ByClients, attackers: frozenset[int]) -> None:
+        super().__init__(inner)
+        self.attack, self.attackers = attack, attackers
+
+    def wrap(self, exchange: Exchange) -> Exchange:
+        return AttackedExchange(exchange, self.attack, self.attackers)
+
+
+class AttackedExchange(WrappedExchange):
+    """An exchange in which some reply as their attack wants it."""
+
+    def __init__(self, inner: Exchange, attack: ByClients, attackers: frozenset[int]) -> None:
+        super().__init__(inner)
+        self.attack, self.attackers = attack, attackers
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        if client.profile.id not in self.attackers:
+            return super().reply(client, request, context)
+        self.attack.corrupt(client)
+        return self.attack.tamper(request, super().reply(client, request, context), client.streams.at("attack"))
+
+
+class ChangedUpdate(ByClients):
+    """An attacker trains honestly and sends another update than it found."""
+
+    @abstractmethod
+    def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
+        """What is sent instead of an honest change, in double precision."""
+
+    def tamper(self, request: Message, reply: Message, streams: Streams) -> Message:
+        changed = dict(reply)
+        for name, tensor in reply.items():
+            if not tensor.is_floating_point() or (name not in request and name != LOGITS):
+                continue
+            # Whatever was sent out comes back whole, but for SCAFFOLD's control, of which the change comes back; logits
+            # have nothing to be moved from.
+            moved = name in request and not name.startswith(CONTROL)
+            start = request[name].double() if moved else torch.zeros_like(tensor, dtype=torch.float64)
+            update = self.update(tensor.double() - start, streams.draw(name))
+            changed[name] = (start + update).to(tensor.dtype)
+        return Message(changed)
+
+
+@attacks.register("sign-flip")
+class SignFlip(ChangedUpdate):
+    """Attackers push the other way: w_g - scale (w_i - w_g)."""
+
+    # With a fifth of the clients the plain mean then moves backwards: 0.8 - 0.2 * 5 = -0.2 of an honest step.
+    scale: float = Field(5.0, gt=0, description="length of the push, in honest updates")
+
+    def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
+        return -self.scale * honest
+
+
+@attacks.register("noise")
+class Noise(ChangedUpdate):
+    """Attackers send noise around what they were sent: w_g + scale N(0, 1)."""
+
+    scale: float = Field(1.0, gt=0, description="standard deviation of the noise")
+
+    def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
+        return self.scale * torch.from_numpy(np.asarray(draw.standard_normal(tuple(honest.shape))))
+
+
+@attacks.register("nan")
+class NotANumber(ChangedUpdate):
+    """Attackers send what is not a number; such replies are refused, and the round goes on."""
+
+    def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
+        return torch.full_like(honest, torch.nan)
+
+
+@attacks.register("huge")
+class Huge(ChangedUpdate):
+    """Attackers send their update a million times: w_g + scale (w_i - w_g)."""
+
+    scale: float = Field(1e6, gt=0, description="what the update is multiplied by")
+
+    def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
+        return self.scale * honest
+
+
+@attacks.register("label-flip")
+class LabelFlip(ByClients):
+    """Attackers train on wrong labels: y becomes C - 1 - y, or y + shift."""
+
+    shift: int | None = Field(
+        None, ge=1, description="classes further on, round the end; left out, the classes are reversed"
+    )
+
+    def around(self, method: Method, clients: int, streams: Streams) -> Method:
+        classes = len(getattr(method.task, "classes", ()))
+        if classes < 2:
+            raise InputError("label-flip needs a task with two classes or more: choose another attack")
+        if self.shift is not None and self.shift % classes == 0:
+            raise InputError(f"attack.shift is {self.shift}, which leaves labels of {classes} classes as they are")
+        return super().around(method, clients, streams)
+
+    def corrupt(self, client: Client) -> None:
+        classes = len(client.task.classes)  # type: ignore[attr-defined]  # seen to in `around`
+        wrong = torch.arange(classes).flip(0) if self.shift is None else (torch.arange(classes) + self.shift) % classes
+        client.data = Relabelled(client.data, wrong)

@@ -1,0 +1,124 @@
+"""Friends: who drops out is represented by the client that is most like it.
+
+*Combating Client Dropout in Federated Learning via Friend Model Substitution*, Wang and Xu, 2022,
+https://arxiv.org/abs/2205.13222 (FL-FDMS; without its cheaper variant that stops comparing clear cases)
+
+    u_i    = w_i - w                                         the update of client i
+    r_ij   = (1 + cos(u_i, u_j)) / 2                         in every round in which both replied
+    R_ij   = the mean of r_ij over those rounds
+    w_i   <- w_j,  j = argmax R_ij among those that replied  for each client i that dropped out
+    merge  as the method does, of all who were asked
+
+A substitute counts as much as the lost client would have: its samples are the weight, the friend's model and steps are
+what is weighed. Of equals the smaller id is the friend.
+
+Where this departs from the paper:
+
+* There everybody takes part in the first round, so that every pair is known from then on. Here clients get acquainted
+  as rounds bring them together; a lost client without a friend among those that replied is not replaced at all.
+* There clients count alike; here as the method weighs them.
+* The cosine is one of weights, without BatchNorm's running statistics, which live on another scale. An update of zero
+  has no direction, and says nothing of anybody.
+* What else a reply carries is a change of its sender's own state, such as SCAFFOLD's control variate. The lost client's
+  did not change, so a substitute brings zero of it: else the server's control would leave the mean of the clients'.
+
+Substitutes are for clients that dropped out or ran flat. A client that was refused, failed or abstained is left out as
+it would be without a cure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedstill.core.message import Message
+from fedstill.core.protocols import BLAMELESS, Failure, Reply, RoundContext
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.methods.base import MODEL
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.wrappers.mitigation import Mitigated
+
+SIMILARITY, TOGETHER = "friends/similarity", "friends/together"  # of pairs: R_ij, and over how many rounds
+SUBSTITUTED = "friends/substituted"  # how many, in all rounds so far
+OF_THE_MODEL = (MODEL, "steps", "loss/")  # what a friend can say for another
+
+
+class FriendSubstitution(Mitigated):
+    """A method whose lost clients are represented by their friends."""
+
+    def __init__(self, inner: FedAvg, clients: int) -> None:
+        super().__init__(inner)
+        self.clients = clients
+
+    def start(self, streams: Streams) -> Tensors:
+        pairs = (self.clients, self.clients)
+        strangers = {SIMILARITY: torch.zeros(pairs), TOGETHER: torch.zeros(pairs, dtype=torch.int32)}
+        return {**self.inner.start(streams), **strangers, SUBSTITUTED: torch.tensor(0)}
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        found = substitutes(state, replies, context.failures)
+        everybody = sorted([*replies, *found], key=lambda reply: reply.profile.id)
+        merged = self.inner.aggregate(state, everybody, context)
+        return {**merged, **self.acquainted(state, replies), SUBSTITUTED: state[SUBSTITUTED] + len(found)}
+
+    def acquainted(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
+        """What is known of pairs after a round in which these replied."""
+        alike = similarities(state, [reply.message for reply in replies], self.shared_weights(state))
+        ids = torch.tensor([reply.profile.id for reply in replies])
+        pairs = (ids[:, None], ids[None, :])
+        similarity, together = state[SIMILARITY].clone(), state[TOGETHER].clone()
+        before, rounds = similarity[pairs].double(), together[pairs]
+        mean = (before * rounds + alike) / (rounds + 1)
+        similarity[pairs] = torch.where(alike.isnan(), before, mean).float()
+        together[pairs] = rounds + (~alike.isnan()).int()
+        return {SIMILARITY: similarity, TOGETHER: together}
+
+    def metrics(self, server: Tensors) -> Mapping[str, float]:
+        return {**self.inner.metrics(server), "substituted": float(server[SUBSTITUTED])}
+
+
+def substitutes(state: Tensors, replies: Sequence[Reply], lost: Sequence[Failure]) -> list[Reply]:
+    """What their friends say for those that dropped out."""
+    heard = {reply.profile.id for reply in replies}
+    missed = {one.profile.id: one.profile for one in lost if one.reason in BLAMELESS and one.profile.id not in heard}
+    friends = {client: friend_of(client, state, replies) for client in missed}
+    return [
+        Reply(missed[client], said_for_another(friend.message), None)
+        for client, friend in friends.items()
+        if friend is not None
+    ]
+
+
+def friend_of(client: int, state: Tensors, replies: Sequence[Reply]) -> Reply | None:
+    """The reply of the client most like this one; None where it has met none of them."""
+    similarity, together = state[SIMILARITY][client], state[TOGETHER][client]
+    known = [reply for reply in replies if together[reply.profile.id] > 0]
+    return max(known, key=lambda reply: (float(similarity[reply.profile.id]), -reply.profile.id), default=None)
+
+
+def said_for_another(message: Message) -> Message:
+    """A friend's reply without what is about the friend's own state."""
+    own = {name: torch.zeros_like(tensor) for name, tensor in message.items() if not name.startswith(OF_THE_MODEL)}
+    return Message({**message, **own}) if own else message
+
+
+def similarities(state: Tensors, messages: Sequence[Message], names: Sequence[str]) -> Tensor:
+    """r_ij of all pairs; not a number for a client with itself, or where one did not move.
+
+    >>> start = {"w": torch.tensor([1.0, 1.0])}
+    >>> ends = [Message({"w": torch.tensor(end)}) for end in ([2.0, 1.0], [1.0, 3.0], [0.5, 1.0])]
+    >>> similarities(start, ends, ["w"])  # a right angle, the other way, a right angle
+    tensor([[   nan, 0.5000, 0.0000],
+            [0.5000,    nan, 0.5000],
+            [0.0000, 0.5000,    nan]], dtype=torch.float64)
+    """
+    products = torch.zeros(len(messages), len(messages), dtype=torch.float64)
+    for name in names:
+        updates = torch.stack([message[name].double() - state[name] for message in messages]).reshape(len(messages), -1)
+        products += updates @ updates.T
+    norms = products.diagonal().sqrt()
+    cosines = (products + products.T) / 2 / (norms[:, None] * norms[None, :])
+    return ((1 + cosines.clamp(-1, 1)) / 2).fill_diagonal_(torch.nan)

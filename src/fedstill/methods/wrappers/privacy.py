@@ -1,0 +1,277 @@
+"""Privacy: differential privacy at the level of clients, as a wrapper around a method's exchange.
+
+*Learning Differentially Private Recurrent Language Models*, McMahan et al., 2018, https://arxiv.org/abs/1710.06963
+
+    u_i = (w_i - w) min(1, C / ||w_i - w||)           over weights and running statistics together
+    w  <- server rule( w + (1/m) (sum_i u_i + z C g) )         g: standard normal
+
+**What is promised.** All shared models of a run together are (epsilon, delta)-differentially private for replacing one
+client's whole data by any other; the journal has both numbers. The method's own merge is given the noisy mean in place
+of every reply, so whatever a server rule makes of it (momentum, Adam) costs nothing more.
+
+**What is taken as known to all:** who the clients are, how many samples they have, who took part in which round, who
+was lost. Steps, losses and counters, which ordinary replies carry, do not leave a client. One that cannot train sends
+an update of zero, since its absence would say something about its data; but a client whose code fails is seen to fail.
+
+**To whom.** With `where: server` the server is trusted: it sees the clipped updates and adds the noise itself. With
+`where: client` each client adds its share, of deviation z C / sqrt(cohort), and a round with m replies has noise z
+sqrt(m / cohort), which is what is accounted for. The promise is still one about the published models: a server that
+looks at single replies, or clients that conspire or leave out their noise, see more than epsilon says.
+
+**Liars.** The server clips again. With `where: server` nobody moves the sum by more than C. With `where: client` it can
+only cut what is longer than C and honest noise together could be (an honest reply is, less than once in 10^21).
+
+A skipped round publishes nothing and is not counted. Sampling is counted on only with `sampling: secret`, and only in
+rounds in which the whole cohort replied: once someone is lost, those who remain are no uniform draw.
+
+BatchNorm's running statistics are clipped and blurred like weights. A variance that noise made negative becomes zero,
+so that no square root of it fails; models without BatchNorm are spared the matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import isfinite, sqrt
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.kinds import running
+from fedstill.core.message import Message, part, under
+from fedstill.core.noise import from_operating_system, named
+from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, RoundContext, Shape
+from fedstill.core.registry import Registry
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.methods.adaptive import Adaptive
+from fedstill.methods.base import MODEL, methods
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.fedavgm import FedAvgM
+from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon
+from fedstill.methods.wrappers.wrapper import Wrapped
+
+NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # of every published round: see `privacy_accounting.epsilon`
+SLACK = 10.0  # a normal vector is longer than sqrt(dimensions) + t with probability below exp(-t^2 / 2)
+
+# The servers' rules that want nothing of the replies but the mean of their models.
+MEANS = frozenset({FedAvg.aggregate, FedAvgM.aggregate, Adaptive.aggregate})
+
+
+class Privacy(Settings):
+    """What is done so that no single client can be told from the outcome."""
+
+    @property
+    def needs_even_chances(self) -> bool:
+        """Whether it counts on every client having the same chance to take part."""
+        return False
+
+    def around(self, method: Method, clients: int, cohort: int) -> Method:
+        """The method with its exchanges made private; `cohort` of `clients` are asked in a round."""
+        return method
+
+    def on_site(self) -> Privacy:
+        """The same where data are real: randomness that protects must be unknown to others."""
+        return self
+
+
+privacies: Registry[type[Privacy]] = Registry("privacy")
+
+
+@privacies.register("none")
+class NoPrivacy(Privacy):
+    """Nothing is clipped, no noise is added."""
+
+
+@privacies.register("client-level")
+class ClientLevel(Privacy):
+    """Clipped updates and Gaussian noise: the shared models hardly depend on any single client."""
+
+    clip: float = Field(1.0, gt=0, description="C: the longest update that counts in full")
+    noise: float = Field(1.0, ge=0, description="z: deviation of the noise on the sum of updates, in units of clip")
+    delta: float = Field(1e-5, gt=0, lt=1, description="of (epsilon, delta); must be below 1 / clients")
+    where: Literal["server", "client"] = Field("server", description="who adds the noise")
+    sampling: Literal["known", "secret"] = Field(
+        "known",
+        description="secret: cohorts are drawn uniformly from all clients and nobody learns who was in one (journal and"
+        " seed are kept private), so that sampling counts towards privacy",
+    )
+    randomness: Literal["named", "system"] = Field(
+        "named",
+        description="named: noise that can be repeated, for simulations, and that protects nobody who knows the seed;"
+        " system: from the operating system",
+    )
+
+    @property
+    def needs_even_chances(self) -> bool:
+        return self.sampling == "secret"
+
+    def around(self, method: Method, clients: int, cohort: int) -> Method:
+        kind = type(method)
+        if not averages(kind):
+            able = ", ".join(name for name in methods if averages(methods[name]))
+            raise InputError(
+                f"client-level privacy is for methods that share nothing but the mean of their clients' models, and"
+                f" {methods.name_of(kind)} is not one: choose {able}, or privacy=none"
+            )
+        if getattr(method.settings, "weights", None) != "uniform":
+            raise InputError("under client-level privacy every client must count alike: set method.weights=uniform")
+        if getattr(method.settings, "buffers", None) == "recalibrate":
+            raise InputError(
+                "method.buffers=recalibrate sends statistics of the clients' data that privacy does not cover: set"
+                " method.buffers=average"
+            )
+        if self.delta >= 1 / clients:
+            raise InputError(
+                f"privacy.delta is {self.delta:g}: with {clients} clients it must be below {1 / clients:g}, or a run"
+                " that gives one client away would still pass as private"
+            )
+        check_library()
+        return Private(method, self, clients, cohort)
+
+    def on_site(self) -> Privacy:
+        return self.model_copy(update={"randomness": "system"})
+
+
+def averages(kind: type[Method]) -> bool:
+    """Whether a method shares nothing but the mean of its clients' models.
+
+    Read off the class: who brings a merge, a request or uploads of its own, has personal models (whose scores no noise
+    covers) or pools the data, is out. A relative of FedAvg that changes only what clients minimise is in.
+    """
+    return (
+        issubclass(kind, FedAvg)
+        and kind.aggregate in MEANS
+        and kind.request is FedAvg.request
+        and kind.egress is FedAvg.egress
+        and kind.exchanges is FedAvg.exchanges
+        and not (kind.personal or kind.pooled)
+    )
+
+
+class Private(Wrapped):
+    """A method of the averaging family whose server and clients learn of single updates only through noise."""
+
+    def __init__(self, inner: Method, privacy: ClientLevel, clients: int, cohort: int) -> None:
+        super().__init__(inner)
+        self.privacy, self.clients, self.cohort = privacy, clients, cohort
+        how = f"the update cut to norm {privacy.clip:g}"
+        if privacy.where == "client":
+            how += f", with noise of deviation {self.share:g}"
+        self.egress = (
+            Egress("model/parameters/*", "parameters", f"the weights of the locally trained model, {how}"),
+            Egress("model/buffers/*", "statistics", f"BatchNorm's running means and variances, {how}"),
+        )
+
+    def wrap(self, exchange: Exchange) -> Exchange:
+        return self
+
+    def start(self, streams: Streams) -> Tensors:
+        nothing = {NOISE: torch.zeros(0, dtype=torch.float64), DRAWN: torch.zeros(0, dtype=torch.int64)}
+        return {**self.inner.start(streams), **nothing}
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        try:
+            trained = self.inner.reply(client, request, context)
+        except Abstain:
+            trained = request
+        before = floating(request.part(MODEL))
+        update = clipped(difference(trained.part(MODEL), before), self.privacy.clip)
+        if self.privacy.where == "client":
+            update = self.noisy(update, self.share, client.streams)
+        return Message(under(MODEL, moved(before, update)))
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        sent = under(MODEL, floating(part(state, MODEL)))
+        return {name: what for name, what in self.inner.expect(state, who, request).items() if name in sent}
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        before = floating(part(state, MODEL))
+        limit, total = self.limit(before.values()), difference(before, before)
+        for reply in replies:
+            for name, change in clipped(difference(reply.message.part(MODEL), before), limit).items():
+                total[name] += change
+        if self.privacy.where == "server":
+            total = self.noisy(total, self.privacy.noise * self.privacy.clip, context.streams)
+        mean = moved(before, {name: change / len(replies) for name, change in total.items()})
+        for name in self.variances:
+            mean[name] = mean[name].clamp(min=0)
+        # Counters are the server's own: those of the clients stayed with them.
+        message = Message(under(MODEL, {**part(state, MODEL), **mean}))
+        merged = self.inner.aggregate(state, [replace(reply, message=message) for reply in replies], context)
+        return {**merged, **self.account(state, len(replies), context)}
+
+    def account(self, state: Tensors, replies: int, context: RoundContext) -> Tensors:
+        """The server's record of how much noise each published round had, and how its cohort came about."""
+        by_clients = self.privacy.where == "client"
+        noise = self.privacy.noise * (sqrt(replies / self.cohort) if by_clients else 1.0)
+        as_drawn = self.privacy.sampling == "secret" and replies == self.cohort and not context.failures
+        drawn = self.cohort if as_drawn else self.clients
+        return {
+            NOISE: torch.cat([state[NOISE], torch.tensor([noise], dtype=torch.float64)]),
+            DRAWN: torch.cat([state[DRAWN], torch.tensor([drawn])]),
+        }
+
+    def metrics(self, server: Tensors) -> Mapping[str, float]:
+        """The privacy spent so far; without noise there is no such number."""
+        inner = self.inner.metrics(server)
+        if not self.privacy.noise:
+            return inner
+        spent = epsilon(server[NOISE].tolist(), server[DRAWN].tolist(), self.clients, self.privacy.delta)
+        return {**inner, "epsilon": spent, "delta": self.privacy.delta}
+
+    @property
+    def share(self) -> float:
+        """The deviation of one client's noise, so that a whole cohort's adds up to z C."""
+        return self.privacy.noise * self.privacy.clip / sqrt(self.cohort)
+
+    @cached_property
+    def variances(self) -> tuple[str, ...]:
+        """The names of running variances, which noise must not leave negative."""
+        return tuple(running(self.task.build(self.task.architectures[0]), "running_var").values())
+
+    def limit(self, model: Iterable[Tensor]) -> float:
+        """The longest update that an honest client could have sent."""
+        if self.privacy.where == "server":
+            return self.privacy.clip
+        return self.privacy.clip + self.share * (sqrt(sum(tensor.numel() for tensor in model)) + SLACK)
+
+    def noisy(self, update: Tensors, deviation: float, streams: Streams) -> dict[str, Tensor]:
+        """Noise on every coordinate, in the order of names."""
+        source = from_operating_system if self.privacy.randomness == "system" else named
+        normal = source(streams)
+        return {name: update[name] + deviation * normal(tuple(update[name].shape)) for name in sorted(update)}
+
+
+def floating(state: Tensors) -> dict[str, Tensor]:
+    """All but counters."""
+    return {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+
+
+def difference(after: Tensors, before: Tensors) -> dict[str, Tensor]:
+    """What was learned, in double precision."""
+    return {name: after[name].double() - tensor.double() for name, tensor in before.items()}
+
+
+def moved(before: Tensors, update: Tensors) -> dict[str, Tensor]:
+    """The state after an update, in the precision it had; rounding comes after the noise, so it gives nothing away."""
+    return {name: (tensor.double() + update[name]).to(tensor.dtype) for name, tensor in before.items()}
+
+
+def clipped(update: Tensors, limit: float) -> dict[str, Tensor]:
+    """An update cut to a length, over all its tensors together; one that is not finite becomes zero.
+
+    >>> clipped({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 2.5)
+    {'a': tensor([1.5000]), 'b': tensor([2.])}
+    """
+    norm = sqrt(sum(float(update[name].square().sum()) for name in sorted(update)))
+    if not isfinite(norm):
+        return {name: torch.zeros_like(change) for name, change in update.items()}
+    factor = limit / norm if norm > limit else 1.0
+    return {name: change * factor for name, change in update.items()}

@@ -1,0 +1,58 @@
+"""What became of clients' queries in one run, for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedstill.cli.extensions import RunSummary, run_summaries
+from fedstill.cli.screen import console
+from fedstill.core.numbers import count, share
+from fedstill.queries.study_figures import ALONE, beside, fates_of
+from fedstill.runtime.result import Run
+
+
+def queries_told(run: Run) -> dict[str, Any]:
+    """As `--json` has it: means over clients that asked, and each of them; nothing where nobody asked."""
+    alone = beside(run)
+    fates = fates_of(run, alone)
+    if fates is None:
+        return {}
+    unknown = set() if fates.known else {"before", "gain", "forgetting"}
+
+    def known(metrics: dict[str, float]) -> dict[str, float]:
+        return {name: value for name, value in metrics.items() if name not in unknown}
+
+    clients = {
+        str(client): {"query": list(fate.query), **known(fates.each(client))}
+        for client, fate in fates.by_client.items()
+    }
+    compared = {} if alone is None else {"compared_with": str(alone.path)}
+    return {"queries": {**known(fates.means()), **compared, "each": clients}}
+
+
+def show_answers(run: Run) -> None:
+    """Four figures, and what they are compared with; of learning alone, what there was before anybody asked."""
+    if not run.answers():
+        return
+    alone = beside(run)
+    fates = fates_of(run, alone)
+    if fates is None:
+        console.print("queries: no client lacks a class, so nobody asked")
+        return
+    means, known = fates.means(), fates.known
+    itself = run.experiment.method.name == ALONE
+    change = f" (before {share(means['before'])}), gain {share(means['gain'])}, forgetting {share(means['forgetting'])}"
+    console.print(
+        f"queries of {count(len(fates.by_client), 'client')}{', not answered yet' if itself else ''}:"
+        f" accuracy {share(means['accuracy'])}{change if known else ''}, uniform {share(means['uniform'])}",
+    )
+    if not known and not itself:
+        console.print(
+            f"gain and forgetting are not known: run {ALONE} with the same clients and queries into the same folder,"
+            " and show this run again",
+        )
+    elif known and alone is not None:
+        console.print(f"compared with {alone.path}", soft_wrap=True)
+
+
+run_summaries.register("queries")(RunSummary(queries_told, show_answers))

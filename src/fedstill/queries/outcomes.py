@@ -1,0 +1,91 @@
+"""What became of clients' queries: the recall of every class, by client, before and after.
+
+Kept with a finished run whose experiment has queries, whatever its method: the model that a client ends up with, its
+own or the shared one, is held against what it asked for. What it was like before is known where a client learnt alone
+first; elsewhere a run of local-only beside this one has it (`answered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fedstill.core.errors import InputError
+from fedstill.core.message import part
+from fedstill.core.protocols import Method, Profile
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.queries.peers import BEFORE, QUERY
+from fedstill.queries.query import Answered, Queries, queries_of, recalls
+from fedstill.runtime.artefacts import FinishedRun, artefacts
+from fedstill.runtime.client_store import ClientStore
+from fedstill.runtime.evaluation import CentralEvaluator
+
+Answers = dict[str, dict[str, Any]]  # by client: counts and recall of each class, the classes asked for
+
+
+def answers(
+    evaluator: CentralEvaluator,
+    method: Method,
+    server: Tensors,
+    profiles: list[Profile],
+    store: ClientStore,
+    queries: Queries,
+    streams: Streams,
+) -> Answers:
+    """Of every client that has a model, its own where the method gives it one."""
+    found: Answers = {}
+    shared = {
+        name: _recalls(evaluator, evaluator.task.build(name, state)) for name, state in method.models(server).items()
+    }
+    for who in profiles:
+        state = store.load(who.id) if method.personal else {}
+        own = method.personalise(server, state) if method.personal else None
+        if own is None and who.architecture not in shared:
+            continue
+        counts = evaluator.class_counts(who.id)
+        asked = torch.nonzero(state[QUERY]).flatten().tolist() if QUERY in state else None
+        after = shared[who.architecture] if own is None else _recalls(evaluator, method.assemble(who.architecture, own))
+        before = part(state, BEFORE)
+        found[str(who.id)] = {
+            "counts": counts.tolist(),
+            "query": list(queries.of(who.id, counts, streams)) if asked is None else asked,
+            "recalls": after,
+            "before": _recalls(evaluator, evaluator.task.build(who.architecture, before)) if before else None,
+        }
+    return found
+
+
+def answered(found: Answers, local: Answers | None = None) -> list[Answered]:
+    """Each client's fate; what it was before is its own word or, failing that, what a local-only run says of it."""
+    fates = []
+    for client, one in found.items():
+        before = one["before"] or (local or {}).get(client, {}).get("recalls")
+        if before is None:
+            raise InputError("what clients could do before is not known: add a run of local-only to compare with")
+        fates.append(
+            Answered(
+                torch.tensor(before, dtype=torch.float64),
+                torch.tensor(one["recalls"], dtype=torch.float64),
+                torch.tensor(one["counts"]),
+                tuple(one["query"]),
+            )
+        )
+    return fates
+
+
+def _recalls(evaluator: CentralEvaluator, model: torch.nn.Module) -> list[float]:
+    scores: Mapping[str, torch.Tensor] = evaluator.task.score([model], evaluator.test)
+    return recalls(scores["confusion"]).tolist()
+
+
+@artefacts.register("answers")
+def keep_answers(run: FinishedRun) -> dict[str, Any] | None:
+    """Of a run whose experiment has queries, what became of them."""
+    plan = run.plan
+    queries = queries_of(plan.experiment)
+    if queries is None:
+        return None
+    return answers(run.evaluator, plan.method, run.server, plan.profiles, run.store, queries, plan.streams)

@@ -1,0 +1,217 @@
+"""One round between peers: everybody offers the model it trained alone, and learns from what the others offer.
+
+    offer     client --its model--> server                 (it trains alone first, where it has not done so yet)
+    transfer  client <--the others' models-- server        then it learns from them, in its own way
+
+The server passes models on and keeps none: they leave its state with the end of the round. Architectures may differ.
+What a client was before the transfer stays in its state, to compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.fit import Trained
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext, Shape
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.core.training import Training
+from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, same_as, work_expected, work_report
+from fedstill.methods.local_only import LocalOnly, LocalSettings
+from fedstill.models.classifier import Classifier
+from fedstill.models.portable.extra import need_extra
+from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
+from fedstill.queries.query import Queries, recalls
+from fedstill.queries.transfer_loss import probe
+from fedstill.tasks.classification import Classification
+from fedstill.tasks.segmentation import Segmentation
+
+BEFORE = "before/"  # where a client's state keeps the model it had before the transfer
+PEERS = "peer/"  # peer/ID/...: where the server's state and a request keep what is offered
+ARCHITECTURE, SAMPLES, QUERY, PROGRAM = "architecture", "samples", "query", "program"
+OFFER_EGRESS = (
+    *(Egress(line.name, line.kind, f"{line.why}, which other clients are given", "peers") for line in MODEL_EGRESS),
+    Egress(PROGRAM, "parameters", "instead of them, the model as a program, which other clients are given", "peers"),
+)
+
+
+class PeerSettings(LocalSettings):
+    teachers: Literal["weights", "program"] = Field(
+        "weights",
+        description="how a model goes to the others: its weights; or as an ONNX program, which they can run whatever it"
+        " is, and which needs pip install 'fedstill[export]'",
+    )
+
+
+class PeerMethod(LocalOnly):
+    """Clients learn once from each other's models, by asking for classes."""
+
+    name = "train"  # as in local-only, whose bits an offered model has
+    egress: Sequence[Egress] = (*OFFER_EGRESS, *WORK_EGRESS)
+    task: Classification
+    wants: ClassVar = frozenset({"queries"})
+    terms: ClassVar[Sequence[str]] = ()  # the loss terms of what is learnt in the transfer
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 1}
+
+    def __init__(
+        self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(settings, task, training)
+        self.queries: Queries = (inputs or {}).get("queries", Queries())
+
+    def check(self) -> None:
+        if self.as_program:
+            need_extra()
+        for architecture in self.task.architectures:
+            of_samples = isinstance(self.task.build(architecture), Classifier)
+            if not of_samples or isinstance(self.task, Segmentation):
+                raise InputError(f"classes can be asked for where each sample has one, not with {architecture}")
+
+    @property
+    def as_program(self) -> bool:
+        """Whether models are offered as programs."""
+        return isinstance(self.settings, PeerSettings) and self.settings.teachers == "program"
+
+    @property
+    def holds_out(self) -> bool:
+        return super().holds_out or self.queries.below is not None
+
+    def learn(self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext) -> Trained:
+        """Learn from the others' models, where a method does; whatever the client then has is in its state."""
+        return Trained(0, {})
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return (self, Transfer(self))
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        trained = Trained(0, {})
+        if not part(client.state, MODEL):
+            trained = self.trained(client, request.part(MODEL), context)
+            client.state = {**client.state, QUERY: self.query(client)}
+        return Message({**self.offered(client), **work_report(trained, self.task.terms)})
+
+    def offered(self, client: Client) -> Tensors:
+        """A client's model, as the others are given it."""
+        state = part(client.state, MODEL)
+        if not self.as_program:
+            return under(MODEL, state)
+        model = client.task.build(client.profile.architecture, state).eval()
+        program = np.frombuffer(onnx_bytes(model, client.task.shape, {}), np.uint8)
+        return {PROGRAM: torch.from_numpy(program.copy())}
+
+    def query(self, client: Client) -> Tensor:
+        """What this client asks for, one flag a class."""
+        classes = len(self.task.classes)
+        labels = client.data.labels()
+        assert labels is not None
+        if self.queries.below is not None and not self.queries.by_hand:
+            model = client.task.build(client.profile.architecture, part(client.state, MODEL))
+            _, apart = self.held_out(client)
+            client.meter.add(len(apart))
+            return recalls(client.task.score([model], apart)["confusion"]) < self.queries.below
+        counts = torch.bincount(labels, minlength=classes)
+        asked = torch.zeros(classes, dtype=torch.bool)
+        asked[list(self.queries.of(client.profile.id, counts, Streams(client.streams.seed)))] = True
+        return asked
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        model = same_as(under(MODEL, part(state, f"start/{who.architecture}/")))
+        if self.as_program:
+            model = {PROGRAM: ((-1,), torch.uint8)}
+        return {**model, **work_expected(self.task.terms)}
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        names = self.task.architectures
+        offered: dict[str, Tensor] = {}
+        for reply in replies:
+            facts = {
+                ARCHITECTURE: torch.tensor(names.index(reply.profile.architecture)),
+                SAMPLES: torch.tensor(reply.profile.samples),
+            }
+            model = {PROGRAM: reply.message[PROGRAM]} if PROGRAM in reply.message else reply.message.part(MODEL)
+            offered |= under(f"{PEERS}{reply.profile.id}/", {**model, **facts})
+        return {**state, **offered}
+
+
+class Transfer(Exchange):
+    """The way back: a client is given what the others offered, and learns."""
+
+    name = "transfer"
+    egress = WORK_EGRESS
+
+    def __init__(self, method: PeerMethod) -> None:
+        self.method = method
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        own = f"{PEERS}{who.id}/"
+        return Message(
+            {name: tensor for name, tensor in state.items() if name.startswith(PEERS) and not name.startswith(own)}
+        )
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        own = own_model(client)
+        peers = built(self.method.task, request.part(PEERS))
+        client.state = {**client.state, **under(BEFORE, own)}
+        return Message(work_report(self.method.learn(client, peers, context), self.method.terms))
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return work_expected(self.method.terms)
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return {name: tensor for name, tensor in state.items() if not name.startswith(PEERS)}
+
+
+def own_model(client: Client) -> Tensors:
+    """What this client trained alone; who is asked to learn before it has done so (a rehearsal) abstains."""
+    model = part(client.state, MODEL)
+    if not model:
+        raise Abstain("it has trained no model yet")
+    return model
+
+
+def probed(client: Client, number: int, model: nn.Module, samples: int, scale: float = 1.0) -> Tensor:
+    """What a peer's model says of noise, as this client sees it; everybody probes it with the same noise."""
+    client.meter.add(samples)
+    return probe(client.task, model, Streams(client.streams.seed).at("peer", number), samples, scale)
+
+
+def offering(state: Tensors) -> list[int]:
+    """Whose models are offered."""
+    return numbers(part(state, PEERS))
+
+
+def numbers(offered: Mapping[str, Tensor]) -> list[int]:
+    return sorted({int(name.partition("/")[0]) for name in offered})
+
+
+def built(task: Classification, offered: Mapping[str, Tensor]) -> dict[int, nn.Module]:
+    """The models that are offered, by client."""
+    peers = {}
+    for number in numbers(offered):
+        state = part(offered, f"{number}/")
+        architecture = task.architectures[int(state.pop(ARCHITECTURE))]
+        state.pop(SAMPLES)
+        model = programmed(task, state[PROGRAM]) if PROGRAM in state else task.build(architecture, state)
+        if model is not None:
+            peers[number] = model
+    return peers
+
+
+def programmed(task: Classification, program: Tensor) -> nn.Module | None:
+    """A peer's program as a model; None if it does not run, or not on such samples: then it has nothing to teach."""
+    try:
+        model = OnnxModel(program.numpy().tobytes())
+        said, _ = model(torch.zeros(2, *task.shape))
+    except Exception:  # whatever onnxruntime makes of bytes from outside
+        return None
+    return model if said.shape == (2, len(task.classes)) and bool(said.isfinite().all()) else None

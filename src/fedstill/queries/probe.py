@@ -1,0 +1,100 @@
+"""What noise tells of the classes that clients' models were trained on, beside what they were trained on.
+
+A model is sure of classes it knows even where it sees nothing: the mean of what it says of noise is a guess at the mix
+of classes it learnt from (see `queries/transfer_loss.py`), by which a client picks peers to learn from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedstill.core.message import part
+from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
+from fedstill.methods import methods
+from fedstill.methods.base import MODEL
+from fedstill.methods.local_only import LocalOnly
+from fedstill.queries.peers import BEFORE
+from fedstill.queries.qkt import QKTSettings
+from fedstill.queries.transfer_loss import probe
+from fedstill.runtime.client_store import ClientStore
+from fedstill.runtime.result import Run
+
+Shares = npt.NDArray[np.float64]  # clients x classes
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Clients' true mixes of classes, and those guessed from noise."""
+
+    clients: tuple[int, ...]
+    names: tuple[str, ...]
+    true: Shares
+    guessed: Shares
+    threshold: float
+
+    @property
+    def errors(self) -> Shares:
+        """The mean squared error of each client's guess, over classes."""
+        squares: Shares = ((self.true - self.guessed) ** 2).mean(axis=1)
+        return squares
+
+    @property
+    def error(self) -> float:
+        return float(self.errors.mean())
+
+    @property
+    def precision(self) -> float:
+        """Of the classes that models seem to know, the share that their clients have samples of.
+
+        >>> true, guessed = np.array([[0.5, 0.5, 0.0, 0.0]]), np.array([[0.98, 0.0, 0.02, 0.0]])
+        >>> Probed((0,), ("a", "b", "c", "d"), true, guessed, 0.01).precision
+        0.5
+        """
+        found = self.guessed >= self.threshold
+        return float((found & (self.true > 0)).sum() / max(1, found.sum()))
+
+    @property
+    def recall(self) -> float:
+        """Of the classes that clients have samples of, the share that their models seem to know.
+
+        >>> true, guessed = np.array([[0.5, 0.3, 0.2, 0.0]]), np.array([[0.98, 0.02, 0.0, 0.0]])
+        >>> round(Probed((0,), ("a", "b", "c", "d"), true, guessed, 0.01).recall, 3)
+        0.667
+        """
+        has = self.true > 0
+        return float((has & (self.guessed >= self.threshold)).sum() / max(1, has.sum()))
+
+
+def probed(run: Run) -> Probed | None:
+    """Of the models that clients trained alone, with the noise by which peers look at them; None where there are none.
+
+    So of a run of local-only or of a method between peers that has queries, and whose clients' states are still there.
+    """
+    found = run.answers()
+    if not found or not issubclass(methods[run.experiment.method.name], LocalOnly):
+        return None
+    settings = run.experiment.method.settings
+    usual = settings if isinstance(settings, QKTSettings) else QKTSettings()
+    store = ClientStore.of(run.path, run.experiment.clients)
+    states = {client: store.load(client) for client in sorted(map(int, found))}
+    models = {client: part(state, BEFORE) or part(state, MODEL) for client, state in states.items()}
+    if not all(models.values()):
+        return None
+    task, guesses = run.task, dict[int, Shares]()
+    with one_thread():
+        for client, before in models.items():
+            model = task.build(run.experiment.architectures[client], before)
+            noise = Streams(run.experiment.seed).at("peer", client)
+            guesses[client] = probe(task, model, noise, usual.noise, usual.noise_scale).numpy()
+    counts = np.array([found[str(client)]["counts"] for client in guesses], dtype=np.float64)
+    return Probed(
+        tuple(guesses),
+        tuple(run.config["classes"]),
+        counts / np.maximum(1.0, counts.sum(axis=1, keepdims=True)),
+        np.stack(list(guesses.values())),
+        usual.threshold,
+    )

@@ -1,0 +1,167 @@
+"""Query-based knowledge transfer with a first phase that serves everybody.
+
+*Query-based Knowledge Transfer for Heterogeneous Learning Environments*, Alballa et al., 2025,
+https://arxiv.org/abs/2504.09205, section 3.3 and appendix A.4
+
+The first phase learns from all peers and all classes, whoever asks for what; only the second, in which the head learns
+by itself, is about the query. So the first can be done once for all: by the server on unlabelled samples, or by a
+volunteer, the client with most samples, on its own. Or each student does it for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from fedstill.core.dataset import Dataset, Proxy, SharedSamples
+from fedstill.core.errors import InputError
+from fedstill.core.fit import Trained
+from fedstill.core.kinds import state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Abstain, Client, Exchange, Meter, Profile, Reply, RoundContext, Shape
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.core.training import Training
+from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, work_expected, work_report
+from fedstill.queries.peers import OFFER_EGRESS, PEERS, SAMPLES, Transfer, built, offering, own_model
+from fedstill.queries.qkt import QKT, QKTSettings
+from fedstill.queries.transfer_loss import TERMS, QueryLesson, learn, query_loss
+
+COMMON = "common/"  # the model of the first phase, where it is everybody's
+
+
+class LightSettings(QKTSettings):
+    head_epochs: int | None = Field(5, ge=1, description="of the head by itself; none: as many as of the whole")
+    first_phase: Literal["student", "server", "volunteer"] = Field(
+        "student", description="who learns from all peers: each client; the server, on `proxy`; or one for all"
+    )
+    proxy: str | None = Field(None, description="what the server learns on: a data set, unlabelled, or patches:IMAGE")
+
+
+@methods.register("qkt-light")
+class QKTLight(QKT):
+    """As qkt, but only the head learns what is asked for; the rest learns from all peers, once for all if need be."""
+
+    Options = LightSettings
+    settings: LightSettings
+    wants = QKT.wants | {"shared samples"}
+
+    def __init__(
+        self, settings: LightSettings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(settings, task, training, inputs)
+        self.proxy: Proxy | None = (inputs or {}).get("shared samples")
+
+    def check(self) -> None:
+        super().check()
+        if self.settings.first_phase != "student" and len(self.task.architectures) > 1:
+            raise InputError(
+                f"one model for all is learnt by the {self.settings.first_phase}, and clients have"
+                f" {' and '.join(self.task.architectures)}: set first_phase to student, or give all one model"
+            )
+
+    @classmethod
+    def shared_samples(cls, settings: Any) -> SharedSamples | None:
+        return SharedSamples.named(settings.proxy) if settings.first_phase == "server" else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Only the server learns on the proxy: it does not travel."""
+        return {name: value for name, value in self.__dict__.items() if name != "proxy"}
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        between = (Volunteer(self),) if self.settings.first_phase == "volunteer" else ()
+        return (self, *between, LightTransfer(self))
+
+    def first(
+        self, client: Client, model: nn.Module, peers: list[nn.Module], teachers: list[nn.Module], query: list[int]
+    ) -> Trained:
+        """From everybody; unless it has been done, and its model is here."""
+        if common := part(client.state, COMMON):
+            model.load_state_dict(client.task.build(client.profile.architecture, common).state_dict())
+            client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(COMMON)}
+            return Trained(0, {})
+        return self.from_all(client, model, peers)
+
+    def from_all(self, client: Client, model: nn.Module, peers: Sequence[nn.Module]) -> Trained:
+        lesson = self.common_lesson(client.task, peers, client.data, client.streams.at("whole"), client.meter)
+        return learn(model, replace(lesson, watch=self.watch))
+
+    def common_lesson(
+        self, task: Task, peers: Sequence[nn.Module], data: Dataset, streams: Streams, meter: Meter
+    ) -> QueryLesson:
+        """All that all peers say, whoever learns it on whatever data."""
+        settings = self.settings
+        loss = query_loss(torch.ones(len(self.task.classes)), settings.alpha, settings.temperature)
+        training = self.for_epochs(settings.transfer_epochs)
+        return QueryLesson(task, peers, data, loss, training, streams, meter, settings.temperature)
+
+    def by_server(self, state: Tensors, context: RoundContext) -> Tensors:
+        """The first phase by the server: from its start towards what all say of the proxy."""
+        architecture = self.task.architectures[0]
+        model = self.task.build(architecture, part(state, f"start/{architecture}/"))
+        peers = list(built(self.task, part(state, PEERS)).values())
+        if peers:  # nobody has offered anything yet where a round is only described
+            assert self.proxy is not None
+            streams = context.streams.at("whole")
+            learn(model, self.common_lesson(self.task, peers, self.proxy.data, streams, Meter()))
+        return under(COMMON, state_of(model))
+
+
+class LightTransfer(Transfer):
+    """With the model of the first phase, where there is one for all."""
+
+    method: QKTLight
+
+    def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
+        by_server = self.method.settings.first_phase == "server"
+        return {**state, **self.method.by_server(state, context)} if by_server else state
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        offered = super().request(state, who, context)
+        assert offered is not None
+        return Message({**offered, **under(COMMON, part(state, COMMON))})
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        client.state = {**client.state, **under(COMMON, request.part(COMMON))}
+        reply = super().reply(client, request, context)
+        client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(COMMON)}
+        return reply
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        kept = super().aggregate(state, replies, context)
+        return {name: tensor for name, tensor in kept.items() if not name.startswith(COMMON)}
+
+
+class Volunteer(Exchange):
+    """The client with most samples learns from all the others, for all the others."""
+
+    name = "volunteer"
+    egress = (*OFFER_EGRESS, *WORK_EGRESS)
+    min_replies = 1
+
+    def __init__(self, method: QKTLight) -> None:
+        self.method = method
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        sizes = ((-int(state[f"{PEERS}{number}/{SAMPLES}"]), number) for number in offering(state))
+        _, largest = min(sizes, default=(0, who.id))  # nobody offers anything where a round is only described
+        return Transfer(self.method).request(state, who, context) if who.id == largest else None
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        peers = built(self.method.task, request.part(PEERS))
+        if not peers:
+            raise Abstain("nobody else offers a model to learn from")
+        model = client.task.build(client.profile.architecture, own_model(client))
+        trained = self.method.from_all(client, model, list(peers.values()))
+        return Message({**under(MODEL, state_of(model)), **work_report(trained, TERMS)})
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return {**same_as(under(MODEL, part(state, f"start/{who.architecture}/"))), **work_expected(TERMS)}
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return {**state, **under(COMMON, replies[0].message.part(MODEL))}

@@ -1,0 +1,169 @@
+"""What a client asks the federation for, and how well it was answered.
+
+A client's *local* classes are those it has samples of; a *query* is for classes that it has too few of, or does badly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Method
+from fedstill.core.sections import HasSections, Section, sections
+from fedstill.core.streams import Streams
+
+INPUT = "queries"  # what methods that learn from peers want
+
+
+@sections.register("queries")
+class Queries(Section):
+    """Who asks for what."""
+
+    about = "who asks the federation for which classes"
+
+    classes: Literal["single", "multi"] = Field("single", description="each client asks for one class, or for several")
+    under: int = Field(50, ge=1, description="a class with fewer samples at a client may be asked for")
+    by_hand: dict[int, tuple[int, ...]] = Field(
+        default_factory=dict, description="classes by client, instead of a draw; who is not named asks for nothing"
+    )
+    below: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="instead, ask for classes that the client's own model gets right less often than this, among"
+        " samples it did not train on; classes it has no sample of are among them",
+    )
+
+    def check_experiment(self, clients: int, classes: tuple[str, ...], method: type[Method]) -> None:
+        self.check(clients, classes)
+        if self.below is not None and INPUT not in method.wants:
+            raise InputError(
+                "queries.below is about the model that a client trains alone, which only methods between peers have:"
+                " leave it out, or name the queries by hand"
+            )
+
+    def changes(self, method: type[Method]) -> bool:
+        """A client that does not learn from peers learns the same whatever is asked for."""
+        return INPUT in method.wants
+
+    def written(self, name: str) -> tuple[list[str], list[str]]:
+        """Settings that are not as usual; where all are, one that is, or nobody would ask."""
+        options, held, usual = list[str](), self.model_dump(mode="json"), Queries().model_dump(mode="json")
+        for client, classes in self.by_hand.items():
+            if classes:  # naming nobody's classes is the same as not naming the client, as long as somebody is named
+                options += ["--query", f"{client}:{','.join(map(str, classes))}"]
+        changed = {key: value for key, value in held.items() if key != "by_hand" and value != usual[key]}
+        if not changed and not self.by_hand:
+            changed = {"classes": self.classes}
+        return options, [
+            f"{name}.{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changed.items()
+        ]
+
+    def check(self, clients: int, classes: Sequence[str]) -> None:
+        for client, wanted in self.by_hand.items():
+            if not 0 <= client < clients:
+                raise InputError(f"a query is for client {client}, and clients are 0 to {clients - 1}")
+            for number in wanted:
+                if not 0 <= number < len(classes):
+                    raise InputError(
+                        f"client {client} asks for class {number}, and classes are 0 to {len(classes) - 1}:"
+                        f" {', '.join(classes[:12])}{' ...' if len(classes) > 12 else ''}"
+                    )
+
+    def of(self, client: int, counts: Tensor, streams: Streams) -> tuple[int, ...]:
+        """What a client with so many samples of each class asks for; drawn from a stream of its own.
+
+        >>> Queries(by_hand={3: (7, 8)}).of(3, torch.zeros(10), Streams(0))
+        (7, 8)
+        >>> Queries().of(0, torch.tensor([500, 3, 500]), Streams(0))  # the only class with fewer than 50
+        (1,)
+        """
+        if self.by_hand:
+            return tuple(sorted(set(self.by_hand.get(client, ()))))
+        scarce = torch.nonzero(counts < self.under).flatten().tolist()
+        generator = streams.draw("query", client)
+        order = generator.permutation(len(scarce))
+        number = 1
+        if self.classes == "multi" and len(scarce) > 1:
+            number = int(generator.integers(2, len(scarce) + 1))
+        return tuple(sorted(scarce[place] for place in order[:number]))
+
+
+@dataclass(frozen=True)
+class Answered:
+    """How one client fared: recall of each class before and after, its class counts, and what it asked for."""
+
+    before: Tensor
+    after: Tensor
+    counts: Tensor
+    query: tuple[int, ...]
+
+    @property
+    def local(self) -> Tensor:
+        return self.counts > 0
+
+    @property
+    def asked(self) -> Tensor:
+        asked = torch.zeros(len(self.counts), dtype=torch.bool)
+        asked[list(self.query)] = True
+        return asked
+
+    def accuracy(self, recalls: Tensor) -> float:
+        """Weighted mean recall: a local class weighs its share of the client's samples, a class asked for one."""
+        weights = torch.where(self.asked, 1.0, self.counts.double() / self.counts.sum().clamp(min=1))
+        return float((weights * recalls.double()).sum() / weights.sum())
+
+    def metrics(self) -> dict[str, float]:
+        """Accuracy, query gain, forgetting (zero or negative) and uniform accuracy.
+
+        Two local classes of 30 and 10 samples, and one asked for; weights 0.75, 0.25 and 1. Before (0.8, 0.6, 0),
+        after (0.9, 0.4, 0.5): accuracy (0.675 + 0.1 + 0.5) / 2, forgetting (0 - 0.2) / 2.
+
+        >>> before, after = torch.tensor([0.8, 0.6, 0.0]), torch.tensor([0.9, 0.4, 0.5])
+        >>> metrics = Answered(before, after, torch.tensor([30, 10, 0]), (2,)).metrics()
+        >>> {name: round(value, 4) for name, value in metrics.items()}
+        {'accuracy': 0.6375, 'before': 0.375, 'gain': 0.5, 'forgetting': -0.1, 'uniform': 0.6}
+        """
+        change = self.after.double() - self.before.double()
+        forgotten = change[self.local].clamp(max=0)
+        return {
+            "accuracy": self.accuracy(self.after),
+            "before": self.accuracy(self.before),
+            "gain": float(change[self.asked].mean()),
+            "forgetting": float(forgotten.mean()) if len(forgotten) else 0.0,  # who had nothing forgets nothing
+            "uniform": float(self.after.double()[self.local | self.asked].mean()),
+        }
+
+
+def averaged(answered: Sequence[Answered]) -> Mapping[str, float]:
+    """The mean of each metric over clients that asked for something, and its standard deviation over them."""
+    each = [one.metrics() for one in answered if one.query]
+    if not each:
+        return {}
+    means = {name: fmean(metrics[name] for metrics in each) for name in each[0]}
+    spread = stdev(metrics["accuracy"] for metrics in each) if len(each) > 1 else 0.0
+    return {**means, "accuracy_std": spread, "clients": len(each)}
+
+
+def recalls(confusion: Tensor) -> Tensor:
+    """The share of each class that is recognised; a class without samples counts as not recognised.
+
+    >>> recalls(torch.tensor([[3, 1], [0, 0]])).tolist()
+    [0.75, 0.0]
+    """
+    return confusion.diagonal().double() / confusion.sum(dim=1).clamp(min=1)
+
+
+def queries_of(experiment: HasSections) -> Queries | None:
+    """The experiment's queries, where it has any."""
+    section = experiment.section("queries")
+    assert section is None or isinstance(section, Queries)
+    return section

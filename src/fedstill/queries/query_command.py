@@ -1,0 +1,208 @@
+"""`fedstill query`: a client of a run asks the others for a class."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedstill.cli.plans import print_plan
+from fedstill.cli.screen import console, errors, print_json, sparkline, table
+from fedstill.core.numbers import share, size
+from fedstill.core.plugins import use_plugins
+from fedstill.queries.probe import Probed, Shares
+from fedstill.queries.query_page import write_asked_page
+from fedstill.queries.transfer import Asked, Question, answer, look, make_question
+from fedstill.report.writer import checked_page
+from fedstill.runtime.assemble import assignments
+from fedstill.runtime.result import Run
+
+_PEERS = 12  # in the table of who knows what; the figure has all
+_CLIENTS = 30  # in that of what all models seem to know
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A query as it was typed."""
+
+    run: Path
+    client: int
+    classes: Sequence[str]
+    method: str
+    set_: Sequence[str]
+    data_root: Path | None
+    device: str
+    plugins: Sequence[Path]
+
+    def question(self) -> Question:
+        """As whoever answers it wants it."""
+        use_plugins(self.plugins)
+        settings = _settings(self.set_)
+        return make_question(self.run, self.client, self.classes, settings, self.method, self.data_root, self.device)
+
+
+def show_plan(typed: Typed, as_json: bool) -> None:
+    """The experiment that would be kept with the answer."""
+    print_plan(typed.question().experiment, "nobody has been asked", as_json)
+
+
+def query(typed: Typed, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+    if html is not None:
+        checked_page(html)
+    question = typed.question()
+    display = _Display(quiet or as_json)
+    try:
+        asked = answer(question, [display])
+    finally:
+        display.close()
+    kept = page = None
+    if asked.answered:
+        kept = asked.keep(out)
+        page = write_asked_page(asked, html or kept.path / "query.html", shlex.join(["fedstill", *sys.argv[1:]]))
+    if as_json:
+        print_json(_as_dict(asked, kept) | {"page": None if page is None else str(page)})
+        return
+    _tell_probe(asked)
+    if kept is None:
+        names = " or ".join(asked.classes[number] for number in asked.fate.query)
+        console.print(f"\nnobody knows {names}: client {asked.client} keeps the model it has")
+        return
+    _tell_change(asked)
+    console.print(f"\n{kept.path}\n{page}", soft_wrap=True)
+
+
+class _Display:
+    """One line in the terminal while a client learns: epochs so far, and its accuracy."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.status = None if quiet or not errors.is_terminal else errors.status("asking")
+        if self.status is not None:
+            self.status.start()
+
+    def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
+        if self.status is not None:
+            self.status.update(f"{phase}: epoch {epochs}, average accuracy {share(accuracy)}")
+
+    def close(self) -> None:
+        """Give the terminal back, also when the work was interrupted."""
+        if self.status is not None:
+            self.status.stop()
+
+
+def probe(
+    path: Path,
+    set_: Sequence[str],
+    data_root: Path | None,
+    device: str,
+    plugins: Sequence[Path],
+    as_json: bool,
+) -> None:
+    """What noise tells of all clients' models, beside what they were trained on."""
+    use_plugins(plugins)
+    seen = look(Run(path), _settings(set_), data_root, device)
+    clients = tuple(range(len(seen.probed)))
+    found = Probed(clients, seen.classes, seen.held.double().numpy(), seen.probed.double().numpy(), seen.threshold)
+    if as_json:
+        print_json(
+            {
+                "precision": found.precision,
+                "recall": found.recall,
+                "error": found.error,
+                "threshold": found.threshold,
+                "probed": found.guessed.tolist(),
+                "held": found.true.tolist(),
+            }
+        )
+        return
+    rows = [
+        (
+            str(number),
+            _listed(seen.classes, found.guessed[number], found.threshold),
+            _listed(seen.classes, found.true[number], 0.0),
+        )
+        for number in clients[:_CLIENTS]
+    ]
+    table("", ("client", "seems to know", "has samples of"), rows)
+    if len(clients) > _CLIENTS:
+        console.print(f"and {len(clients) - _CLIENTS} more clients")
+    console.print(
+        f"\nof classes that models seem to know (at least {share(found.threshold, 0)} of what they say of noise)"
+        f" {share(found.precision, 1)} are there; of those that are there {share(found.recall, 1)} are found",
+    )
+
+
+def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
+    """Classes with a share above nothing and not below the threshold, the largest first."""
+    order = sorted(range(len(classes)), key=lambda number: -float(shares[number]))
+    return ", ".join(
+        f"{classes[number]} {share(float(shares[number]), 0)}"
+        for number in order
+        if shares[number] > 0 and shares[number] >= threshold
+    )
+
+
+def _settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Those of the method that answers; in experiments they stand below `method`."""
+    return {key.removeprefix("method."): value for key, value in assignments(texts, "query_weight=2")}
+
+
+def _tell_probe(asked: Asked) -> None:
+    """Which peers know what is asked for: what their models say of noise, and what their clients really have."""
+    wanted = list(asked.fate.query)
+    order = sorted(range(len(asked.probed)), key=lambda number: -float(asked.probed[number, wanted].max()))
+    rows = [
+        (
+            str(number),
+            *(f"{share(float(asked.probed[number, one]))} ({share(float(asked.held[number, one]))})" for one in wanted),
+            "it asks" if number == asked.client else "teaches" if number in asked.teachers else "",
+        )
+        for number in order[:_PEERS]
+    ]
+    names = [asked.classes[number] for number in wanted]
+    heads = ("client", *(f"{name}: said of noise (its data)" for name in names), "")
+    table("", heads, rows, right=range(1, len(names) + 1))
+    if len(order) > _PEERS:
+        console.print(f"and {len(order) - _PEERS} more clients, who know less")
+
+
+def _tell_change(asked: Asked) -> None:
+    """Before and after, by class and altogether."""
+    fate = asked.fate
+    rows = [
+        (
+            asked.classes[number],
+            "asked for" if number in fate.query else "local" if bool(fate.local[number]) else "",
+            share(float(fate.before[number])),
+            share(float(fate.after[number])),
+            f"{100 * float(fate.after[number] - fate.before[number]):+.1f}",
+        )
+        for number in range(len(asked.classes))
+    ]
+    console.print()
+    table("", ("class", "", "before", "after", "change"), rows, right=(2, 3, 4))
+    metrics = fate.metrics()
+    console.print(
+        f"\naverage accuracy {share(metrics['before'])} → {share(metrics['accuracy'])},"
+        f" gain {100 * metrics['gain']:+.1f}, forgetting {100 * metrics['forgetting']:+.1f} points;"
+        f" traffic ↑{size(asked.traffic['up'])} ↓{size(asked.traffic['down'])}",
+    )
+    curve = [accuracy for _, _, accuracy in asked.epochs]
+    console.print(f"by epoch {sparkline(curve)}")
+
+
+def _as_dict(asked: Asked, kept: Run | None) -> dict[str, Any]:
+    return {
+        "run": None if kept is None else str(kept.path),
+        "client": asked.client,
+        "classes": [asked.classes[number] for number in asked.fate.query],
+        "teachers": list(asked.teachers),
+        "probed": asked.probed.tolist(),
+        "held": asked.held.tolist(),
+        "before": asked.fate.before.tolist(),
+        "after": asked.fate.after.tolist(),
+        "metrics": asked.fate.metrics(),
+        "bytes": asked.traffic,
+    }

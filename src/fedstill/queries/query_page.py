@@ -1,0 +1,109 @@
+"""The page of one client's query: who knew, what it learnt and forgot, and what its features look like now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import Subset, every_row
+from fedstill.core.numbers import listed, share
+from fedstill.models.classifier import Classifier
+from fedstill.queries.figures import Course, phases, probe_figure, recall_changes
+from fedstill.queries.probe import Probed
+from fedstill.queries.transfer import Asked
+from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
+from fedstill.report.figure import Figure
+from fedstill.report.files import write_page
+from fedstill.report.page import Section
+
+
+def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
+    """One HTML file that opens from disk without a network."""
+    return write_page(
+        path,
+        "page.html.jinja",
+        [
+            Section("probe", "Who knows what", [_probe(asked)]),
+            Section("change", "What was learnt and forgotten", [_changes(asked), _course(asked)]),
+            Section("features", "What the model makes of samples", [_features(asked)]),
+        ],
+        heading=f"Client {asked.client} asks for {_wanted(asked)}",
+        summary=_summary(asked),
+        caution="One client, one seed, judged on the test data of the whole run.",
+        command=command,
+    )
+
+
+def _summary(asked: Asked) -> list[str]:
+    metrics, peers = asked.fate.metrics(), len(asked.probed) - 1
+    return [
+        f"Of {peers} peers, {len(asked.teachers)} know {_wanted(asked)}, by what their models say of noise:"
+        f" {listed([f'client {number}' for number in asked.teachers])}.",
+        f"Client {asked.client}'s average accuracy goes from {share(metrics['before'], 1)} to"
+        f" {share(metrics['accuracy'], 1)}: what it asked for gains {100 * metrics['gain']:.1f} points, its own classes"
+        f" lose {-100 * metrics['forgetting']:.1f} on average.",
+    ]
+
+
+def _wanted(asked: Asked) -> str:
+    return listed([asked.classes[number] for number in asked.fate.query])
+
+
+def _probe(asked: Asked) -> Figure:
+    clients = tuple(range(len(asked.probed)))
+    threshold = float(asked.settings["threshold"])
+    probed = Probed(clients, asked.classes, asked.held.double().numpy(), asked.probed.numpy(), threshold)
+    return probe_figure("probe", "Classes in clients' data, and in what their models say of noise", probed)
+
+
+def _changes(asked: Asked) -> Figure:
+    fate = asked.fate
+    own = torch.nonzero(fate.local).flatten().tolist()
+    return recall_changes(
+        "changes",
+        "Each class before and after",
+        asked.classes,
+        fate.before.tolist(),
+        fate.after.tolist(),
+        own,
+        fate.query,
+    )
+
+
+def _course(asked: Asked) -> Figure:
+    before, *told = asked.epochs
+    return phases("course", "Average accuracy by epoch", [Course.heard("average accuracy", before[2], told)])
+
+
+def _features(asked: Asked) -> Figure:
+    """Test samples of the client's classes and of those it asked for, through both models."""
+    labels = asked.plan.bundle.test.labels()
+    assert labels is not None
+    shown = torch.isin(labels, torch.nonzero(asked.fate.local | asked.fate.asked).flatten())
+    data = Subset(asked.plan.bundle.test, torch.nonzero(shown).flatten())
+    each = {"before": asked.before, "after": asked.model}
+    before, after = (
+        Features(title, _read(asked, model, data), labels[shown].numpy(), _said_by(model))
+        for title, model in each.items()
+    )
+    return feature_maps("features", "Test samples by their features, before and after", before, after, asked.classes)
+
+
+def _read(asked: Asked, model: Classifier, data: Subset) -> Floats:
+    model.eval()
+    with torch.inference_mode():
+        parts = [asked.plan.task.forward(model, data.batch(rows)).features.cpu() for rows in every_row(data)]
+    return torch.cat(parts).double().numpy()
+
+
+def _said_by(model: Classifier) -> Callable[[Floats], Classes]:
+    def said(features: Floats) -> Classes:
+        with torch.inference_mode():
+            logits: Tensor = model.head(torch.from_numpy(features.astype(np.float32)))
+        return logits.argmax(dim=1).numpy()
+
+    return said

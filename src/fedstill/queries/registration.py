@@ -1,0 +1,20 @@
+"""What the slice of query-based transfer brings: methods between peers, queries, and what became of them."""
+
+BRINGS = {
+    "method": {
+        "fedstill.queries.clue": ("clue",),
+        "fedstill.queries.ensemble": ("ensemble",),
+        "fedstill.queries.pfnm": ("pfnm",),
+        "fedstill.queries.qkt": ("naive-kd", "qkt"),
+        "fedstill.queries.qkt_light": ("qkt-light",),
+    },
+    "section of an experiment": {"fedstill.queries.query": ("queries",)},
+    "input of a method": {"fedstill.queries.inputs": ("queries",)},
+    "artefact of a run": {"fedstill.queries.outcomes": ("answers",)},
+    "figures of a study": {"fedstill.queries.study_figures": ("queries",)},
+    "table of a study": {"fedstill.queries.study_table": ("queries",)},
+    "page about a study": {"fedstill.queries.study_page": ("queries",)},
+    "report section": {"fedstill.queries.report_section": ("queries",)},
+    "summary of a run": {"fedstill.queries.answer_tables": ("queries",)},
+    "command": {"fedstill.queries.commands": ("query",)},
+}

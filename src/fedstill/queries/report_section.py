@@ -1,0 +1,184 @@
+"""The part of a page that is about clients' queries, for runs in which clients ask for classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedstill.core.numbers import MISSING, count, listed, points, share
+from fedstill.queries.figures import Balance, gain_against_forgetting, probe_figure
+from fedstill.queries.probe import probed
+from fedstill.queries.study_figures import ALONE, Companions, Fates, bytes_per_client, fates_of, ground
+from fedstill.report import descriptions
+from fedstill.report.extensions import RunSections, run_sections
+from fedstill.report.figure import Figure
+from fedstill.report.page import Section
+from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
+from fedstill.runtime.result import Run
+
+_MIB = 2**20
+_CLIENTS = 60  # more lines than this are no table for a page
+_TOLD = 4  # runs that a sentence can name
+_PROBES = 6  # figures of that kind on a page
+
+
+@dataclass(frozen=True)
+class AskedRun:
+    """A run in which clients asked, under its title and by its place among all runs of the page."""
+
+    title: str
+    index: int
+    run: Run
+    fates: Fates
+
+    @property
+    def alone(self) -> bool:
+        return self.run.experiment.method.name == ALONE
+
+    def figure(self, name: str) -> float | None:
+        """A mean over clients; what only makes sense beside what was before is left out where that is not known."""
+        hidden = name in ("gain", "forgetting") and not self.fates.known
+        hidden |= name == "before" and not (self.fates.known or self.alone)
+        return None if hidden else self.fates.means()[name]
+
+
+def query_section(runs: Mapping[str, Run]) -> Section:
+    """Empty where nobody asked."""
+    asked = asked_in(runs)
+    if not asked:
+        return Section("queries", "Queries")
+    few = sum(len(one.fates.by_client) for one in asked) <= _CLIENTS
+    return Section(
+        "queries",
+        "Queries",
+        [*_balance(asked), *probe_figures(one.run for one in asked)],
+        [_table(asked), *([_clients(asked)] if few else [])],
+        about=_about(asked),
+    )
+
+
+def _balance(asked: Sequence[AskedRun]) -> list[Figure]:
+    """All runs of which it is known what they gave and took."""
+    found = []
+    for one in asked:
+        if one.fates.known:
+            means = one.fates.means()
+            found.append(Balance(one.title, [(means["forgetting"], means["gain"])], one.index))
+    return [gain_against_forgetting("balance", "What was learnt and what was forgotten", found)] if found else []
+
+
+def asked_in(runs: Mapping[str, Run]) -> list[AskedRun]:
+    """Each beside the run of local-only among these that has the same clients."""
+    alone = Companions[Run]()
+    for run in runs.values():
+        if run.answers():
+            alone.add(run.experiment, run)
+    found = []
+    for index, (title, run) in enumerate(runs.items()):
+        fates = fates_of(run, alone.of(run.experiment)) if run.answers() else None
+        if fates is not None:
+            found.append(AskedRun(title, index, run, fates))
+    return found
+
+
+def probe_figures(runs: Iterable[Run]) -> list[Figure]:
+    """What noise tells of clients' models, once for runs whose clients are the same."""
+    figures: dict[str, Figure] = {}
+    for run in runs:
+        experiment = run.experiment
+        where = ground(experiment)
+        if where in figures or len(figures) >= _PROBES or (found := probed(run)) is None:
+            continue
+        title = (
+            f"{experiment.data}, {experiment.model}, {descriptions.part(experiment.partition)}, seed {experiment.seed}"
+        )
+        figures[where] = probe_figure(f"probe-{len(figures)}", title, found)
+    return list(figures.values())
+
+
+def _table(asked: Sequence[AskedRun]) -> Table:
+    def mean(name: str) -> Column[AskedRun]:
+        return Column(name.capitalize(), f"query_{name}", lambda one: percent(one.figure(name)))
+
+    columns = (
+        Column[AskedRun]("Way", "way", lambda one: text(one.title), right=False),
+        Column[AskedRun]("Method", "method", lambda one: text(one.run.experiment.method.name), right=False),
+        Column[AskedRun]("Clients that asked", "clients", lambda one: whole(len(one.fates.by_client))),
+        *(mean(name) for name in ("accuracy", "before", "gain", "forgetting", "uniform")),
+        Column[AskedRun]("Rounds", "rounds", lambda one: whole(one.run.result["rounds"])),
+        Column[AskedRun]("MiB of a client", "mib", lambda one: _mib(bytes_per_client(one.run))),
+    )
+    note = (
+        "Accuracy is the recall of a client's own classes, weighted by its samples, and of those asked for, weighted by"
+        " one; uniform, with all of them alike. Gain is of the classes asked for, forgetting of a client's own. Means"
+        " over clients that asked."
+    )
+    if any(not one.fates.known and not one.alone for one in asked):
+        note += f" {MISSING} stands where no run of {ALONE} on this page has the same clients to compare with."
+    return make_table("queries", "Answers to queries", columns, asked, note)
+
+
+@dataclass(frozen=True)
+class _Client:
+    of: AskedRun
+    number: int
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.of.fates.each(self.number)
+
+
+def _clients(asked: Sequence[AskedRun]) -> Table:
+    """Every client that asked, one line each."""
+
+    def metric(name: str, needs: bool = False) -> Column[_Client]:
+        return Column(
+            name.capitalize(),
+            f"query_{name}",
+            lambda one: percent(one.metrics[name] if one.of.fates.known or not needs else None),
+        )
+
+    def wanted(one: _Client) -> Cell:
+        names = one.of.run.config["classes"]
+        return text(", ".join(names[number] for number in one.of.fates.by_client[one.number].query))
+
+    columns = (
+        Column[_Client]("Way", "way", lambda one: text(one.of.title), right=False),
+        Column[_Client]("Client", "client", lambda one: whole(one.number)),
+        Column[_Client]("Asked for", "query", wanted, right=False),
+        Column[_Client]("Samples", "samples", lambda one: whole(int(one.of.fates.by_client[one.number].counts.sum()))),
+        metric("accuracy"),
+        metric("before", needs=True),
+        metric("gain", needs=True),
+        metric("forgetting", needs=True),
+        metric("uniform"),
+    )
+    lines = [_Client(one, number) for one in asked for number in one.fates.by_client]
+    return make_table("query-clients", "Every client that asked", columns, lines)
+
+
+def _about(asked: Sequence[AskedRun]) -> str:
+    """What came of it, in a sentence for those of which it is known."""
+    known = {one.title: one.fates.means() for one in asked if one.fates.known}
+    if len(known) > _TOLD:  # only the ends
+        order = sorted(known, key=lambda title: known[title]["gain"])
+        known = {title: known[title] for title in (order[-1], order[0])}
+    told = [
+        f"with “{title}” they gained {points(means['gain'])} in those, and lost {points(means['forgetting'])} in their"
+        " own"
+        for title, means in known.items()
+    ]
+    clients = sorted({len(one.fates.by_client) for one in asked})
+    who = count(clients[0], "client") if len(clients) == 1 else f"{clients[0]} to {clients[-1]} clients"
+    start = f"{who.capitalize()} asked for classes that are scarce in their own data"
+    if not told:
+        before = [share(one.figure("accuracy"), 1) for one in asked if one.alone]
+        return f"{start}." + (f" On those and their own they get {before[0]} right by themselves." if before else "")
+    return f"{start}: {listed(told)}."
+
+
+def _mib(amount: float) -> Cell:
+    return Cell(f"{amount / _MIB:.2f}", round(amount / _MIB, 4))
+
+
+run_sections.register("queries")(RunSections("results", lambda runs, read: [query_section(runs)]))

@@ -1,0 +1,184 @@
+"""What became of clients' queries, in figures: each run beside the one in which everybody learnt alone.
+
+A client's model is held against what it was before it asked. Methods between peers know that themselves; of others
+(FedAvg, say) it is what a run of local-only made of the same clients.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Generic, TypeVar
+
+import torch
+
+from fedstill.core.streams import Streams
+from fedstill.methods import methods
+from fedstill.queries.outcomes import Answers, answered
+from fedstill.queries.peers import PeerMethod
+from fedstill.queries.probe import probed
+from fedstill.queries.query import Answered, Queries, averaged, queries_of
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.result import Run
+from fedstill.studies.extensions import FiguresOf, Finished, PlannedRun, StudyFigures, study_figures
+from fedstill.studies.plan import Job
+from fedstill.studies.run_figures import Figures
+
+ALONE = "local-only"
+PREFIX = "query."  # what these figures begin with among others of a run
+Held = TypeVar("Held")
+_GROUND = ("data", "model", "models", "points", "augmentation", "partition", "clients", "seed", "validation")
+
+
+@dataclass(frozen=True)
+class Fates:
+    """How clients fared in a run. Without knowing what they were before, only what they are after counts."""
+
+    by_client: Mapping[int, Answered]  # those who asked
+    known: bool  # whether gain and forgetting mean something
+
+    def means(self) -> dict[str, float]:
+        """Over those who asked."""
+        return dict(averaged(list(self.by_client.values())))
+
+    def each(self, client: int) -> dict[str, float]:
+        return self.by_client[client].metrics()
+
+
+def fates_of(run: Run, alone: Run | None = None, queries: Queries | None = None) -> Fates | None:
+    """What became of a run's queries; None where nobody asked, or nothing was kept of it.
+
+    With `queries`, of others than the run was given, where its method learns the same whatever is asked for.
+    """
+    found = run.answers()
+    if queries is not None and not issubclass(methods[run.experiment.method.name], PeerMethod):
+        found = _asking(found, queries, Streams(run.experiment.seed))
+    itself = run.experiment.method.name == ALONE
+    local: Answers = found if itself or alone is None else alone.answers()
+    told = [bool(one["before"]) or (not itself and alone is not None and who in local) for who, one in found.items()]
+    known = bool(told) and all(told)
+    every = answered(found, local if known else found)
+    asked = {int(who): fate for who, fate in zip(found, every, strict=True) if fate.query}
+    return Fates(asked, known) if asked else None
+
+
+def _asking(found: Answers, queries: Queries, streams: Streams) -> Answers:
+    """The same clients with what they would ask for then."""
+    return {
+        who: {**one, "query": list(queries.of(int(who), torch.tensor(one["counts"]), streams))}
+        for who, one in found.items()
+    }
+
+
+def figures_of_queries(run: Run, alone: Run | None = None, queries: Queries | None = None) -> Figures:
+    """What a study keeps of it; a run of local-only is what others are compared with, and has nothing gained."""
+    fates = fates_of(run, alone, queries)
+    if fates is None:
+        return {}
+    means, known = fates.means(), fates.known
+    asked = [float(fate.after[fate.asked].double().mean()) for fate in fates.by_client.values()]
+    figures: Figures = {
+        "accuracy": means["accuracy"],
+        "before": means["before"] if known or run.experiment.method.name == ALONE else None,
+        "gain": means["gain"] if known else None,
+        "forgetting": means["forgetting"] if known else None,
+        "uniform": means["uniform"],
+        "recall": fmean(asked),
+        "clients": len(fates.by_client),
+        "rounds": run.result["rounds"],
+        "bytes": bytes_per_client(run),
+    }
+    if run.experiment.method.name == ALONE and (seen := probed(run)) is not None:
+        figures |= {"probe_precision": seen.precision, "probe_recall": seen.recall, "probe_error": seen.error}
+    return {f"{PREFIX}{name}": None if value is None else round(value, 6) for name, value in figures.items()}
+
+
+def bytes_per_client(run: Run) -> float:
+    """What a client sent and was sent over all rounds, on average over those who ever took part."""
+    took_part = {client for record in run.journal for client in record["asked"]}
+    sent = run.result["bytes"]
+    return float(sent["up"] + sent["down"]) / max(1, len(took_part))
+
+
+def ground(experiment: Experiment) -> str:
+    """What two runs must share for the clients of one to be those of the other."""
+    return experiment.model_dump_json(include=set(_GROUND))
+
+
+class Companions(Generic[Held]):
+    """Runs of local-only, each to be compared with those that share its clients."""
+
+    def __init__(self) -> None:
+        self.by_ground: defaultdict[str, list[tuple[Sequence[str], Held]]] = defaultdict(list)
+
+    def add(self, experiment: Experiment, held: Held, labels: Sequence[str] = ()) -> None:
+        """One that may be such a run; others are passed over."""
+        if experiment.method.name == ALONE:
+            self.by_ground[ground(experiment)].append((labels, held))
+
+    def of(self, experiment: Experiment, labels: Sequence[str] = ()) -> Held | None:
+        """The one most alike by its labels, of equals the first. Queries may differ: who learns alone asks nobody."""
+        found = self.by_ground.get(ground(experiment), [])
+        if not found:
+            return None
+        alike = [sum(own == word for own, word in zip(labels, words, strict=False)) for words, _ in found]
+        return found[alike.index(max(alike))][1]
+
+
+def beside(run: Run) -> Run | None:
+    """A finished run of local-only with the same clients in the same folder of runs, where it takes one to compare."""
+    if run.experiment.method.name == ALONE or all(one["before"] for one in run.answers().values()):
+        return None
+    wanted = ground(run.experiment)
+    for config in sorted(run.path.parent.glob(f"{ALONE}-*/config.json")):
+        other = Run(config.parent)
+        if other.finished and other.answers() and ground(other.experiment) == wanted and _same_data(run, other):
+            return other
+    return None
+
+
+def _same_data(one: Run, other: Run) -> bool:
+    return bool(one.config["fingerprint"] == other.config["fingerprint"])
+
+
+def _figures(planned: Sequence[PlannedRun]) -> FiguresOf:
+    """Each run in which somebody asks beside the run of local-only that shares its clients."""
+    alone = Companions[Job]()
+    for one in planned:
+        alone.add(one.job.experiment, one.job, one.labels)
+
+    def figures(one: PlannedRun, run: Run, finished: Finished) -> Figures:
+        queries = queries_of(one.experiment)
+        if queries is None:
+            return {}
+        before = alone.of(one.job.experiment, one.labels)
+        return figures_of_queries(run, None if before is None else finished(before), queries)
+
+    return figures
+
+
+study_figures.register("queries")(
+    StudyFigures(
+        _figures,
+        {
+            "query.accuracy": (
+                "accuracy on clients' own classes, by their samples, and those asked for, by one each",
+                "%",
+                100,
+            ),
+            "query.before": ("the same before anybody asked", "%", 100),
+            "query.gain": ("gain in recall of classes asked for", "%", 100),
+            "query.forgetting": ("mean change in recall of clients' own classes, losses only", "%", 100),
+            "query.uniform": ("mean recall of clients' own classes and those asked for", "%", 100),
+            "query.recall": ("recall of classes asked for", "%", 100),
+            "query.bytes": ("traffic of a client, up and down, all rounds together", "MiB", 1 / 2**20),
+            "query.rounds": ("rounds", "", 1),
+            "query.clients": ("clients that asked", "", 1),
+            "query.probe_precision": ("classes that models seem to know, by noise, which their clients have", "%", 100),
+            "query.probe_recall": ("classes that clients have which their models seem to know", "%", 100),
+            "query.probe_error": ("mean squared error of class shares guessed from noise", "", 1),
+        },
+    )
+)

@@ -1,0 +1,262 @@
+"""One client of a finished run asks the others for classes: who knows them, what is learnt, and what it costs.
+
+The run's clients must have models of their own (local-only, ditto, ...). Nothing of that run is changed: the client's
+new model becomes a run by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Subset, class_counts
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.kinds import state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.plugins import use_plugins
+from fedstill.core.protocols import Client, RoundContext
+from fedstill.core.threads import one_thread
+from fedstill.methods import methods
+from fedstill.methods.base import MODEL
+from fedstill.models.classifier import Classifier
+from fedstill.queries.peers import QUERY
+from fedstill.queries.qkt import QKT
+from fedstill.queries.qkt_light import LightSettings
+from fedstill.queries.query import Answered, recalls
+from fedstill.queries.query_result import experiment_of, keep, settings_of
+from fedstill.queries.transfer_loss import QueryObserver
+from fedstill.runtime.experiment import Experiment, choose
+from fedstill.runtime.plan import Simulation, make_plan
+from fedstill.runtime.result import Run
+
+
+@dataclass
+class Asked:
+    """What came of a query. `probed` and `held` are tables of clients and classes: what each model says of noise, and
+    what share of each class its client really has."""
+
+    run: Run
+    plan: Simulation
+    client: int
+    fate: Answered
+    probed: Tensor
+    held: Tensor
+    teachers: tuple[int, ...]
+    before: Classifier
+    model: Classifier
+    epochs: list[tuple[str, int, float]] = field(default_factory=list)  # phase, epochs done, average accuracy
+    traffic: dict[str, int] = field(default_factory=dict)  # bytes that the client sends and is sent
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.plan.task.classes
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.teachers)
+
+    def keep(self, out: str | Path = "runs") -> Run:
+        """Make a run of the client's new model, to be shown, exported and used like any other."""
+        return keep(self, Path(out))
+
+
+def query(
+    run: str | Path | Run,
+    client: int,
+    classes: str | int | Sequence[str | int],
+    *,
+    method: str = "qkt",
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+    observers: Sequence[QueryObserver] = (),
+    **settings: Any,
+) -> Asked:
+    """Let a client of a run ask the others for classes, by number or name, and learn what they know.
+
+    `settings` are those of the method. Nothing is written before `keep` is called on what is given back.
+
+    >>> import fedstill
+    >>> skewed = {"name": "pathological", "classes_per_client": 3}
+    >>> folder = getfixture("tmp_path")
+    >>> alone = fedstill.run("local-only", model="mlp", clients=4, rounds=1, partition=skewed, out=folder)
+    >>> asked = fedstill.query(alone, 0, 7, transfer_epochs=1, head_epochs=1, threshold=0)
+    >>> asked.teachers, asked.keep(folder).finished
+    ((1, 2, 3), True)
+    """
+    use_plugins(plugins)
+    return answer(make_question(run, client, classes, settings, method, data_root, device), observers)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a client wants to know, checked: nothing has been done yet."""
+
+    run: Run
+    plan: Simulation
+    client: int
+    wanted: tuple[int, ...]
+    method: QKT
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is kept with the answer."""
+        return experiment_of(self.run, self.client, self.wanted, settings_of(self.method))
+
+
+def make_question(
+    run: str | Path | Run,
+    client: int,
+    classes: str | int | Sequence[str | int],
+    settings: Mapping[str, Any],
+    method: str = "qkt",
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+) -> Question:
+    """Refuses what cannot be asked."""
+    held = Run.of(run)
+    plan = _plan(held, None if data_root is None else Path(data_root), device)
+    if not 0 <= client < len(plan.profiles):
+        raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
+    several = [classes] if isinstance(classes, str | int) else classes
+    wanted = tuple(sorted({_class(name, plan.task.classes) for name in several}))
+    return Question(held, plan, client, wanted, _method(method, settings, plan))
+
+
+@dataclass(frozen=True)
+class LookedAt:
+    """What noise tells of all clients' models: tables of clients and classes, as in `Asked`."""
+
+    classes: tuple[str, ...]
+    probed: Tensor
+    held: Tensor
+    threshold: float
+
+
+def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, device: str = "cpu") -> LookedAt:
+    """Probe every client's model, as any of them would before it asks; nothing is learnt."""
+    plan = _plan(run, data_root, device)
+    method = _method("qkt", settings, plan)
+    with one_thread():
+        probed, held = _probes(plan, method, _own_models(run, plan), 0)
+    return LookedAt(plan.task.classes, probed, held, method.settings.threshold)
+
+
+def _probes(plan: Simulation, method: QKT, models: dict[int, nn.Module], client: int) -> tuple[Tensor, Tensor]:
+    """What each model says of noise, as a client sees it, and what share of each class its client has."""
+    student = _client(plan, client, state_of(models[client]), ())
+    counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
+    probed = torch.stack([method.probed(student, number, one) for number, one in models.items()])
+    return probed, counts / counts.sum(dim=1, keepdim=True)
+
+
+def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
+    return {who.id: run.model(client=who.id).to(plan.task.device) for who in plan.profiles}
+
+
+def answer(question: Question, observers: Sequence[QueryObserver] = ()) -> Asked:
+    """Ask, and let the client learn; its accuracy is measured after every epoch."""
+    with one_thread():
+        return _answered(question, observers)
+
+
+def _answered(question: Question, observers: Sequence[QueryObserver]) -> Asked:
+    run, plan, client = question.run, question.plan, question.client
+    wanted, method = question.wanted, question.method
+    models = _own_models(run, plan)
+    before = models[client]
+    if not isinstance(before, Classifier):
+        raise InputError("classes can be asked for where each sample has one")
+    counts = _counts(plan, client)
+    student = _client(plan, client, state_of(before), wanted)
+    probed, held = _probes(plan, method, models, client)
+    peers = {number: one for number, one in models.items() if number != client}
+    teachers = method.teachers(student, peers, list(wanted))
+    known = tuple(number for number, one in peers.items() if any(one is teacher for teacher in teachers))
+    recalled = _recalls(plan, before)
+    fate = Answered(recalled, recalled, counts, wanted)
+    asked = Asked(run, plan, client, fate, probed, held, known, before, before)
+    asked.settings = settings_of(method)
+    if not known:
+        return asked
+    asked.epochs.append(("before", 0, fate.accuracy(recalled)))
+
+    def watched(phase: str, epoch: int, now: nn.Module) -> None:
+        asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
+        for observer in observers:
+            observer.epoch(*asked.epochs[-1])
+
+    method.watch = watched
+    method.learn(student, peers, _turn(plan))
+    learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
+    assert isinstance(learnt, Classifier)
+    asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts, wanted)
+    sizes = {number: Message(state_of(one)).nbytes for number, one in models.items()}
+    asked.traffic = {"up": sizes[client], "down": sum(size for number, size in sizes.items() if number != client)}
+    return asked
+
+
+def _plan(run: Run, data_root: Path | None, device: str) -> Simulation:
+    if not run.finished:
+        raise InputError(f"the run {run.path} is not finished: run the same command again to go on")
+    plan = make_plan(run.experiment, data_root, device)
+    if not plan.method.personal:
+        raise InputError(
+            f"the clients of {run.path} have no models of their own: ask in a run of local-only, ditto or another"
+            " method that gives them some"
+        )
+    if plan.fingerprint != run.config["fingerprint"]:
+        raise InputError(f"{run.experiment.data} is not the data that {run.path} was trained on")
+    return plan
+
+
+def _method(name: str, settings: Mapping[str, Any], plan: Simulation) -> QKT:
+    kind = methods[name]
+    if not issubclass(kind, QKT):
+        raise InputError(f"{name} does not answer one client's query: choose qkt, qkt-light or naive-kd")
+    method = kind(choose("method", {"name": name, **settings}).settings, plan.task, plan.experiment.training)
+    if isinstance(method.settings, LightSettings) and method.settings.first_phase != "student":
+        raise InputError("one client asks: set first_phase to student")
+    if method.settings.tune:
+        raise InputError(
+            "tune stops by samples that a client is shown in a study, and one that asks in a finished run is shown"
+            " none: leave it out"
+        )
+    method.check()
+    return method
+
+
+def _client(plan: Simulation, number: int, model: dict[str, Tensor], wanted: tuple[int, ...]) -> Client:
+    flags = torch.zeros(len(plan.task.classes), dtype=torch.bool)
+    flags[list(wanted)] = True
+    return plan.clients(plan.profiles[number], {**under(MODEL, model), QUERY: flags}, _turn(plan))
+
+
+def _turn(plan: Simulation) -> RoundContext:
+    """As the first transfer of a run would have it."""
+    return RoundContext.of(plan.streams, 0, 1, len(plan.profiles), "transfer")
+
+
+def _counts(plan: Simulation, client: int) -> Tensor:
+    return class_counts(Subset(plan.clients.data, plan.clients.shards.rows(client)), len(plan.task.classes))
+
+
+def _recalls(plan: Simulation, model: nn.Module) -> Tensor:
+    return recalls(plan.task.score([model], plan.bundle.test)["confusion"])
+
+
+def _class(name: str | int, classes: Sequence[str]) -> int:
+    """A class by number, or by name."""
+    if name in classes:
+        return list(classes).index(str(name))
+    if str(name).isdecimal() and int(name) < len(classes):
+        return int(name)
+    raise InputError(
+        f"there is no class {name!r}: {did_you_mean(str(name), classes)}; or give a number from 0 to {len(classes) - 1}"
+    )

@@ -1,0 +1,46 @@
+"""What the kind of data and the model decide of an experiment, where nobody else did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Method
+from fedstill.data.bundle import Bundle
+from fedstill.data.kinds import data_kinds
+from fedstill.data.point_labels import has_point_labels
+from fedstill.methods import methods
+from fedstill.models import models
+from fedstill.runtime.assemble import overlay, with_defaults
+from fedstill.runtime.experiment import Experiment
+
+POINT_MODEL = "pointnet2-segmentation-lite"  # where every point of a cloud has a label
+
+
+def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]:
+    """Fill in what the data and the model decide where the user did not; and clouds with as many points as decided."""
+    experiment = settled(experiment, bundle.kind, has_point_labels(bundle.train), bundle.shape[0])
+    return experiment, bundle if experiment.points is None else bundle.with_points(experiment.points)
+
+
+def settled(experiment: Experiment, kind: str, point_labels: bool, points: int) -> Experiment:
+    """The experiment with model, points, training and augmentation, for data of a kind, with clouds of so many points.
+
+    Where the data is not here, those who have it say these three things of it.
+    """
+    if kind == "image" and experiment.points is not None:
+        raise InputError(f"{experiment.data} holds images: leave `points` out")
+    model = experiment.model or next(iter(experiment.models), POINT_MODEL if point_labels else None)
+    decided = decided_by(kind, model, methods[experiment.method.name])
+    if kind != "image":
+        decided["points"] = min(decided.get("points", points), points)
+    return with_defaults(experiment, decided)
+
+
+def decided_by(kind: str, model: str | None, method: type[Method]) -> dict[str, Any]:
+    """What the kind of data, the method for that kind, and the model decide where nobody else does."""
+    model = model or data_kinds[kind].model
+    builder = models[model]
+    own = getattr(builder, "defaults", {})
+    points = {"points": builder.points} if hasattr(builder, "points") else {}
+    return {"model": model, **points, **overlay(data_kinds[kind].defaults, method.defaults_by_kind.get(kind, {}), own)}

@@ -1,0 +1,295 @@
+"""The experiment: a validated, hashable configuration of one run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import blake2b
+from typing import Any, Literal, Self, get_args
+
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.registry import Registry
+from fedstill.core.sections import Section, sections
+from fedstill.core.settings import Settings
+from fedstill.core.training import Training
+from fedstill.data.augmentation import augmentations
+from fedstill.data.partitions import partitions
+from fedstill.distillation import objectives
+from fedstill.methods import methods
+from fedstill.methods.wrappers.attacks import attacks
+from fedstill.methods.wrappers.mitigations import mitigations
+from fedstill.methods.wrappers.privacy import privacies
+from fedstill.participation import dropouts, policies
+
+# Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
+# for a new one.
+BEHAVIOUR = 4
+
+# The sections of a configuration in which a part is chosen by name and brings settings of its own.
+PARTS: dict[str, Registry[Any]] = {
+    "method": methods,
+    "partition": partitions,
+    "participation": policies,
+    "dropout": dropouts,
+    "augmentation": augmentations,
+    "attack": attacks,
+    "privacy": privacies,
+    "cure": mitigations,
+    "objective": objectives,
+}
+Which = Literal["last", "best", "selected"]
+WHICH: tuple[Which, ...] = get_args(Which)
+_TYPE_NAME = re.compile(r"[\[(]|-float$|-int$")  # what pydantic puts into a path beside the names of fields
+DEFAULT_PARTS = {
+    "partition": "iid",
+    "participation": "everyone",
+    "dropout": "none",
+    "attack": "none",
+    "privacy": "none",
+    "cure": "none",
+}
+
+
+class Choice(Settings):
+    """A part chosen by name, with its own settings; written as `name`, or as `{name: ..., setting: ...}`."""
+
+    name: str
+    settings: SerializeAsAny[Settings]
+
+
+def spelt_out(section: str, value: Any) -> Any:
+    """A part's bare name as a mapping; and so a mere number, where that is the usual way to say it.
+
+    >>> spelt_out("partition", "iid"), spelt_out("dropout", 0.4)
+    ({'name': 'iid'}, {'name': 'independent', 'rate': 0.4})
+    """
+    if section == "dropout" and isinstance(value, int | float) and not isinstance(value, bool):
+        return {"name": "independent", "rate": value}
+    return {"name": value} if section in PARTS and isinstance(value, str) else value
+
+
+def choose(section: str, value: Any) -> Choice:
+    """Look the part up and validate its settings with its own settings class."""
+    if isinstance(value, Choice):
+        return value
+    registry = PARTS[section]
+    value = spelt_out(section, value)
+    given = dict(value) if isinstance(value, Mapping) else {"name": value}
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise InputError(f"{section} needs the name of a {registry.what}: {did_you_mean(str(name), registry)}")
+    kind = settings_of(registry[name])
+    try:
+        return Choice(name=name, settings=kind.model_validate(given))
+    except ValidationError as error:
+        raise InputError(sentence(error, kind.model_fields, f"{section}.")) from None
+
+
+def settings_of(part: Any) -> type[Settings]:
+    """The settings class of a registered part: its `Options`, or the part itself where it is one."""
+    options: type[Settings] = part if isinstance(part, type) and issubclass(part, Settings) else part.Options
+    return options
+
+
+def _usual(section: str, description: str) -> Any:
+    """A section in which the usual part is chosen where nobody chose."""
+    return Field(default_factory=lambda: choose(section, DEFAULT_PARTS[section]), description=description)
+
+
+class TeacherSource(Settings):
+    """Where a teacher comes from: a run; a file of weights and a model; or a function of the user's own."""
+
+    run: str | None = Field(None, description="a run's folder")
+    file: str | None = Field(None, description="weights, as safetensors")
+    call: str | None = Field(None, description="module:function that makes a torch module")
+    model: str | None = Field(
+        None, description="by name, for a file of weights; of a run with several, which, and left out the first"
+    )
+    which: Which = Field("last", description="which of a run's models")
+    sha256: str | None = Field(None, description="of its weights; found out when it is loaded")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.run is None) == (self.file is None and self.call is None):
+            raise ValueError("a teacher is a run, or a file of weights, or a function: name one of them")
+        if self.file is not None and self.call is None and self.model is None:
+            raise ValueError("a file of weights needs the name of its model")
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        """What counts for a run's identity: whose weights, not where they lie."""
+        return self.model_dump(mode="json", exclude={"run", "file"} if self.sha256 else set())
+
+
+class Initial(Settings):
+    """Weights to start from: all of a model's, or some, e.g. a pre-trained encoder's."""
+
+    file: str = Field(description="weights, as safetensors")
+    sha256: str | None = Field(None, description="of the weights; found out when they are loaded")
+
+    def facts(self) -> dict[str, Any]:
+        """What counts for a run's identity: the weights, not where they lie."""
+        return self.model_dump(mode="json", exclude={"file"} if self.sha256 else set())
+
+
+class Experiment(Settings):
+    """One run, completely described: equal experiments on equal data give equal bits.
+
+    Slices add sections of their own (see `core.sections`), so instances are of the class that `experiment_class` gives.
+    """
+
+    method: Choice = Field(description="what is sent, what is learned where the data is, how replies are merged")
+    data: str = Field("digits", min_length=1, description="a data set, npz:FILE or folder:FOLDER")
+    model: str | None = Field(None, description="by name; left out, the kind of data decides")
+    models: dict[str, int] = Field(
+        default_factory=dict,
+        description="clients of different shapes: how many have each model, in the order of their ids",
+    )
+    initial: Initial | None = Field(None, description="weights to start from; left out, all are drawn at random")
+    points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
+    augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
+    partition: Choice = _usual("partition", "who holds which training samples")
+    participation: Choice = _usual("participation", "who is asked in a round")
+    dropout: Choice = _usual("dropout", "who is lost in a round; a mere number: each with that chance")
+    attack: Choice = _usual("attack", "what dishonest clients do, in simulations")
+    privacy: Choice = _usual("privacy", "how replies are blurred before they leave")
+    cure: Choice = _usual("cure", "what the server does about the lost")
+    objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
+    teachers: tuple[TeacherSource, ...] = Field((), description="whom a student learns from")
+    clients: int = Field(10, ge=1, le=10_000_000, description="how many hold data")
+    rounds: int = Field(10, ge=1, le=1_000_000, description="how many are played; of a distillation, epochs")
+    seed: int = Field(0, ge=0, lt=2**63, description="of every random draw")
+    training: Training = Field(Training(), description="local training, shared by every method")
+    validation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training data (of each site's, evaluated on site) to select a round by",
+    )
+    evaluation: Literal["central", "on-site"] = Field(
+        "central", description="on test data that the server holds, or at the sites, which send sums"
+    )
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round always is one")
+    min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
+    norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
+
+    @model_validator(mode="after")
+    def _every_client_has_a_model(self) -> Self:
+        if self.models and (sum(self.models.values()) != self.clients or min(self.models.values()) < 1):
+            raise ValueError(f"models are for {sum(self.models.values())} clients, and there are {self.clients}")
+        if self.models and self.model not in (None, next(iter(self.models))):
+            raise ValueError("leave model out where models are given: the first of them stands for all")
+        return self
+
+    def section(self, name: str) -> Section | None:
+        """A section that a slice brings; None where the experiment does not have it."""
+        held: Section | None = self.__dict__.get(name)
+        return held
+
+    def sections(self) -> dict[str, Section]:
+        """The sections of slices that this experiment has, by name."""
+        held = {name: self.section(name) for name in sections}
+        return {name: section for name, section in held.items() if section is not None}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its values: the class is made anew in each process, from the slices that are there."""
+        return _restored, (self.__getstate__(),)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Every client's model."""
+        if not self.models:
+            return (str(self.model),) * self.clients
+        return tuple(model for model, count in self.models.items() for _ in range(count))
+
+    @field_validator(*PARTS, mode="before")
+    @classmethod
+    def _choose(cls, value: Any, info: ValidationInfo) -> Choice | None:
+        return None if value is None else choose(str(info.field_name), value)
+
+    @field_serializer(*PARTS)
+    def _flatten(self, choice: Choice | None) -> dict[str, Any] | None:
+        return None if choice is None else {"name": choice.name, **choice.settings.model_dump(mode="json")}
+
+    def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
+        """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
+        said = {**_ABSENT, **self.model_dump(mode="json")} | {
+            "teachers": [teacher.facts() for teacher in self.teachers]
+        }
+        said["dropout"].pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
+        if self.initial is not None:
+            said["initial"] = self.initial.facts()
+        facts = {
+            "experiment": said,
+            "data": fingerprint,
+            "behaviour": BEHAVIOUR,
+            "plugins": sorted(plugins),
+        }
+        return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+# Sections that all identities speak of, whether the slice that brings them is here or not.
+_ABSENT = dict.fromkeys(("clusters", "fleet", "queries"))
+
+
+@cache
+def experiment_class() -> type[Experiment]:
+    """The class of experiments with every section that slices bring."""
+    added: dict[str, Any] = {
+        name: (sections[name] | None, Field(None, description=sections[name].about)) for name in sections
+    }
+    made: type[Experiment] = create_model("Experiment", __base__=Experiment, __module__=__name__, **added)
+    made.__doc__ = Experiment.__doc__
+    return made
+
+
+def _restored(state: dict[Any, Any]) -> Experiment:
+    made = experiment_class().__new__(experiment_class())
+    made.__setstate__(state)
+    return made
+
+
+def _beside(fields: Iterable[str], above: Iterable[str]) -> Iterable[str]:
+    """The names of the settings that a wrong one was written beside, some sections further down.
+
+    >>> "rate" in _beside(experiment_class().model_fields, ["training"])
+    True
+    """
+    for step in above:
+        held = fields.get(step) if isinstance(fields, Mapping) else None
+        kinds = [held.annotation, *get_args(held.annotation)] if held is not None else []
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
+        fields = fields if inner is None else inner.model_fields  # a place in a list, say, leads no further
+    return fields
+
+
+def sentence(error: ValidationError, fields: Iterable[str], prefix: str = "") -> str:
+    """The first thing that is wrong, as one sentence that names the field."""
+    # Of a field with alternatives every branch complains; the last is the one for several values.
+    complaints = error.errors()
+    first = complaints[-1] if isinstance(complaints[0]["input"], list | tuple) else complaints[0]
+    path = [str(part) for part in first["loc"] if not _TYPE_NAME.search(str(part))]
+    where = prefix + ".".join(path)
+    if first["type"] == "extra_forbidden":
+        near = list(_beside(fields, path[:-1]))
+        known = did_you_mean(path[-1], near) if near else "this part has no settings"
+        return f"unknown setting {where!r}: {known}"
+    if first["type"] == "literal_error" and isinstance(first["input"], str):
+        choices = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        return f"{where}: unknown choice {first['input']!r}: {did_you_mean(first['input'], choices)}"
+    what = first["msg"].removeprefix("Value error, ")
+    value = f" (got {first['input']!r})" if path and isinstance(first["input"], str | int | float) else ""
+    return f"{where.rstrip('.') or 'the experiment'}: {what[0].lower()}{what[1:]}{value}"

@@ -1,0 +1,56 @@
+"""Weights that a run starts from: all of a model's or some of them, e.g. an encoder that was pre-trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedstill.core.errors import InputError
+from fedstill.core.kinds import state_of
+from fedstill.core.message import Message, MessageError, digest, part
+from fedstill.core.task import Tensors
+from fedstill.models import build_model
+from fedstill.runtime.experiment import Experiment
+
+
+def with_initial(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tuple[Experiment, Tensors]:
+    """Those weights, and the experiment with a digest of them, which is what a run is named by; none: no tensors."""
+    if experiment.initial is None:
+        return experiment, {}
+    tensors = read_initial(Path(experiment.initial.file))
+    for architecture in dict.fromkeys(experiment.architectures):
+        _check(tensors, architecture, shape, classes, experiment.initial.file)
+    known = experiment.initial.model_copy(update={"sha256": digest(tensors)})
+    if experiment.initial.sha256 not in (None, known.sha256):
+        raise InputError(f"{experiment.initial.file} holds other weights than the run began with: its digest differs")
+    return experiment.model_copy(update={"initial": known}), tensors
+
+
+def read_initial(path: Path) -> Tensors:
+    """A file of weights: what `fedstill pretrain` wrote, or a run's model of one architecture."""
+    try:
+        tensors: Tensors = Message.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(missing_weights(path)) from None
+    except (OSError, MessageError) as error:
+        raise InputError(f"the weights in {path} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    owners = {name.split("/", 1)[0] for name in tensors}
+    # A run names its models' tensors by architecture first, and a state by kind.
+    if len(owners) == 1 and not owners & {"parameters", "buffers", "counters"}:
+        tensors = part(tensors, f"{owners.pop()}/")
+    return dict(tensors)
+
+
+def missing_weights(path: Path | str) -> str:
+    return f"there is no file {path} to start from: `fedstill pretrain` makes one"
+
+
+def _check(tensors: Tensors, architecture: str, shape: tuple[int, ...], classes: int, file: str) -> None:
+    own = state_of(build_model(architecture, shape, classes))
+    if not tensors:
+        raise InputError(f"{file} holds no weights to start from")
+    for name, tensor in tensors.items():
+        if name not in own:
+            raise InputError(f"the weights in {file} do not fit {architecture}: it has no tensor {name!r}")
+        if own[name].shape != tensor.shape or own[name].dtype != tensor.dtype:
+            theirs, ours = ("x".join(map(str, one.shape)) or "one number" for one in (tensor, own[name]))
+            raise InputError(f"the weights in {file} do not fit {architecture}: {name!r} is {theirs}, not {ours}")

@@ -1,0 +1,163 @@
+"""Start a run from names and settings: what the command line and `fedstill.run` both do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import InputError
+from fedstill.core.plugins import use_plugins
+from fedstill.core.protocols import Engine
+from fedstill.data.bundle import Bundle
+from fedstill.engines import make_engine
+from fedstill.runtime.assemble import make_experiment, overlay, override_value
+from fedstill.runtime.egress_manifest import egress_manifest
+from fedstill.runtime.experiment import Experiment, experiment_class
+from fedstill.runtime.observers import Observer
+from fedstill.runtime.plan import make_plan
+from fedstill.runtime.recipes import given_by
+from fedstill.runtime.result import Run
+from fedstill.runtime.run import execute
+
+
+def run(
+    experiment: str | Mapping[str, Any] = "fedavg",
+    *,
+    out: str | Path = "runs",
+    engine: str | Engine = "in-process",
+    workers: int = 2,
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+    preset: str | None = None,
+    variant: str | None = None,
+    observers: Sequence[Observer] = (),
+    **settings: Any,
+) -> Run:
+    """Run an experiment, or go on with it, or find it finished; the same experiment is never run twice.
+
+    `experiment` is a method, a recipe, a recipe file, or a mapping; `settings` are laid over it, by section
+    (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`).
+
+    >>> import fedstill
+    >>> made = fedstill.run("fedprox", data="digits", clients=2, rounds=1, mu=0.1, out=getfixture("tmp_path"))
+    >>> made.experiment.method.settings.mu, 0 < made.accuracy <= 1
+    (0.1, True)
+    """
+    use_plugins(plugins)
+    return launch(
+        assembled(experiment, preset, variant, settings),
+        out=Path(out),
+        engine=engine,
+        workers=workers,
+        data_root=None if data_root is None else Path(data_root),
+        device=device,
+        observers=observers,
+    )
+
+
+def egress(
+    experiment: str | Mapping[str, Any] = "fedavg",
+    *,
+    data_root: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
+    preset: str | None = None,
+    variant: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """What leaves a client in each round of an experiment, line by line with measured sizes; nothing is run.
+
+    >>> import fedstill
+    >>> sorted({line["kind"] for line in fedstill.egress("fedavg", model="cnn-bn")["leaves"]})
+    ['metrics', 'parameters', 'statistics']
+    """
+    use_plugins(plugins)
+    root = None if data_root is None else Path(data_root)
+    return egress_manifest(make_plan(assembled(experiment, preset, variant, settings), root))
+
+
+def assembled(
+    experiment: str | Mapping[str, Any], preset: str | None, variant: str | None, settings: Mapping[str, Any]
+) -> Experiment:
+    """The experiment of that name, with settings as keyword arguments have them laid over it."""
+    if not isinstance(experiment, str) and (preset or variant):
+        raise InputError(
+            "an experiment given as a mapping has no presets and variants, as recipes have: leave them out"
+        )
+    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else dict(experiment)
+    for key, value in settings.items():
+        given = (
+            overlay(given, {key: value})
+            if key in experiment_class().model_fields
+            else override_value(given, key, value)
+        )
+    return make_experiment(given)
+
+
+def distill(
+    teacher: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]],
+    student: str,
+    objective: str | Mapping[str, Any] = "vanilla",
+    *,
+    labels: str = "use",
+    which: str = "last",
+    **settings: Any,
+) -> Run:
+    """Distil one teacher, or several, into a student; `settings` are those of `run`.
+
+    A teacher is the folder of a run, or a mapping: `{"run": FOLDER, "model": "cnn"}` for one of a run's several models,
+    `{"file": "w.safetensors", "model": "cnn"}`, or `{"call": "my_module:make_teacher"}`, with `file` where the function
+    does not load its weights itself. `which` is the model that is taken of a folder: last, best or selected. Data,
+    unless given, is that of the first teacher's run.
+
+    >>> import fedstill
+    >>> folder = getfixture("tmp_path")
+    >>> teacher = fedstill.run("centralised", data="digits", model="cnn", rounds=1, out=folder)
+    >>> student = fedstill.distill(teacher.path, "mlp", "dkd", rounds=1, out=folder)
+    >>> student.result["teachers"][0]["model"], student.result["model"]
+    ('cnn', 'mlp')
+    """
+    return run(distillation(teacher, student, objective, labels, which), **settings)
+
+
+def distillation(
+    teacher: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]],
+    student: str,
+    objective: str | Mapping[str, Any] = "vanilla",
+    labels: str = "use",
+    which: str = "last",
+) -> dict[str, Any]:
+    """The experiment that distils these teachers, as a mapping."""
+    several = [teacher] if isinstance(teacher, str | Path | Mapping) else list(teacher)
+    sources = [dict(one) if isinstance(one, Mapping) else {"run": str(one), "which": which} for one in several]
+    runs = [source["run"] for source in sources if source.get("run")]
+    data = {"data": Run(runs[0]).experiment.data} if runs else {}
+    return {
+        "method": {"name": "distill", "labels": labels},
+        "model": student,
+        "objective": objective,
+        "teachers": sources,
+        **data,
+    }
+
+
+def launch(
+    experiment: Experiment,
+    *,
+    out: Path,
+    engine: str | Engine = "in-process",
+    workers: int = 2,
+    data_root: Path | None = None,
+    device: str = "cpu",
+    observers: Sequence[Observer] = (),
+    bundle: Bundle | None = None,
+) -> Run:
+    """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
+    if device != "cpu" and engine in ("processes", "flower-ray"):
+        raise InputError(f"the {engine} engine runs on the cpu: use --engine in-process with another device")
+    made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
+    plan = make_plan(experiment, data_root, device, bundle=bundle)
+    with made as ready:
+        return Run(execute(plan, ready, out, observers).path)

@@ -1,0 +1,191 @@
+"""Evaluation where the data is: every site scores the models on its own test data, and only sums leave it.
+
+A server in a real deployment has no test data. The sums of all sites give what one place with all the data would: the
+same confusion matrix, and so the same accuracies. Models that clients have of their own are scored where they are, on
+that client's data only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import Dataset
+from fedstill.core.egress import Egress
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import (
+    Abstain,
+    Client,
+    Engine,
+    Exchange,
+    Failure,
+    Method,
+    Profile,
+    Reply,
+    RoundContext,
+    Shape,
+)
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.methods.base import MODEL
+from fedstill.runtime.client_store import Store
+from fedstill.runtime.evaluation import Evaluation, Metrics, all_say_something, means_of, negative_variances, spread_of
+from fedstill.runtime.reply_validation import validate_reply
+from fedstill.runtime.round_outcome import failure_records
+
+SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
+_SERVER = "server/"  # the part of the request that makes a client's own model complete
+
+
+class SiteScores(Exchange):
+    """One question to every site: how good are these models on your test data?"""
+
+    name = "evaluate"
+    egress = (Egress("scores/*", "statistics", "right and wrong answers on test data by class, and summed losses"),)
+
+    def __init__(self, method: Method, task: Task, validation: bool = False) -> None:
+        self.method, self.task, self.validation = method, task, validation
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        models = self.method.models(state)
+        shared = {n: t for name, model in models.items() for n, t in under(f"shared/{name}/", model).items()}
+        own = under(_SERVER, part(state, MODEL)) if self.method.personal else {}
+        return Message({**shared, **own})
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        if client.test is None or not len(client.test):
+            raise Abstain("it has no test data")
+        scores: dict[str, Tensor] = {}
+        architectures = sorted({name.split("/", 1)[0] for name in request.part("shared/")})
+        for architecture in architectures:
+            model = client.task.build(architecture, request.part(f"shared/{architecture}/"))
+            scores |= under(f"{SHARED}{architecture}/", dict(client.task.score([model], client.test)))
+            client.meter.add(len(client.test))
+            if self.validation:
+                held = client.validation
+                models = [model] if held is not None and len(held) else []
+                kept = dict(client.task.score(models, held if models and held else cast(Dataset, _NoData())))
+                scores |= under(f"{VALIDATION}{architecture}/", kept)
+        if self.method.personal:
+            state = self.method.personalise(under(MODEL, request.part(_SERVER)), client.state)
+            own = [] if state is None else [self.method.assemble(client.profile.architecture, state)]
+            scores |= under(OWN, dict(client.task.score(own, client.test)))
+            client.meter.add(len(client.test) * len(own))
+        return Message(scores)
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        nothing = dict(self.task.score([], cast(Dataset, _NoData())))
+        scored = (SHARED, VALIDATION) if self.validation else (SHARED,)
+        places = [f"{place}{name}/" for place in scored for name in self.method.models(state)]
+        places += [OWN] if self.method.personal else []
+        return {
+            f"{place}{name}": (tuple(tensor.shape), tensor.dtype)
+            for place in places
+            for name, tensor in nothing.items()
+        }
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return state  # nothing is learnt from it
+
+
+class _NoData:
+    """Stands where no data is needed: scores of no model say how scores are shaped."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class OnSiteEvaluator:
+    """Asks every client each time, whoever was in the round; whom it does not hear from is not in the sums.
+
+    Further models that some methods have beside the shared one (`Method.also`) are not sent out for it.
+    """
+
+    task: Task
+    streams: Streams
+    rounds: int
+    validation: bool = False  # whether sites keep a share of their training data to select a round by
+
+    def exchange(self, method: Method) -> SiteScores:
+        return SiteScores(method, self.task, self.validation)
+
+    def __call__(
+        self,
+        method: Method,
+        server: Tensors,
+        profiles: Sequence[Profile],
+        store: Store,
+        round: int,
+        engine: Engine,
+    ) -> Evaluation:
+        exchange = self.exchange(method)
+        context = RoundContext.of(self.streams, round, self.rounds, len(profiles), exchange.name)
+        requests: dict[int, Message] = {}
+
+        def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
+            for who in profiles:
+                request = exchange.request(server, who, context)
+                assert request is not None
+                requests[who.id] = request
+                yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
+
+        heard, lost = list[Reply](), list[Failure]()
+        with closing(engine.dispatch(exchange, jobs(), context)) as results:
+            for result in results:
+                if isinstance(result, Failure):
+                    lost.append(result)
+                    continue
+                who = result.profile
+                wrong = validate_reply(result.message, requests[who.id], exchange.expect(server, who, Message({})))
+                if wrong is None:
+                    heard.append(result)
+                else:
+                    lost.append(Failure(who, "refused", wrong))
+        heard.sort(key=lambda reply: reply.profile.id)
+        traffic = {
+            "up": sum(reply.message.nbytes for reply in heard),
+            "down": sum(request.nbytes for request in requests.values()),
+        }
+        models = method.models(server)
+        test = self._shared(list(models), heard, SHARED)
+        validation = self._shared(list(models), heard, VALIDATION) if self.validation else {}
+        every = self._personal(heard) if method.personal else []
+        personal = spread_of(every, [one["accuracy"] for one in every])
+        if not models and every:
+            test = means_of(self.task, every)
+        finite = all_say_something(models, test, personal)
+        sites: dict[str, Any] = {"asked": len(requests), "heard": len(heard), **traffic}
+        if lost:
+            sites["lost"] = failure_records(lost)
+        also = {name: self._shared([name], heard, SHARED) for name in models} if len(models) > 1 and heard else {}
+        return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite, sites)
+
+    def truth(self) -> None:
+        """Labels of test samples do not leave a site."""
+
+    def predictions(self, models: Mapping[str, Tensors]) -> None:
+        """Nor does what is said of each of them."""
+
+    def _shared(self, architectures: Sequence[str], heard: Sequence[Reply], place: str) -> Metrics:
+        each = [
+            self.task.summarise(_sums([reply.message.part(f"{place}{name}/") for reply in heard]))
+            for name in architectures
+            if heard
+        ]
+        return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
+
+    def _personal(self, heard: Sequence[Reply]) -> list[Metrics]:
+        """Each on its own test data."""
+        scores = [reply.message.part(OWN) for reply in heard]
+        return [self.task.summarise(one) for one in scores if self.task.scored(one)]
+
+
+def _sums(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([one[name] for one in parts]).sum(dim=0) for name in parts[0]}

@@ -1,0 +1,46 @@
+"""Who takes part, from an experiment: refused here where its parts do not go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Method
+from fedstill.core.streams import Streams
+from fedstill.models.cost import flops
+from fedstill.participation.dropout import Dropout
+from fedstill.participation.policies import Policy
+from fedstill.participation.round_participation import Participants
+from fedstill.runtime.experiment import Experiment
+from fedstill.tasks.classification import Classification
+
+
+def make_participants(experiment: Experiment, method: Method, labelled: bool) -> Participants:
+    """The parts that decide who takes part; with batteries, what a pass of each model costs a device."""
+    policy, dropout = experiment.participation.settings, experiment.dropout.settings
+    assert isinstance(policy, Policy)
+    assert isinstance(dropout, Dropout)
+    if experiment.min_replies > experiment.clients:
+        raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
+    task, costs = method.task, {}
+    assert isinstance(task, Classification)
+    added: dict[str, Any] = {one.participation: one for one in experiment.sections().values() if one.participation}
+    if "devices" in added:
+        costs = {name: flops(method.at_client(name), task.shape) for name in task.architectures}
+    participants = Participants(
+        policy,
+        dropout,
+        added.get("devices"),
+        added.get("clusters"),
+        len(task.classes),
+        costs,
+        experiment.training.epochs,
+    )
+    if experiment.privacy.name != "none" and (participants.exchanges() or policy.reads_losses):
+        raise InputError(
+            "privacy counts what leaves in training, and this participation asks clients for more: choose another"
+            " policy, and leave `clusters` out"
+        )
+    given = {"labels": labelled, "shared-model": bool(method.models(method.start(Streams(0))))}
+    participants.check(experiment.clients, [name for name, there in given.items() if there])
+    return participants

@@ -1,0 +1,259 @@
+"""From an experiment to its parts: everything that can be refused is refused here, before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedstill.core.dataset import Dataset, Proxy, Subset, class_counts
+from fedstill.core.devices import check_device
+from fedstill.core.errors import InputError
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.protocols import ClientFactory, Method, Profile
+from fedstill.core.streams import Streams
+from fedstill.data.augmentation import Augmentation
+from fedstill.data.bundle import Bundle
+from fedstill.data.catalogue import load
+from fedstill.data.partitions import Shards, partition
+from fedstill.data.point_labels import has_point_labels, partition_labels, shape_kinds
+from fedstill.data.splits import split_validation
+from fedstill.data.unlabelled import load_proxy
+from fedstill.methods import methods
+from fedstill.methods.wrappers.attacks import Attack
+from fedstill.methods.wrappers.mitigations import Mitigation
+from fedstill.methods.wrappers.privacy import Privacy
+from fedstill.participation.dropout import Dropout
+from fedstill.participation.policies import Policy
+from fedstill.participation.round_participation import Participants
+from fedstill.runtime.defaults import resolve
+from fedstill.runtime.evaluation import CentralEvaluator
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.initial_weights import with_initial
+from fedstill.runtime.method_inputs import PlanContext, inputs_for
+from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
+from fedstill.runtime.participants import make_participants
+from fedstill.runtime.simulated_clients import SimulatedClients, parted
+from fedstill.runtime.teacher_loader import TeacherLoader
+from fedstill.tasks.classification import Classification
+from fedstill.tasks.kinds import task_kind
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can be started: its experiment with every default filled in, and its parts."""
+
+    experiment: Experiment
+    identity: str
+    fingerprint: str  # of the data
+    task: Classification
+    method: Method
+    participants: Participants
+    profiles: list[Profile]
+    clients: ClientFactory
+    evaluator: CentralEvaluator | OnSiteEvaluator
+    streams: Streams
+    teachers: list[dict[str, Any]]  # each one's name and metrics
+    ceiling: float | None  # what accuracy on the proxy's labels its teachers leave room for, where that is known
+
+    @property
+    def rounds(self) -> int:
+        return self.method.rounds(self.experiment.rounds)
+
+    @property
+    def folder_name(self) -> str:
+        data = "".join(letter if letter.isalnum() else "-" for letter in Path(self.experiment.data).stem)
+        return f"{self.experiment.method.name}-{data}-{self.identity}"
+
+
+@dataclass(frozen=True)
+class Simulation(Plan):
+    """A plan whose clients are cut from one data set, which is here."""
+
+    clients: SimulatedClients
+    bundle: Bundle
+
+
+def make_plan(
+    experiment: Experiment,
+    data_root: Path | None = None,
+    device: str = "cpu",
+    *,
+    bundle: Bundle | None = None,
+    staff: TeacherLoader | None = None,
+) -> Simulation:
+    """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
+    check_device(device)
+    experiment, bundle = resolve(experiment, bundle or load(experiment.data, data_root))
+    experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
+    task = replace(make_task(experiment, bundle, device), initial=initial)
+    streams = Streams(experiment.seed)
+    staff = staff or TeacherLoader()
+    experiment, teachers = staff.load(experiment, bundle, device)
+    labelled = bundle.train.labels() is not None
+    context = PlanContext(experiment, task, bundle.kind, data_root, teachers)
+    method, shared = make_method(context, streams, labelled)
+    train, validation = _held_out(experiment, bundle, streams)
+    train, proxy = method.training_data(train, bundle, lambda name: load_proxy(name, data_root), streams)
+    participants = make_participants(experiment, method, labelled)
+    fingerprint = fingerprint_of(experiment, bundle.fingerprint(), proxy, "" if shared is None else shared.digest)
+    kinds, count = partition_labels(experiment.partition.name, train, len(bundle.classes))
+    cut = experiment.partition.settings.model_dump()
+    shards = partition(experiment.partition.name, kinds, experiment.clients, count, streams, cut)
+    on_site = experiment.evaluation == "on-site"
+    if on_site:
+        check_on_site(experiment, method)
+
+    def counts(client: int) -> Tensor:
+        return class_counts(Subset(train, shards.rows(client)), len(bundle.classes))
+
+    if method.tunes and validation is None:
+        raise InputError("tune needs samples that clients do not have: set validation=0.1, and evaluation=central")
+    share = experiment.validation if on_site else 0.0
+    sizes = shards.sizes().tolist()
+    if share:
+        parts = [Subset(train, shards.rows(client)) for client in range(experiment.clients)]
+        sizes = [len(parted(part, share, experiment.seed, client)[0]) for client, part in enumerate(parts)]
+    return Simulation(
+        experiment,
+        experiment.identity(fingerprint, loaded_plugins().values()),
+        bundle.fingerprint(),
+        task,
+        method,
+        participants,
+        [Profile(client, sizes[client], model) for client, model in enumerate(experiment.architectures)],
+        SimulatedClients(
+            task,
+            train,
+            shards,
+            _test_shards(experiment, bundle, kinds, streams) if on_site else None,
+            share,
+            shared,
+            validation if method.tunes else None,
+        ),
+        OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
+        if on_site
+        else CentralEvaluator(task, bundle.test, validation, counts),
+        streams,
+        staff.examine(experiment, teachers, task, bundle, train),
+        staff.ceiling(experiment, teachers, method, task, train),
+        bundle,
+    )
+
+
+def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Classification:
+    """The task of an experiment on a data set; a model that cannot read that data is refused."""
+    assert experiment.model is not None
+    points, every = has_point_labels(bundle.train), dict.fromkeys(experiment.architectures)
+    kinds = [task_kind(bundle.kind, points, model, experiment.data) for model in every]
+    return task_of_kind(kinds[0], experiment, bundle.classes, bundle.shape, device)
+
+
+def task_of_kind(
+    kind: type[Classification],
+    experiment: Experiment,
+    classes: tuple[str, ...],
+    shape: tuple[int, ...],
+    device: str = "cpu",
+) -> Classification:
+    assert experiment.model is not None
+    assert experiment.augmentation is not None
+    augmentation = experiment.augmentation.settings
+    assert isinstance(augmentation, Augmentation)
+    task = kind(classes, shape, tuple(dict.fromkeys(experiment.architectures)), device, augmentation)
+    for architecture in task.architectures:
+        task.build(architecture)
+    return task
+
+
+def make_method(context: PlanContext, streams: Streams, labelled: bool) -> tuple[Method, Proxy | None]:
+    """The method with privacy around it, and around that whatever its clients may be up to; and the shared samples."""
+    experiment, task, kind = context.experiment, context.task, context.method
+    if "teaching" not in kind.wants and (context.teachers or experiment.objective is not None):
+        raise InputError(f"{experiment.method.name} has no use for teachers or an objective: use `fedstill distill`")
+    for section in experiment.sections().values():
+        section.check_experiment(experiment.clients, tuple(task.classes), kind)
+    check_architectures(experiment, task, kind)
+    inputs = inputs_for(context)
+    given = (inputs,) if kind.wants else ()
+    method = kind(experiment.method.settings, task, experiment.training, *given)
+    check_needs(method, experiment, labelled)
+    return _wrapped(method, experiment, streams), inputs.get("shared samples")
+
+
+def _wrapped(method: Method, experiment: Experiment, streams: Streams) -> Method:
+    """The method with privacy, dropout mitigation and attacks around it; refused where they do not go together."""
+    policy, dropout = experiment.participation.settings, experiment.dropout.settings
+    privacy, cure, attack = experiment.privacy.settings, experiment.cure.settings, experiment.attack.settings
+    assert isinstance(policy, Policy)
+    assert isinstance(dropout, Dropout)
+    assert isinstance(privacy, Privacy)
+    assert isinstance(cure, Mitigation)
+    assert isinstance(attack, Attack)
+    policy.check(experiment.clients)
+    method.check_cohort(policy.cohort(experiment.clients))
+    if experiment.attack.name != "none" and "attack" in method.refuses:
+        raise InputError(method.refuses["attack"])
+    if privacy.needs_even_chances and not policy.even:
+        raise InputError(
+            "privacy.sampling=secret counts on every client having the same chance to be asked, and these have not:"
+            " leave it out, or give all the same availability"
+        )
+    if experiment.privacy.name != "none" and experiment.norm_limit is not None:
+        raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
+    if experiment.cure.name == "friends" and dropout.replace:
+        raise InputError(
+            "a lost client would count twice, by who stands in for it and by its friend: leave dropout.replace out, or"
+            " cure=friends"
+        )
+    method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
+    method = cure.around(method, experiment.clients)
+    return attack.around(method, experiment.clients, streams)
+
+
+def check_on_site(experiment: Experiment, method: Method) -> None:
+    if "on-site" in method.refuses:
+        raise InputError(method.refuses["on-site"])
+
+
+def _test_shards(experiment: Experiment, bundle: Bundle, like: Tensor, streams: Streams) -> tuple[Dataset, Shards]:
+    """Test data cut as the training data is, so that a site's two parts are of the same classes."""
+    name, settings = experiment.partition.name, experiment.partition.settings.model_dump()
+    kinds, count = partition_labels(name, bundle.test, len(bundle.classes))
+    classes = max(len(bundle.classes), count)
+    return bundle.test, partition(name, kinds, experiment.clients, classes, streams, settings, like=like)
+
+
+def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Dataset | None]:
+    """Training and validation data. A share is cut before anyone gets a shard; or by each client, from its own."""
+    if not experiment.validation or experiment.evaluation == "on-site":
+        return bundle.train, None
+    train, validation = split_validation(shape_kinds(bundle.train), experiment.validation, streams)
+    return Subset(bundle.train, train), Subset(bundle.train, validation)
+
+
+def check_architectures(experiment: Experiment, task: Classification, kind: type[Method]) -> None:
+    """A method that averages weights needs one model for all."""
+    if len(task.architectures) > 1 and "one-architecture" in kind.needs:
+        able = [name for name in methods if "one-architecture" not in methods[name].needs]
+        mixed = " and ".join(task.architectures)
+        raise InputError(
+            f"{experiment.method.name} averages weights, and clients with {mixed} have none in common: give all one"
+            f" model, or choose {', '.join(able)}"
+        )
+
+
+def check_needs(method: Method, experiment: Experiment, labelled: bool) -> None:
+    """A method says what it needs; what this experiment cannot give is refused here."""
+    given = {"features", "teacher", "one-architecture"}  # who has no teacher was refused when the method was made
+    if labelled:
+        given.add("labels")
+    if missing := sorted(method.needs - given):
+        raise InputError(
+            f"{experiment.method.name} needs {' and '.join(missing)}, which {experiment.data}"
+            f" with {', '.join(method.task.architectures)} does not have"
+        )
+    method.check()

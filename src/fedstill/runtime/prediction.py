@@ -1,0 +1,97 @@
+"""What a run's model says of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedstill.core.devices import check_device
+from fedstill.core.errors import InputError
+from fedstill.core.plugins import use_plugins
+from fedstill.core.threads import one_thread
+from fedstill.data.single_input import read_input
+from fedstill.runtime.result import Run
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A file, what the model saw of it, and what it says.
+
+    Of models that label every point, points are those the model saw: as many as it learned from, in random order,
+    centred and scaled.
+    """
+
+    file: Path
+    classes: tuple[str, ...]
+    inputs: Tensor
+    probabilities: Tensor  # by class; of models that label points, a row for each point
+
+    @property
+    def labels_points(self) -> bool:
+        return self.probabilities.ndim == 2
+
+    @property
+    def label(self) -> str:
+        """The most probable class; of points, the one that most of them have."""
+        if self.labels_points:
+            return max(self.counts, key=lambda name: self.counts[name])
+        return self.classes[int(self.probabilities.argmax())]
+
+    @property
+    def probability(self) -> float:
+        """Of that class; of points, the share of them that has it."""
+        if self.labels_points:
+            return self.counts[self.label] / len(self.inputs)
+        return float(self.probabilities.max())
+
+    @property
+    def point_labels(self) -> Tensor:
+        """The number of each point's class."""
+        return self.probabilities.argmax(dim=1)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many points have each class."""
+        counted = torch.bincount(self.point_labels, minlength=len(self.classes)).tolist()
+        return dict(zip(self.classes, counted, strict=True))
+
+
+def predict(
+    run: str | Path | Run,
+    files: str | Path | Sequence[str | Path],
+    *,
+    which: str = "last",
+    client: int | None = None,
+    architecture: str | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+) -> list[Prediction]:
+    """Classify pictures, arrays (.npy), clouds or meshes with a run's model, in the order given.
+
+    >>> import fedstill, numpy as np
+    >>> folder = getfixture("tmp_path")
+    >>> made = fedstill.run("fedavg", data="digits", model="mlp", rounds=1, clients=2, out=folder)
+    >>> np.save(folder / "blank.npy", np.zeros((8, 8), dtype=np.uint8))
+    >>> (said,) = fedstill.predict(made, folder / "blank.npy")
+    >>> said.label in said.classes, 0.1 <= said.probability <= 1
+    (True, True)
+    """
+    use_plugins(plugins)
+    check_device(device)
+    held = Run.of(run)
+    paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
+    task = replace(held.task, device=device)
+    if task.finds_boxes:
+        raise InputError(f"the model of {held.path} finds boxes in scenes: say fedstill detect {held.path} FILE")
+    inputs = [read_input(path, task.shape) for path in paths]
+    model = held.model(which, client, architecture).to(device)
+    with one_thread():
+        said = [task.predict(model, one.unsqueeze(0))[0] for one in inputs]
+    return [
+        Prediction(path, tuple(task.classes), one, probabilities)
+        for path, one, probabilities in zip(paths, inputs, said, strict=True)
+    ]

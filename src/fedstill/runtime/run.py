@@ -1,0 +1,307 @@
+"""A run: an experiment executed into a directory, which can be killed at any instant and goes on to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fedstill._version import __version__
+from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder
+from fedstill.core.message import digest
+from fedstill.core.protocols import Engine
+from fedstill.core.task import Tensors
+from fedstill.core.threads import one_thread
+from fedstill.runtime import checkpoint
+from fedstill.runtime.artefacts import FinishedRun, artefacts
+from fedstill.runtime.checkpoint import Leader, Progress
+from fedstill.runtime.client_store import ClientStore, SiteStore, Store
+from fedstill.runtime.evaluation import CentralEvaluator, Evaluation
+from fedstill.runtime.experiment import BEHAVIOUR
+from fedstill.runtime.observers import Observer
+from fedstill.runtime.plan import Plan
+from fedstill.runtime.round import Federation
+from fedstill.runtime.run_folder import RunFolder, digest_of, file_digest, pack_models, write_json
+from fedstill.runtime.spool import Spool
+
+Record = dict[str, Any]
+
+
+def execute(
+    plan: Plan,
+    engine: Engine,
+    out: Path,
+    observers: Sequence[Observer] = (),
+    clock: Callable[[], float] = perf_counter,
+) -> RunFolder:
+    """Run the plan to its end, from wherever an earlier attempt left it; a finished run is not run again.
+
+    `clock` gives the seconds that count for this run, where it shares its process with others.
+    """
+    with opened(plan, out) as folder:
+        if finished(folder):
+            for observer in observers:
+                observer.note("this experiment has been run already: showing its result")
+        else:
+            attempt = Attempt(plan, engine, folder, observers)
+            while attempt.goes_on:
+                began = clock()
+                progress = attempt.round()
+                attempt.keep(progress, clock() - began)
+            attempt.finish()
+    return folder
+
+
+@contextmanager
+def opened(plan: Plan, out: Path) -> Iterator[RunFolder]:
+    """The run's folder, ours alone while we are in here; one that another process works on is refused."""
+    folder = RunFolder(writable_folder(out) / plan.folder_name)
+    folder.create(described(plan))
+    lock = folder.lock()
+    try:
+        with one_thread():
+            yield folder
+    except OSError as error:
+        raise disk_trouble(folder.path, error) from error
+    finally:
+        lock.release()
+
+
+def described(plan: Plan) -> Record:
+    """What a run's folder says of the run before anything has happened."""
+    return {
+        "identity": plan.identity,
+        "experiment": plan.experiment.model_dump(mode="json"),
+        "rounds": plan.rounds,
+        "fingerprint": plan.fingerprint,
+        "classes": plan.task.classes,
+        "shape": plan.task.shape,
+        "behaviour": BEHAVIOUR,
+        "fedstill": __version__,
+        "torch": torch.__version__,
+    }
+
+
+class Attempt:
+    """One attempt at a run: `round`, `keep` what it gave, and so on while it `goes_on`; then `finish`."""
+
+    def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer] = ()) -> None:
+        self.plan, self.folder, self.observers = plan, folder, observers
+        self.at_sites = engine.at_sites
+        self.store = self._empty_store()
+        self.unsaved: dict[str, bytes] = {}
+        self.federation = Federation(
+            plan.method,
+            plan.participants,
+            engine,
+            plan.profiles,
+            plan.streams,
+            plan.rounds,
+            plan.experiment.min_replies,
+            plan.experiment.norm_limit,
+            Spool(folder.path / "spool"),
+        )
+        self.federation.spool.clear()
+        engine.open(plan.clients)
+        self.progress = self._resume() or self.federation.begin(self.store)
+        self.timing = self.folder.timing()
+        for name in ("rounds", "checkpoints"):
+            del self.timing[name][self.progress.round :]
+        as_played = plan.experiment.model_copy(update={"rounds": plan.rounds})
+        for observer in observers:
+            for teacher in plan.teachers:
+                if teacher["constant"] == 1:
+                    observer.note(f"the teacher {teacher['name']} says the same of every test sample")
+            observer.start(as_played, self.progress.journal)
+
+    def _empty_store(self) -> Store:
+        clients = len(self.plan.profiles)
+        return SiteStore(clients) if self.at_sites else ClientStore(self.folder.path / "clients", clients)
+
+    @property
+    def goes_on(self) -> bool:
+        return self.progress.round < self.plan.rounds
+
+    def round(self) -> Progress:
+        """Run the next round and evaluate its models; nothing of it counts until it is kept."""
+        index = self.progress.round
+        progress, outcome = self.federation.run_round(self.progress, self.store)
+        record: Record = {
+            "round": progress.round,
+            **outcome.record(),
+            "facts": dict(self.plan.method.metrics(progress.server)),
+        }
+        if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.rounds:
+            evaluation = self._evaluation(progress.server, index)
+            record |= {
+                "finite": evaluation.finite,
+                "metrics": evaluation.test,
+                "validation": evaluation.validation,
+                "personal": evaluation.personal,
+                "also": evaluation.also,
+                "negative_variances": evaluation.negative_variances,
+                **({} if evaluation.sites is None else {"sites": dict(evaluation.sites)}),
+            }
+            progress = replace(progress, leaders=self._leaders(progress, evaluation))
+        return replace(progress, journal=(*progress.journal, record))
+
+    def _evaluation(self, server: Tensors, round: int) -> Evaluation:
+        """By the server's own test data, or by one more exchange with all sites."""
+        evaluator, method, profiles = self.plan.evaluator, self.plan.method, self.plan.profiles
+        if isinstance(evaluator, CentralEvaluator):
+            assert isinstance(self.store, ClientStore)
+            return evaluator(method, server, profiles, self.store)
+        return evaluator(method, server, profiles, self.store, round, self.federation.engine)
+
+    def _leaders(self, progress: Progress, evaluation: Evaluation) -> dict[str, Leader]:
+        """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
+
+        A model that is not finite never leads.
+        """
+        leaders = dict(progress.leaders)
+        if not evaluation.finite or not self.plan.method.selectable(progress.round - 1, self.plan.rounds):
+            return leaders
+        data = pack_models(dict(self.plan.method.models(progress.server)))
+        for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
+            held = leaders.get(which)
+            if metrics and (held is None or metrics["accuracy"] > held.score):
+                leaders[which] = Leader(progress.round, metrics["accuracy"], digest_of(data))
+                self.unsaved[which] = data
+        return leaders
+
+    def keep(self, progress: Progress, seconds: float) -> None:
+        """Commit a round that took so many seconds."""
+        began = perf_counter()
+        self._commit(progress, self.progress)
+        self.progress = progress
+        self.timing["rounds"].append(seconds)
+        self.timing["checkpoints"].append(perf_counter() - began)
+        self.folder.save_timing(self.timing)
+        for observer in self.observers:
+            observer.round(progress.journal[-1])
+
+    def _commit(self, progress: Progress, before: Progress) -> None:
+        """Leading models go first, under their round's number: what the last checkpoint names is never overwritten."""
+        while self.unsaved:
+            which, data = self.unsaved.popitem()
+            self.folder.save_models(which, data, progress.leaders[which].round)
+        self.folder.append_journal(progress.journal[-1])
+        checkpoint.save(self.folder.path, progress)
+        self.store.committed()
+        self.folder.drop_leaders(progress.leaders, before.leaders)
+
+    def _resume(self) -> Progress | None:
+        """The newest state that is whole; whatever was damaged is said, and computed again."""
+        found, notes = checkpoint.candidates(self.folder.path)
+        progress = None
+        while found and progress is None:
+            progress = found.pop(0)
+            self.store.restore(progress.clients)
+            led = all(self.folder.holds(which, leader) for which, leader in progress.leaders.items())
+            if not (self.store.sound() and led):
+                notes.append(f"a file that round {progress.round} needs is damaged")
+                progress = None
+        if progress is None:
+            self.store = self._empty_store()
+        else:
+            checkpoint.settle_on(self.folder.path, progress)
+        sweep_temporaries(self.folder.path)
+        sweep_temporaries(self.folder.path / "clients")
+        self.store.sweep([older.clients for older in found])
+        if self.folder.restore_journal(progress.journal if progress else ()) and progress:
+            notes.append("the journal was restored from the checkpoint")
+        for note in notes:
+            where = f"going on after round {progress.round}" if progress else "starting again"
+            for observer in self.observers:
+                observer.warn(f"{note}: {where}")
+        return progress
+
+    def finish(self) -> None:
+        progress = self.progress
+        models = dict(self.plan.method.models(progress.server))
+        last = pack_models(models)
+        self.folder.save_models("last", last)
+        self.folder.publish_leaders(progress.leaders)
+        evaluator = self.plan.evaluator
+        said = {
+            which: evaluator.predictions(models if which == "last" else self.folder.load_models(which))
+            for which in ("last", *progress.leaders)
+            if models
+        }
+        self.folder.save_predictions(evaluator.truth(), said)
+        if isinstance(evaluator, CentralEvaluator):
+            assert isinstance(self.store, ClientStore)
+            kept = (
+                {"last": models, **{which: self.folder.load_models(which) for which in progress.leaders}}
+                if models
+                else {}
+            )
+            ended = FinishedRun(self.plan, evaluator, progress.server, self.store, kept)
+            for name in artefacts:
+                if (content := artefacts[name](ended)) is not None:
+                    self.folder.save_artefact(name, content)
+        personal = self.store if self.plan.method.personal else None
+        write_json(
+            self.folder.path / "result.json",
+            {**summary(self.plan, progress), "sha256": run_digest(models, personal), "model_last": digest_of(last)},
+        )
+        for observer in self.observers:
+            observer.finish()
+
+
+def summary(plan: Plan, progress: Progress) -> Record:
+    """What a finished run is reported by."""
+    evaluated = {record["round"]: record for record in progress.journal if "metrics" in record}
+    rounds = {"last": max(evaluated), **{which: leader.round for which, leader in progress.leaders.items()}}
+    records = {which: evaluated[number] for which, number in rounds.items()}
+    return {
+        "method": plan.experiment.method.name,
+        "data": plan.experiment.data,
+        "model": plan.experiment.model,
+        "partition": plan.experiment.partition.name,
+        "clients": plan.experiment.clients,
+        "seed": plan.experiment.seed,
+        "rounds": progress.round,
+        "accuracy": {which: record["metrics"].get("accuracy") for which, record in records.items()},
+        "class_accuracy": {which: record["metrics"].get("class_accuracy") for which, record in records.items()},
+        "round_of": rounds,
+        "shares": plan.method.shares,
+        "also": {name: metrics["accuracy"] for name, metrics in records["last"]["also"].items()},
+        "personal": records["last"]["personal"],
+        "facts": progress.journal[-1]["facts"],
+        "teachers": plan.teachers,
+        "ceiling": plan.ceiling,
+        "bytes": {
+            way: sum(record["bytes"].get(way, 0) for record in progress.journal)
+            for way in ("up", "down", "once")
+            if way != "once" or any(way in record["bytes"] for record in progress.journal)
+        },
+        "lost": sum(len(record["lost"]) for record in progress.journal),
+        "skipped": sum(record["skipped"] is not None for record in progress.journal),
+        "finite": all(record["finite"] for record in evaluated.values()),
+    }
+
+
+def run_digest(models: dict[str, Tensors], store: Store | None) -> str:
+    """One hash over the shared models by architecture and, where there are personal models, all client state."""
+    whole = sha256()
+    for architecture in sorted(models):
+        whole.update(f"{architecture} {digest(models[architecture])}\n".encode())
+    if store is not None:
+        for client in store.holders():
+            whole.update(f"client {client} {store.digest(client)}\n".encode())
+    return whole.hexdigest()
+
+
+def finished(folder: RunFolder) -> bool:
+    """Whether the result is there and its model is the one it speaks of."""
+    result = folder.result()
+    if result is None:
+        return False
+    return not result["model_last"] or file_digest(folder.model_path("last")) == result["model_last"]

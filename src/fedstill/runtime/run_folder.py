@@ -1,0 +1,200 @@
+"""A run is a directory: its layout, and who may write to it.
+
+config.json            the experiment, its identity, data fingerprint and versions
+journal.jsonl          one line a round, nothing in it depends on time
+checkpoint.safetensors what the run has reached (and `checkpoint-previous`, the round before)
+clients/               state of clients that have any
+model-last, -best, -selected.safetensors
+predictions.json       what those models say of every test sample
+detections.json        the boxes they find in test scenes, where that is the task
+answers.json           where clients have queries: what became of them
+result.json            once the run is finished
+timing.json            times, apart from everything that can be compared byte for byte
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedstill.core.errors import BusyError, InputError
+from fedstill.core.files import append_line, write_atomically
+from fedstill.core.message import Message, MessageError, under
+from fedstill.core.task import Tensors
+from fedstill.runtime import checkpoint
+
+FORMAT = 2
+MODELS = ("last", "best", "selected")
+
+
+class RunFolder:
+    """Reads and writes one run's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, config: dict[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "config.json").exists():
+            write_json(self.path / "config.json", {"format": FORMAT, **config})
+
+    def lock(self) -> FileLock:
+        """Held while a process works on the run; the system frees it when that process dies, however it dies."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise BusyError(
+                f"another process is working on {self.path}: wait for it, or choose another --out"
+            ) from None
+        return lock
+
+    def config(self) -> dict[str, Any]:
+        path = self.path / "config.json"
+        try:
+            config: dict[str, Any] = json.loads(path.read_text())
+            version = config["format"]
+        except FileNotFoundError:
+            raise InputError(f"{self.path} is not a run: it has no config.json") from None
+        except KeyError as error:
+            raise InputError(f"{path} cannot be read as a run's configuration: it has no {error}") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path} cannot be read as a run's configuration: {error}") from None
+        if version != FORMAT:
+            raise InputError(
+                f"{self.path} was written in format {version}, and this version of fedstill reads format {FORMAT}:"
+                " run the experiment again"
+            )
+        return config
+
+    def result(self) -> dict[str, Any] | None:
+        return read_json(self.path / "result.json")
+
+    def predictions(self) -> dict[str, list[int] | None]:
+        """By model, the class said of every test sample, and the truth under `labels`; empty where none is."""
+        return read_json(self.path / "predictions.json") or {}
+
+    def save_predictions(self, truth: list[int] | None, said: dict[str, list[int] | None]) -> None:
+        content = json.dumps({"labels": truth, **said}) + "\n"
+        write_atomically(self.path / "predictions.json", content.encode())
+
+    def artefact(self, name: str) -> dict[str, Any]:
+        """What a slice has kept with the run; empty where there is nothing."""
+        return read_json(self.path / f"{name}.json") or {}
+
+    def save_artefact(self, name: str, content: dict[str, Any]) -> None:
+        write_atomically(self.path / f"{name}.json", (json.dumps(content) + "\n").encode())
+
+    def timing(self) -> dict[str, Any]:
+        return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}
+
+    def save_timing(self, timing: dict[str, Any]) -> None:
+        """Without the ceremony that results get: losing a time is no loss."""
+        (self.path / "timing.json").write_text(json.dumps(timing) + "\n")
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The rounds so far, as committed; a damaged journal is read from the checkpoint instead."""
+        try:
+            lines = (self.path / "journal.jsonl").read_bytes().splitlines()
+            return [json.loads(line) for line in lines]
+        except FileNotFoundError:
+            return []
+        except ValueError:
+            found, _ = checkpoint.candidates(self.path)
+            return list(found[0].journal) if found else []
+
+    def append_journal(self, record: dict[str, Any]) -> None:
+        append_line(self.path / "journal.jsonl", _line(record))
+
+    def restore_journal(self, records: tuple[dict[str, Any], ...]) -> bool:
+        """Make the file say what the checkpoint says; True if it did not."""
+        path = self.path / "journal.jsonl"
+        right = b"".join(_line(record) for record in records)
+        if path.exists() and path.read_bytes() == right:
+            return False
+        write_atomically(path, right)
+        return True
+
+    def model_path(self, which: str, round: int | None = None) -> Path:
+        """Where a finished run keeps a model; with a round, where a running one keeps that round's."""
+        return self.path / (f"model-{which}.safetensors" if round is None else f"model-{which}.{round}.safetensors")
+
+    def save_models(self, which: str, data: bytes, round: int | None = None) -> None:
+        """Keep packed models; a method without shared models keeps none."""
+        if data:
+            write_atomically(self.model_path(which, round), data)
+
+    def holds(self, which: str, leader: checkpoint.Leader) -> bool:
+        """Whether the leading round's model is there and undamaged."""
+        paths = (self.model_path(which, leader.round), self.model_path(which))
+        return not leader.digest or any(file_digest(path) == leader.digest for path in paths)
+
+    def drop_leaders(self, *kept: dict[str, checkpoint.Leader]) -> None:
+        """Delete the models of rounds that lead no more."""
+        named = {self.model_path(which, leader.round) for leaders in kept for which, leader in leaders.items()}
+        for path in set(self.path.glob("model-*.*.safetensors")) - named:
+            path.unlink()
+
+    def publish_leaders(self, leaders: dict[str, checkpoint.Leader]) -> None:
+        """The run is finished: give the leading models the names that people look for."""
+        for which, leader in leaders.items():
+            if (path := self.model_path(which, leader.round)).exists():
+                os.replace(path, self.model_path(which))
+        self.drop_leaders()
+
+    def load_models(self, which: str) -> dict[str, Tensors]:
+        """Models by architecture, as saved."""
+        path = self.model_path(which)
+        try:
+            packed = Message.decode(path.read_bytes())
+        except MessageError as error:
+            raise InputError(f"{path} is damaged ({error}): run the experiment again") from None
+        architectures = sorted({name.split("/", 1)[0] for name in packed})
+        return {architecture: packed.part(f"{architecture}/") for architecture in architectures}
+
+
+def folder_of(identity: str | None, out: Path) -> Path | None:
+    """The run of that identity in a folder of runs; None also where the identity is not known yet."""
+    if identity is None:
+        return None
+    return next((path.parent for path in out.glob(f"*-{identity}/config.json")), None)
+
+
+def pack_models(models: dict[str, Tensors]) -> bytes:
+    """Shared models as they are kept, each below its architecture's name; nothing where none is shared."""
+    named = {n: t for name, state in models.items() for n, t in under(f"{name}/", state).items()}
+    return Message(named).encode() if named else b""
+
+
+def digest_of(data: bytes) -> str:
+    """What a file of these bytes is recognised by; empty for no file."""
+    return sha256(data).hexdigest() if data else ""
+
+
+def file_digest(path: Path) -> str | None:
+    try:
+        return digest_of(path.read_bytes())
+    except OSError:
+        return None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON file's content; None where it is missing or damaged, so that it is made again."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,49 @@
+"""The clients of a simulation, made on demand from shards.
+
+Memory grows with those who take part, not with the population: a client that is not asked is two numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedstill.core.dataset import Dataset, Proxy, Subset
+from fedstill.core.protocols import Client, Profile, RoundContext
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.data.partitions import Shards
+from fedstill.data.point_labels import shape_kinds
+from fedstill.data.splits import split_validation
+
+
+@dataclass(frozen=True)
+class SimulatedClients:
+    """A client factory over one data set cut into shards."""
+
+    task: Task
+    data: Dataset
+    shards: Shards
+    test: tuple[Dataset, Shards] | None = None  # cut in the same way, where models are evaluated on site
+    share: float = 0.0  # of each shard that is kept to select a round by, where that is done on site
+    proxy: Proxy | None = None  # samples that everybody has
+    shown: Dataset | None = None  # the run's validation data, where clients are to see what could be gained
+
+    def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
+        shard = Subset(self.data, self.shards.rows(profile.id))
+        data, validation = parted(shard, self.share, context.streams.seed, profile.id)
+        test = None if self.test is None else Subset(self.test[0], self.test[1].rows(profile.id))
+        streams = context.streams.at("client", profile.id)
+        kept = self.shown if validation is None else validation
+        return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=kept)
+
+
+def parted(shard: Dataset, share: float, seed: int, client: int) -> tuple[Dataset, Dataset | None]:
+    """What a client trains on, and what it keeps to select a round by; the same in every round and on every machine."""
+    if not share:
+        return shard, None
+    kinds = torch.zeros(len(shard), dtype=torch.int64) if shard.labels() is None else shape_kinds(shard)
+    rows = split_validation(kinds, share, Streams(seed).at("client", client), may_be_empty=True)
+    train, validation = (Subset(shard, part) for part in rows)
+    return train, validation

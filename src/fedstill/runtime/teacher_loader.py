@@ -1,0 +1,209 @@
+"""Teachers: runs, a file of weights, or a module of the user's own; checked before anyone learns from them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.errors import InputError, UnusableError
+from fedstill.core.kinds import load_state, state_of
+from fedstill.core.message import Message, MessageError, digest, part
+from fedstill.core.protocols import Method
+from fedstill.core.streams import Streams
+from fedstill.core.task import Task, Tensors
+from fedstill.data.bundle import Bundle
+from fedstill.data.kinds import data_kinds
+from fedstill.distillation.teachers import Teacher, teacher_outputs
+from fedstill.methods.recalibration import recalibrated
+from fedstill.models import build_model
+from fedstill.runtime.experiment import Experiment, TeacherSource
+from fedstill.runtime.result import Run
+from fedstill.tasks.kinds import tasks
+
+
+class TeacherLoader:
+    """Teachers, each loaded and examined once, whoever asks for them: the students of a lesson share them."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, tuple[TeacherSource, Teacher]] = {}
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._words: dict[str, Tensor] = {}
+
+    def load(self, experiment: Experiment, bundle: Bundle, device: str) -> tuple[Experiment, list[Teacher]]:
+        """The teachers, and the experiment with a digest of each one's weights, which is what a run is named by."""
+        found = []
+        for source in experiment.teachers:
+            key = f"{source.model_dump_json()} {bundle.name} {bundle.shape} {device}"
+            if key not in self._loaded:
+                with Streams(0).ambient("teacher"):  # where its weights are drawn, they are the same every time
+                    teacher = _load(source, bundle)
+                teacher.model.to(device).eval().requires_grad_(False)
+                known = source.model_copy(update={"model": teacher.architecture, "sha256": _digest(teacher.model)})
+                self._loaded[key] = known, teacher
+            found.append(self._loaded[key])
+        sources = tuple(source for source, _ in found)
+        return experiment.model_copy(update={"teachers": sources}), [teacher for _, teacher in found]
+
+    def examine(
+        self, experiment: Experiment, teachers: Sequence[Teacher], task: Task, bundle: Bundle, proxy: Dataset
+    ) -> list[dict[str, Any]]:
+        """Each teacher's metrics on the test set; one that does not say numbers is refused.
+
+        `recalibrated` is its accuracy with BatchNorm statistics measured anew on the proxy data: far above the
+        accuracy, they are stale.
+        """
+        reports = []
+        for source, teacher in zip(experiment.teachers, teachers, strict=True):
+            key = f"{source.sha256} {_lesson(experiment)}"
+            if key not in self._reports:
+                self._reports[key] = _examined(teacher, task, bundle, proxy)
+            reports.append({**self._reports[key], "which": source.which if source.run else None})
+        return reports
+
+    def ceiling(
+        self, experiment: Experiment, teachers: Sequence[Teacher], method: Method, task: Task, data: Dataset
+    ) -> float | None:
+        """The accuracy on the labels of this data that the teachers leave room for, where the method can tell."""
+        key = f"{[source.sha256 for source in experiment.teachers]} {_lesson(experiment)}"
+
+        def outputs() -> Tensor:
+            if key not in self._words:
+                with Streams(0).ambient("ceiling"):
+                    said = [teacher_outputs(teachers, task, data.batch(rows)).logits.cpu() for rows in every_row(data)]
+                self._words[key] = torch.cat(said)
+            return self._words[key]
+
+        return method.ceiling(outputs, data)
+
+
+def _lesson(experiment: Experiment) -> str:
+    """What decides on which data a student learns and is tested, labels aside."""
+    given = experiment.model_dump(mode="json", include={"data", "points", "seed", "validation"})
+    settings = experiment.method.settings.model_dump(mode="json", include={"proxy", "share"})
+    return json.dumps([given, settings])
+
+
+def _examined(teacher: Teacher, task: Task, bundle: Bundle, proxy: Dataset) -> dict[str, Any]:
+    with Streams(0).ambient("examination"):
+        metrics = task.summarise(task.score([teacher.model], bundle.test))
+        if metrics["non_finite"] > 0:
+            raise UnusableError(
+                f"the teacher {teacher.name} gives outputs that are not finite for {metrics['non_finite']:.0%} of the"
+                " test samples: nothing can be learnt from it"
+            )
+        anew = recalibrated(teacher.model, task, proxy, Streams(0).at("examination"))
+        afterwards = None if anew is None else task.summarise(task.score([anew], bundle.test))["accuracy"]
+    return {"name": teacher.name, "model": teacher.architecture, **metrics, "recalibrated": afterwards}
+
+
+def _load(source: TeacherSource, bundle: Bundle) -> Teacher:
+    if source.run is not None:
+        return _from_run(source, bundle)
+    if source.call is not None:
+        if tasks[data_kinds[bundle.kind].task].finds_boxes:
+            raise InputError(
+                f"the teacher {source.call} of your own cannot be a detector: name a run, or a file of weights with its"
+                " model"
+            )
+        own = _called(source.call, bundle)
+        if source.file is not None:
+            _fill(own.model, Path(source.file))
+        return Teacher(source.call, source.model or source.call, own)
+    assert source.file is not None
+    assert source.model is not None
+    model = build_model(source.model, bundle.shape, len(bundle.classes))
+    _fill(model, Path(source.file), source.model)
+    return Teacher(Path(source.file).name, source.model, model)
+
+
+def _from_run(source: TeacherSource, bundle: Bundle) -> Teacher:
+    run = Run(str(source.run))
+    name = run.path.resolve().name
+    if tuple(run.config["classes"]) != tuple(bundle.classes):
+        theirs, ours = len(run.config["classes"]), len(bundle.classes)
+        raise InputError(
+            f"the teacher {name} knows {theirs} classes of {run.experiment.data}, and the student is to learn"
+            f" {ours} of {bundle.name}: they must be the same classes in the same order"
+        )
+    architecture = run.architecture(source.model)
+    try:
+        return Teacher(name, architecture, run.model(source.which, architecture=architecture))
+    except InputError as error:
+        if run.finished and source.which == "best":  # there is none because no round's model was finite
+            raise UnusableError(str(error)) from None
+        raise
+
+
+def _called(name: str, bundle: Bundle) -> Foreign:
+    """`module:function`, which gets the shape of an input and the number of classes."""
+    module, separator, function = name.partition(":")
+    if not (module and separator and function):
+        raise InputError(f"a teacher of your own is written module:function, not {name!r}")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        made = getattr(import_module(module), function)(bundle.shape, len(bundle.classes))
+    except Exception as error:  # anything may come from there
+        raise InputError(f"the teacher {name} cannot be made: {_short(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise InputError(f"the teacher {name} must return a torch module, not {type(made).__name__}")
+    return Foreign(made)
+
+
+def _fill(model: nn.Module, path: Path, architecture: str = "") -> None:
+    """Weights from a safetensors file, named as a run names them, as Fedstill names a model's state, or as torch does.
+
+    A file with tensors that the model does not have is refused like one that lacks some: it is of another model.
+    """
+    try:
+        tensors: Tensors = Message.decode(path.read_bytes())
+    except (OSError, MessageError) as error:
+        raise InputError(f"the teacher's weights in {path} cannot be read: {_short(error)}") from None
+    kinds = state_of(model)
+    plain = {name.split("/", 1)[1]: name for name in kinds}
+    if architecture and all(name.startswith(f"{architecture}/") for name in tensors):
+        tensors = part(tensors, f"{architecture}/")
+    if tensors.keys() <= plain.keys():
+        tensors = {plain[name]: tensor for name, tensor in tensors.items()}
+    strange, lacking = sorted(tensors.keys() - kinds.keys()), sorted(kinds.keys() - tensors.keys())
+    if strange or lacking:
+        what = f"it has no tensor {strange[0]!r}" if strange else f"the file lacks {lacking[0]!r}"
+        raise InputError(f"the weights in {path} do not fit the teacher's model: {what}")
+    try:
+        load_state(model, tensors)
+    except RuntimeError as error:
+        raise InputError(f"the weights in {path} do not fit the teacher's model: {_short(error)}") from None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+class Foreign(nn.Module):
+    """A module of the user's own, made to speak as ours do: log-probabilities, and features where it has any."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        said = self.model(inputs)
+        both = said if isinstance(said, tuple) else (said, inputs.new_empty(len(inputs), 0))
+        if len(both) != 2 or not all(isinstance(one, Tensor) for one in both):
+            raise TypeError("it must return logits, or (logits, features)")
+        logits, features = both
+        return F.log_softmax(logits, dim=1), features
+
+
+def _digest(model: nn.Module) -> str:
+    with torch.no_grad():
+        return digest(state_of(model))

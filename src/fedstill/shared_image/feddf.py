@@ -1,0 +1,254 @@
+"""Ensemble distillation on the server.
+
+*Ensemble Distillation for Robust Model Fusion in Federated Learning*, Lin et al., 2020,
+https://arxiv.org/abs/2006.07242
+
+    w_i  <- local training from w_a           (each client i of the cohort, a: its architecture)
+    z_i  <- what w_i says of the proxy samples, sent instead of, or beside, the weights
+    w_a  <- sum_i n_i w_i / sum_i n_i         (only in initialisation rounds, over clients of that architecture)
+    w_a  <- distilled towards softmax(sum_i n_i z_i / sum_i n_i), for some steps
+
+Clients and server hold the same proxy data, unlabelled; what crosses the wire are indices down and logits up. The
+server keeps a model for every architecture there is among the clients, and each is distilled from all of them.
+
+With `downlink: logits` a client that holds the model of an earlier round is sent what was said since then instead of
+the model, and takes the same steps as the server did. It cannot make a model that was averaged meanwhile; nor is it
+asked to in a round in which weights are wanted of it, since an update is an update of something that was sent. On a
+processor that computes otherwise than the server's, its model differs in the last digits; here it is equal to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedstill.core.dataset import SharedSamples, Subset, Told
+from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError, UnusableError
+from fedstill.core.kinds import PARAMETERS, average, state_of
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import Client, Meter, Profile, Reply, RoundContext, Shape
+from fedstill.core.settings import Settings
+from fedstill.core.streams import Streams
+from fedstill.core.task import Tensors
+from fedstill.distillation import Objective
+from fedstill.methods.base import (
+    LOGITS,
+    MODEL,
+    MODEL_EGRESS,
+    PRECISIONS,
+    WORK_EGRESS,
+    fresh_models,
+    methods,
+    same_as,
+    train,
+    work_expected,
+    work_report,
+)
+from fedstill.methods.gradients import correction
+from fedstill.shared_image.proxy_selection import Selection, draw_uniformly, pool_outputs
+from fedstill.shared_image.shared_samples import (
+    LOGITS_EGRESS,
+    SELECTED,
+    LogitMethod,
+    LogitSettings,
+    ProxySettings,
+    StepSettings,
+    on_logits,
+    towards,
+)
+
+INITIALISE = "initialise"
+LESSON = "lesson/"  # lesson/ROUND/...: what a round's samples were and what was said of them
+
+
+class EnsembleSettings(StepSettings, LogitSettings):
+    initialise: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of rounds in which clients also send weights, to start the server's model from",
+    )
+    selection: Selection | None = Field(None, description="choose each round's samples by what the model makes of them")
+    schedule: Literal["uniform", "growing"] = Field(
+        "uniform", description="as many steps in every round, or from half as many up to all of them in the last"
+    )
+    mu: float = Field(
+        0.0, ge=0, description="clients are pulled towards the round's model as in FedProx; 0: they are not"
+    )
+    objective: str = Field(
+        "vanilla", description="how the server's model learns from the clients: one that needs logits"
+    )
+    downlink: Literal["model", "logits"] = Field(
+        "model",
+        description="what goes down: the model; or, to clients that can make it of the one they have, what all said",
+    )
+
+
+class FedDFSettings(ProxySettings, EnsembleSettings):
+    pass
+
+
+@methods.register("feddf")
+class FedDF(LogitMethod):
+    """Local models are distilled into shared ones, of several architectures if need be, by what they say of a proxy."""
+
+    name = "train"
+    egress: Sequence[Egress] = (LOGITS_EGRESS, *MODEL_EGRESS, *WORK_EGRESS)
+    Options: ClassVar[type[Settings]] = FedDFSettings
+    settings: EnsembleSettings
+
+    @classmethod
+    def shared_samples(cls, settings: Any) -> SharedSamples:
+        return SharedSamples.named(settings.proxy)
+
+    def check(self) -> None:
+        super().check()
+        self.objective()
+
+    def objective(self) -> Objective:
+        return on_logits(self.settings.objective, self.settings.temperature)
+
+    def start(self, streams: Streams) -> Tensors:
+        return {**fresh_models(self.task, streams, MODEL), SELECTED: torch.zeros(self.size, dtype=torch.int64)}
+
+    def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
+        return {**state, SELECTED: self.selected(state, context)}
+
+    def check_proxy(self, pool: int) -> None:
+        if self.settings.selection is not None:
+            self.settings.selection.check(pool, self.settings.samples)
+
+    def selected(self, state: Tensors, context: RoundContext) -> Tensor:
+        """The same samples in every round, drawn once; or those that the model of the first architecture selects."""
+        pool, selection = self.proxy.data, self.settings.selection
+        if selection is None:
+            return draw_uniformly(len(pool), self.size, Streams(context.streams.seed))
+        if not selection.asks:
+            return draw_uniformly(len(pool), self.size, context.streams)
+        architecture = self.task.architectures[0]
+        model = self.task.build(architecture, part(state, _place(architecture)))
+        embeddings, logits = pool_outputs(self.task, model, pool)
+        try:
+            return selection.select(embeddings, logits, self.size, context.streams)
+        except UnusableError:  # a model that says no numbers selects nothing; the journal says that it is not finite
+            return draw_uniformly(len(pool), self.size, context.streams)
+
+    def initialises(self, round: int) -> bool:
+        """Every fifth round at a rate of 0.2, the first one among them."""
+        due = [int(number * self.settings.initialise + 1e-9) for number in (round - 1, round)]
+        return round == 0 or due[0] < due[1]
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        start = self.lessons(state, who, context) or under(MODEL, part(state, _place(who.architecture)))
+        flag = {INITIALISE: torch.tensor(self.initialises(context.round))}
+        return Message({**start, **self.asked(state[SELECTED]), **flag})
+
+    def lessons(self, state: Tensors, who: Profile, context: RoundContext) -> Tensors | None:
+        """What makes the model that a client holds into this round's; None: it is better sent the model."""
+        if self.settings.downlink == "model" or who.last_round is None:
+            return None
+        if any(self.initialises(round) for round in range(who.last_round, context.round + 1)):
+            return None
+        missed = [round for round in range(who.last_round, context.round) if _lesson(round, LOGITS) in state]
+        lessons = {name: state[name] for round in missed for name in (_lesson(round, LOGITS), _lesson(round, SELECTED))}
+        model = part(state, _place(who.architecture))
+        return lessons if _size(lessons) < _size(model) else None
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        samples = self.samples_of(client, request)
+        start = request.part(MODEL) or self.caught_up(client, request, context)
+        if self.settings.downlink == "logits":
+            client.state = {**client.state, **under(MODEL, start)}
+        model = client.task.build(client.profile.architecture, start)
+        anchor = part(start, PARAMETERS)
+        pull = correction(model, pull=self.settings.mu, anchor=anchor) if self.settings.mu else None
+        trained = train(client, model, self.training, context, correct=pull)
+        weights = under(MODEL, state_of(model)) if bool(request[INITIALISE]) else {}
+        return Message({LOGITS: self.said(client, model, samples), **weights, **work_report(trained)})
+
+    def caught_up(self, client: Client, request: Message, context: RoundContext) -> Tensors:
+        """The round's model, made of the one that the client holds by what it is told."""
+        architecture = client.profile.architecture
+        model: Tensors = part(client.state, MODEL)
+        if client.proxy is None or not model:
+            raise InputError("the server takes this client to hold a model, and there is none")
+        for round in sorted({int(name.partition("/")[0]) for name in request.part(LESSON)}):
+            samples = self.samples_among(client.proxy.data, request[_lesson(round, SELECTED)])
+            told = Told(samples, request[_lesson(round, LOGITS)].float())
+            then = RoundContext.of(
+                Streams(context.streams.seed), round, context.rounds, context.clients, context.exchange
+            )
+            model = self.distilled(architecture, model, told, then, client.meter)
+        return model
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        weights = same_as(under(MODEL, request.part(MODEL))) if bool(request[INITIALISE]) else {}
+        return {**self.expected_words(len(request[SELECTED])), **weights, **work_expected(self.task.terms)}
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        said = self.consensus(replies)
+        merged = dict(state)
+        if self.settings.downlink == "logits":
+            said = said.to(PRECISIONS[self.settings.precision])  # as clients are told it
+            merged = self.remembered(merged, said, context)
+        proxy = Told(Subset(self.proxy.data, state[SELECTED]), said.float())
+        for architecture in self.task.architectures:
+            model = part(state, _place(architecture))
+            own = [reply for reply in replies if reply.profile.architecture == architecture]
+            if own and self.initialises(context.round):
+                counts = [float(reply.profile.samples) for reply in own]
+                model = average([reply.message.part(MODEL) for reply in own], counts)
+            merged |= under(_place(architecture), self.distilled(architecture, model, proxy, context, Meter()))
+        return merged
+
+    def remembered(self, state: dict[str, Tensor], said: Tensor, context: RoundContext) -> dict[str, Tensor]:
+        """With this round's lesson; after an initialisation nobody can use those before it."""
+        if self.initialises(context.round):
+            return {name: tensor for name, tensor in state.items() if not name.startswith(LESSON)}
+        selected = state[SELECTED].to(torch.int32)
+        return {**state, _lesson(context.round, LOGITS): said, _lesson(context.round, SELECTED): selected}
+
+    def distilled(self, architecture: str, state: Tensors, proxy: Told, context: RoundContext, meter: Meter) -> Tensors:
+        """A model after this round's steps towards what the clients say."""
+        model = self.task.build(architecture, state)
+        streams, steps = (
+            context.streams.at("distil", architecture),
+            steps_in(self.settings, context.round, context.rounds),
+        )
+        towards(model, self.task, proxy, self.objective(), self.settings, steps, streams, meter)
+        return state_of(model)
+
+    def models(self, server: Tensors) -> Mapping[str, Tensors]:
+        return {architecture: part(server, _place(architecture)) for architecture in self.task.architectures}
+
+
+def steps_in(settings: EnsembleSettings, context: int, turns: int) -> int:
+    """Of a round; growing from half to all of them, so that 30 rounds take 3/4 of the uniform schedule's.
+
+    >>> growing = EnsembleSettings(steps=500, schedule="growing")
+    >>> [steps_in(growing, turn, 30) for turn in (0, 29)], sum(steps_in(growing, turn, 30) for turn in range(30))
+    ([250, 500], 11250)
+    >>> steps_in(EnsembleSettings(steps=500), 0, 30)
+    500
+    """
+    if settings.schedule == "uniform":
+        return settings.steps
+    progress = context / max(turns - 1, 1)
+    return max(1, round(settings.steps * (1 + progress) / 2))
+
+
+def _lesson(round: int, what: str) -> str:
+    return f"{LESSON}{round:06d}/{what}"
+
+
+def _size(tensors: Tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _place(architecture: str) -> str:
+    return f"{MODEL}{architecture}/"

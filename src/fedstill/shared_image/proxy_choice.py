@@ -1,0 +1,125 @@
+"""Which of the shared samples a run's model chooses, and what it makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from fedstill.core.dataset import SharedSamples, Subset, every_row
+from fedstill.core.devices import check_device
+from fedstill.core.errors import InputError
+from fedstill.core.kinds import state_of
+from fedstill.core.message import under
+from fedstill.core.plugins import loaded_plugins
+from fedstill.core.protocols import RoundContext
+from fedstill.core.streams import Streams
+from fedstill.core.threads import one_thread
+from fedstill.data.bundle import Kind
+from fedstill.methods import methods
+from fedstill.methods.base import MODEL
+from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.result import Run
+from fedstill.shared_image.feddf import FedDF
+from fedstill.shared_image.proxy_selection import pool_outputs
+from fedstill.shared_image.shared_proxy import SHARED, shared_proxy
+from fedstill.shared_image.shared_samples import SELECTED, LogitMethod
+from fedstill.tasks.segmentation import Segmentation
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Shared samples as a model sees them: a row of each tensor for each sample."""
+
+    shared: str  # what they are of: patches:china, or a data set's name
+    kind: Kind
+    pool: int  # how many there are to choose from
+    whose: str  # the architecture, where there are several, or the client
+    rounds: int  # that the model has learnt for
+    accuracy: float | None  # of this model on test data; of a client's own nobody keeps it
+    rows: Tensor
+    inputs: Tensor
+    embeddings: Tensor
+    classes: Tensor  # that the model predicts
+
+
+def chosen_by(
+    run: Run, which: str = "last", client: int | None = None, data_root: Path | None = None, device: str = "cpu"
+) -> Chosen:
+    """What a run's model would be asked about if another round followed; so after 3 of 9 rounds the samples of the 4th.
+
+    Where architectures are mixed, the model of the first one chooses, and it is the one that is looked at. Methods
+    whose clients have models of their own, as `fedmd`, have no shared one: there a client's is, on the same samples in
+    every round.
+    """
+    check_device(device)
+    task, experiment = replace(run.task, device=device), run.experiment
+    wanted = _wanted(run)
+    if isinstance(task, Segmentation):
+        raise InputError(f"the model of {run.path} labels every point: it says no one thing of a sample")
+    if task.finds_boxes:
+        raise InputError(f"the model of {run.path} finds things in scenes: it says no one thing of a sample")
+    model, architecture = run.model(which, client).to(device), run.architecture(client=client)
+    kind: Kind = "cloud" if len(task.shape) == 2 else "image"
+    proxy = shared_proxy(wanted, kind, task.shape, data_root)
+    _check_same(run, proxy.digest)
+    # Without what was wrapped around it: attacks and clipping do not choose samples.
+    method = methods[experiment.method.name](experiment.method.settings, task, experiment.training, {SHARED: proxy})
+    played = int(run.result["round_of"][which])
+    streams = Streams(experiment.seed)
+    with one_thread():
+        if isinstance(method, FedDF):
+            context = RoundContext.of(streams, played, experiment.rounds, experiment.clients, method.name)
+            rows = method.selected(under(f"{MODEL}{architecture}/", state_of(model)), context)
+        else:
+            rows = method.start(streams)[SELECTED]
+        samples = Subset(proxy.data, rows)
+        embeddings, logits = pool_outputs(task, model, samples)
+    several = len(task.architectures) > 1
+    return Chosen(
+        shared=wanted.name,
+        kind=kind,
+        pool=len(proxy.data),
+        whose=f"client {client}" if client is not None else architecture if several else "",
+        rounds=played,
+        accuracy=None if client is not None else _accuracy(run, played, architecture if several else None),
+        rows=rows,
+        inputs=samples.batch(every_row(samples, len(samples))[0])["inputs"],
+        embeddings=embeddings,
+        classes=logits.argmax(dim=1),
+    )
+
+
+def _wanted(run: Run) -> SharedSamples:
+    """The samples that a run's clients share."""
+    experiment = run.experiment
+    kind = methods[experiment.method.name]
+    wanted = kind.shared_samples(experiment.method.settings) if issubclass(kind, LogitMethod) else None
+    if wanted is None:
+        able = [name for name in methods if issubclass(methods[name], LogitMethod)]
+        raise InputError(
+            f"{experiment.method.name}, the method of {run.path}, asks nobody about samples that all have:"
+            f" give a run of one of {', '.join(able)}"
+        )
+    return wanted
+
+
+def _check_same(run: Run, digest: str) -> None:
+    """Refuse samples that are not the run's: its name holds their digest, or, in a deployment, its fingerprint does."""
+    experiment, known = run.experiment, str(run.config["fingerprint"])
+    if known.endswith(digest):
+        return
+    fingerprint = fingerprint_of(experiment, known, shared=digest)
+    if run.config["identity"] != experiment.identity(fingerprint, loaded_plugins().values()):
+        raise InputError(
+            f"the shared samples here are not those of {run.path}: the image or data set has changed since, or the run"
+            " was made by another version of fedstill, or with another --plugin"
+        )
+
+
+def _accuracy(run: Run, round: int, architecture: str | None) -> float | None:
+    record = next(record for record in run.journal if record["round"] == round)
+    metrics = record["metrics"] if architecture is None else record["also"].get(architecture, {})
+    value = metrics.get("accuracy")
+    return None if value is None else float(value)

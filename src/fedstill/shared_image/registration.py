@@ -1,0 +1,11 @@
+"""What the slice of one shared image brings: patches, selection, and methods that exchange logits."""
+
+BRINGS = {
+    "method": {
+        "fedstill.shared_image.feddf": ("feddf",),
+        "fedstill.shared_image.fedmd": ("fedmd",),
+        "fedstill.shared_image.single_image": ("single-image",),
+    },
+    "input of a method": {"fedstill.shared_image.shared_proxy": ("shared samples",)},
+    "command": {"fedstill.shared_image.commands": ("patches",)},
+}

@@ -1,0 +1,41 @@
+"""Distillation through one shared image.
+
+*Federated Learning with a Single Shared Image*, Soni, Saeed and Asano, 2024, https://arxiv.org/abs/2406.12658
+
+FedDF whose proxy is a pool of patches that clients and server cut from one image, each for itself, and of which the
+server's current model selects the most useful ones before each round (see `proxy_selection.py`). The image is
+known beforehand; then only indices go down and logits come up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from fedstill.core.dataset import SharedSamples
+from fedstill.methods.base import methods
+from fedstill.shared_image.feddf import EnsembleSettings, FedDF
+from fedstill.shared_image.patch_settings import PatchSettings
+from fedstill.shared_image.proxy_selection import Selection
+
+
+class SingleImageSettings(EnsembleSettings):
+    image: str = Field("china", description="the shared image: image:FILE, china, flower, noise:512x512, or cloud:FILE")
+    patches: PatchSettings = Field(
+        default_factory=lambda: PatchSettings(count=20_000), description="how patches are cut from it"
+    )
+    selection: Selection | None = Field(default_factory=Selection, description="which patches a round is about")
+    initialise: float = Field(0.2, gt=0, le=1, description="share of rounds in which clients also send weights")
+
+
+@methods.register("single-image")
+class SingleImage(FedDF):
+    """FedDF on patches of one image that everybody has, selected anew in each round."""
+
+    Options = SingleImageSettings
+    settings: SingleImageSettings
+
+    @classmethod
+    def shared_samples(cls, settings: Any) -> SharedSamples:
+        return SharedSamples(f"patches:{settings.image}", settings.patches)

@@ -1,0 +1,154 @@
+"""Doing runs of a study, here or in a worker process: a fresh interpreter with one thread.
+
+A worker reads one line of JSON at a time: first where things are, then one list of configurations after another, each
+a lesson to be done together. It answers with a list of outcomes and, on the way there, with numbers: how much of the
+lesson is over. When its input ends it dies at once, in whatever it is doing: the process that wanted the results is
+gone, and a run that was killed goes on from its last round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import IO, Any, Literal
+
+from fedstill.core.errors import BusyError, FedstillError, UnusableError
+from fedstill.core.plugins import use_plugins
+from fedstill.data.bundle import Bundle
+from fedstill.data.catalogue import load
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.joint_training import OnProgress, train_jointly
+from fedstill.runtime.launch import launch
+from fedstill.runtime.observers import Observer
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a study's runs go, and what they need to be told."""
+
+    out: str
+    data_root: str | None = None
+    device: str = "cpu"
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; `busy` means that another process is working on it, `refused` that it can have no result."""
+
+    state: Literal["done", "failed", "busy", "refused"]
+    error: str = ""
+    details: str = ""
+
+
+def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: OnProgress | None = None) -> list[Outcome]:
+    """Do these runs, together if there are several; whatever goes wrong is an outcome, so that the next can go on."""
+    root = None if place.data_root is None else Path(place.data_root)
+    out = Path(place.out)
+    try:
+        experiments = [make_experiment(given) for given in lesson]
+        if len(experiments) > 1:
+            ended = train_jointly(experiments, out, root, place.device, told, _loaded)
+            return [_outcome(one if isinstance(one, Exception) else None) for one in ended]
+        (experiment,) = experiments
+        bundle = _loaded(experiment.data, root)
+        launch(experiment, out=out, data_root=root, device=place.device, observers=_observers(told), bundle=bundle)
+        return [Outcome("done")]
+    except Exception as error:
+        return [_outcome(error)] * len(lesson)
+
+
+@lru_cache(maxsize=2)
+def _loaded(data: str, root: Path | None) -> Bundle:
+    """Runs of a study share few data sets, and loading takes as long as training something small."""
+    return load(data, root)
+
+
+def forget_data() -> None:
+    """A study begins: files may have changed since the last one in this process."""
+    _loaded.cache_clear()
+
+
+def _outcome(error: Exception | None) -> Outcome:
+    match error:
+        case None:
+            return Outcome("done")
+        case BusyError():
+            return Outcome("busy")
+        case UnusableError():
+            return Outcome("refused", " ".join(str(error).split()))
+        case FedstillError():
+            return Outcome("failed", " ".join(str(error).split()))
+    sentence = " ".join(f"{type(error).__name__}: {error}".split())
+    return Outcome("failed", sentence, "".join(traceback.format_exception(error)))
+
+
+def _observers(told: OnProgress | None) -> list[Observer]:
+    return [] if told is None else [_Teller(told)]
+
+
+class _Teller(Observer):
+    """Passes on how much of a run is over."""
+
+    def __init__(self, told: OnProgress) -> None:
+        self.told = told
+        self.rounds = 1
+
+    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+        self.rounds = experiment.rounds
+
+    def round(self, record: dict[str, Any]) -> None:
+        self.told((record["round"]) / self.rounds)
+
+    def note(self, text: str) -> None:
+        """Nobody is there to read it."""
+
+    def warn(self, text: str) -> None:
+        """Nor these: what was damaged has been mended."""
+
+    def finish(self) -> None:
+        """The outcome says so."""
+
+
+def serve(requests: IO[str], answers: IO[str]) -> None:
+    place = Place(**json.loads(requests.readline()))
+    use_plugins(place.plugins)
+    errands: SimpleQueue[str] = SimpleQueue()
+    Thread(target=_listen, args=(requests, errands), daemon=True).start()
+
+    def say(what: Any) -> None:
+        answers.write(json.dumps(what) + "\n")
+        answers.flush()
+
+    while True:
+        lesson = json.loads(errands.get())
+        say([asdict(outcome) for outcome in perform(lesson, place, told=say)])
+
+
+def _listen(requests: IO[str], errands: SimpleQueue[str]) -> None:
+    for line in requests:
+        errands.put(line)
+    os._exit(0)
+
+
+def main() -> None:
+    # Answers go out on a descriptor of their own, so that a print() in a plugin cannot end up among them.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        serve(sys.stdin, answers)
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

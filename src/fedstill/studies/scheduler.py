@@ -1,0 +1,73 @@
+"""What may be started next: teachers before their students, students together, nothing that others do already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedstill.studies.executor import Lesson
+from fedstill.studies.jobs import Outcome
+from fedstill.studies.plan import Job, lessons
+from fedstill.studies.progress import StudyObserver, StudyProgress
+
+
+class Scheduler:
+    """The lessons that are left. A lesson is taken down with `next`, and ends with `returned`."""
+
+    def __init__(self, tally: StudyProgress, observers: Sequence[StudyObserver], parts: int = 1) -> None:
+        self.tally, self.observers = tally, observers
+        self.ledger = tally.ledger
+        # Students first: once a teacher is there, its students tell how long the rest will take.
+        self.left: list[Lesson] = [*lessons(tally.waiting, parts)]
+        self.left.sort(key=lambda lesson: lesson[0].teacher is None)
+        self.elsewhere: list[Job] = []
+
+    def next(self) -> Lesson | None:
+        """A lesson whose teacher is there and that nobody else is working on; None if there is none just now."""
+        for lesson in list(self.left):
+            if not self._ready(lesson[0]):
+                continue
+            self.left.remove(lesson)
+            if mine := [job for job in lesson if self._wanted(job)]:
+                return mine
+        return None
+
+    def givens(self, lesson: Lesson) -> list[Mapping[str, Any]]:
+        """The configurations to run, with the folders of their teachers."""
+        givens: list[Mapping[str, Any]] = []
+        for job in lesson:
+            teacher = None if job.teacher is None else self.ledger.run(job.teacher)
+            givens.append(job.given(None if teacher is None else teacher.path))
+        return givens
+
+    def returned(self, lesson: Lesson, outcomes: Sequence[Outcome]) -> None:
+        for job, outcome in zip(lesson, outcomes, strict=True):
+            # Two that begin a run in the same instant can be in each other's way before one has the lock.
+            if outcome.state == "busy" or (outcome.state == "failed" and self.ledger.busy(job)):
+                self.elsewhere.append(job)
+                self.tally.halfway.pop(job, None)
+            else:
+                self._settle(job, outcome)
+
+    def revisit(self) -> None:
+        """Look again at what others were working on."""
+        self.left += list(lessons(self.elsewhere))
+        self.elsewhere = []
+
+    def _ready(self, job: Job) -> bool:
+        return self.ledger.identity(job) is not None or self.tally.settled(job) is not None
+
+    def _wanted(self, job: Job) -> bool:
+        """Asked right before a job would start, since others may have done it by then."""
+        if (known := self.tally.settled(job)) is not None:
+            self._settle(job, known)
+            return False
+        if self.ledger.busy(job):
+            self.elsewhere.append(job)
+            return False
+        return True
+
+    def _settle(self, job: Job, outcome: Outcome) -> None:
+        self.tally.settle(job, outcome)
+        for observer in self.observers:
+            observer.settled(self.tally, job, outcome)

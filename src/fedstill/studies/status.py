@@ -1,0 +1,94 @@
+"""What has been done about a run, as its folder tells: finished, being worked on, failed, or nothing yet.
+
+Several processes may work on one folder of runs. They agree through the runs' own locks and results, so that nothing
+else has to be kept consistent; only failures, of which a run's folder says nothing, have a place of their own:
+`failures/<identity>.json` in the folder of runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedstill.core.errors import BusyError, InputError
+from fedstill.core.kinds import state_of
+from fedstill.core.message import digest
+from fedstill.runtime.result import Run
+from fedstill.runtime.run_folder import RunFolder, folder_of, read_json, write_json
+from fedstill.studies.jobs import Outcome
+from fedstill.studies.plan import Job
+
+FAILURES = "failures"
+
+
+class RunStatus:
+    """The folder of runs, seen job by job."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self._digests: dict[tuple[Path, str], str] = {}
+
+    def identity(self, job: Job) -> str | None:
+        """What the run's folder is called by; None while its teacher is not there."""
+        if job.teacher is None:
+            return job.key
+        teacher = self.run(job.teacher)
+        return None if teacher is None else job.identity(self._digest(teacher, job.which))
+
+    def run(self, job: Job) -> Run | None:
+        """The finished run of that job."""
+        path = folder_of(self.identity(job), self.out)
+        if path is None or RunFolder(path).result() is None:
+            return None
+        return Run(path)
+
+    def busy(self, job: Job) -> bool:
+        """Whether some process is working on it; asking takes its lock for an instant."""
+        path = folder_of(self.identity(job), self.out)
+        if path is None:
+            return False
+        try:
+            RunFolder(path).lock().release()
+        except BusyError:
+            return True
+        return False
+
+    def failure(self, job: Job) -> Outcome | None:
+        """How it failed, or was refused, before; also where that happened to its teacher."""
+        identity = self.identity(job)
+        if identity is None:
+            assert job.teacher is not None
+            before = self.failure(job.teacher)
+            return None if before is None else Outcome("failed", f"its teacher failed: {before.error}")
+        record = read_json(self.out / FAILURES / f"{identity}.json")
+        if record is None:
+            return None
+        return Outcome("refused" if record.get("refused") else "failed", str(record.get("error")))
+
+    def record_failure(self, job: Job, outcome: Outcome) -> None:
+        identity = self.identity(job)
+        if identity is None or self.failure(job) == Outcome(outcome.state, outcome.error):
+            return  # its teacher's failure is written down, or another process has recorded this one already
+        folder = self.out / FAILURES
+        folder.mkdir(parents=True, exist_ok=True)
+        content: dict[str, Any] = {
+            "error": outcome.error,
+            "refused": outcome.state == "refused",
+            "cell": job.cell.labels,
+            "experiment": job.experiment.model_dump(mode="json"),
+            "details": outcome.details.splitlines(),
+        }
+        write_json(folder / f"{identity}.json", content)
+
+    def forget_failure(self, job: Job) -> None:
+        (self.out / FAILURES / f"{self.identity(job)}.json").unlink(missing_ok=True)
+
+    def _digest(self, teacher: Run, which: str) -> str:
+        """Of the teacher's weights; where it has no such model, a word that is no digest."""
+        if (teacher.path, which) not in self._digests:
+            try:
+                found = digest(state_of(teacher.model(which)))
+            except InputError:
+                found = "none"
+            self._digests[teacher.path, which] = found
+        return self._digests[teacher.path, which]

@@ -1,0 +1,276 @@
+"""What a site says to the server's questions, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedstill.core.errors import RunError
+from fedstill.core.message import Message
+from fedstill.core.protocols import StateVersion
+from fedstill.data.catalogue import load
+from fedstill.deploy.deployment_folder import open_site
+from fedstill.deploy.deployment_plan import server_plan
+from fedstill.deploy.site_registry import SiteFacts, experiment_digest, for_sites, other_label_spaces, plugins, versions
+from fedstill.deploy.site_service import SiteService
+from fedstill.deploy.site_state import SiteStates
+from fedstill.runtime.assemble import make_experiment
+
+GREETING: dict[str, Any] = {**versions(), "plugins": plugins()}
+
+
+@pytest.fixture
+def office(stage: Any) -> SiteService:
+    made = stage(1)
+    return SiteService(open_site(made.folder, 0), load(f"npz:{made.shard(0)}"), made.notes)
+
+
+def offer(office: SiteService, **changes: Any) -> dict[str, Any]:
+    """What a server would ask, with whatever a test wants different."""
+    given = {"method": "fedavg", "model": "mlp", "rounds": 2, "training": {"epochs": 1, "batch": 64}, **changes}
+    facts = SiteFacts.of(office.bundle)
+    plan, question = server_plan(for_sites(make_experiment(given), 1, "clinics"), [facts])
+    agreement = {"experiment": plan.experiment.model_dump(mode="json"), "question": asdict(question), "client": 0}
+    return {
+        **GREETING,
+        "run": plan.identity,
+        "experiment": experiment_digest(plan.experiment),
+        "fingerprint": facts.fingerprint,
+        "agreement": json.dumps(agreement),
+    }
+
+
+def test_a_site_tells_what_its_data_is_about(office: SiteService) -> None:
+    said = office.hello(GREETING)
+    facts = SiteFacts.read(str(said["facts"]))
+    assert said["status"] == "here"
+    assert (facts.samples, facts.shape) == (len(office.bundle.train), (1, 8, 8))
+    assert facts.classes == tuple("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"fedstill": "0.0.1"}, "version of fedstill .*, and the server has 0.0.1: install the same"),
+        ({"behaviour": 1}, "it has behaviour .*, and the server has 1"),
+        ({"protocol": 99}, "it has protocol 2, and the server has 99"),
+        ({"plugins": '["feed"]'}, "its plugins are not those of the server"),
+    ],
+)
+def test_other_versions_and_other_plugins_are_refused(office: SiteService, changes: Any, sentence: str) -> None:
+    said = office.hello({**GREETING, **changes})
+    assert said["status"] == "refused"
+    assert re.search(sentence, str(said["detail"]))
+    assert re.search(sentence, office.watcher.text)  # type: ignore[attr-defined]
+
+
+def test_another_recipe_than_the_server_names_is_refused(office: SiteService) -> None:
+    asked = offer(office)
+    agreement = json.loads(asked["agreement"])
+    agreement["experiment"]["rounds"] = 3
+    said = office.agree({**asked, "agreement": json.dumps(agreement)})
+    assert said["status"] == "refused"
+    assert "their recipes differ" in str(said["detail"])
+
+
+def test_a_policy_that_names_one_experiment_refuses_all_others(office: SiteService) -> None:
+    asked = offer(office)
+    policy = office.folder.path / "policy.yaml"
+    policy.write_text("allow: [parameters, statistics, metrics]\nexperiment: 'abc'\n")
+    said = office.agree(asked)
+    assert said["status"] == "refused"
+    assert f"agrees to experiment abc only, and this is {asked['experiment']}" in str(said["detail"])
+    policy.write_text(f"allow: [parameters, statistics, metrics]\nexperiment: '{asked['experiment']}'\n")
+    assert office.agree(asked)["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"experiment": 3}', '{"experiment": {}, "client": -1, "question": {}}', "x" * 1000]
+)
+def test_what_is_no_experiment_is_refused(office: SiteService, text: str) -> None:
+    said = office.agree({**offer(office), "agreement": text})
+    assert said["status"] == "refused"
+    assert "cannot be read" in str(said["detail"])
+
+
+def test_an_experiment_names_parts_that_are_installed_here_and_brings_none(office: SiteService) -> None:
+    """Nothing in it is a path to code: an unregistered method is a sentence, and so is a teacher's function."""
+    asked = offer(office)
+    for changes in ({"method": {"name": "os.system"}}, {"teachers": [{"call": "os:system"}]}):
+        agreement = json.loads(asked["agreement"])
+        agreement["experiment"] |= changes
+        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        assert said["status"] == "refused", changes
+
+
+def test_the_manifest_comes_from_a_rehearsal_on_the_sites_own_data(office: SiteService) -> None:
+    assert office.agree(offer(office))["status"] == "ready"
+    (manifest,) = office.watcher.manifests  # type: ignore[attr-defined]
+    lines = {line["name"]: line for line in manifest["leaves"]}
+    (part,) = office.parts.values()
+    model = part.plan.task.build("mlp")
+    assert lines["model/parameters/*"]["bytes"] == 4 * sum(tensor.numel() for tensor in model.parameters())
+    assert lines["scores/*"]["bytes"] == 8 * (10 * 10 + 3)
+    assert lines["facts"]["kind"] == "statistics"
+    assert not (office.folder.path / "states").exists(), "a rehearsal leaves nothing behind"
+
+
+def test_a_request_of_an_experiment_nobody_agreed_to_is_not_answered(office: SiteService) -> None:
+    for run in ("feed", "../../site", ""):
+        message, header = office.exchange(
+            Message({}), {"run": run, "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
+        )
+        assert not message
+        assert "has not agreed" in str(header["detail"])
+
+
+def test_a_restarted_site_goes_on_with_what_it_had_agreed_to(office: SiteService) -> None:
+    asked = offer(office)
+    office.agree(asked)
+    again = SiteService(office.folder, office.bundle, office.watcher)
+    plan = office.parts[asked["run"]].plan
+    server = plan.method.start(plan.streams)
+    header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
+    first = office.exchange(Message(server), header)
+    second = again.exchange(Message(server), header)
+    assert first[1]["status"] == second[1]["status"] == "reply"
+    assert all(torch.equal(tensor, second[0][name]) for name, tensor in first[0].items())
+    other = SiteService(office.folder, replace(office.bundle, test=office.bundle.train), office.watcher)
+    assert "with other data than it has now" in str(other.exchange(Message(server), header)[1]["detail"])
+
+
+def test_sites_of_another_label_space_are_told_apart() -> None:
+    facts = SiteFacts.of(load("digits"))
+    other = facts.model_copy(update={"classes": ("cat", "dog")})
+    flat = facts.model_copy(update={"shape": (3, 8, 8)})
+    refused = other_label_spaces({0: other, 1: facts, 2: facts, 3: flat})
+    assert set(refused) == {0, 3}
+    assert "its classes are cat, dog, the others' 0, 1, 2, 3 and 6 more" in refused[0]
+    assert "of shape (3, 8, 8), the others images of shape (1, 8, 8)" in refused[3]
+    assert set(other_label_spaces({0: facts, 1: other})) == {1}, "of equals the first counts"
+
+
+def test_states_are_found_by_the_round_and_the_digest_that_the_server_names(tmp_path: Path) -> None:
+    folder = tmp_path / "states"
+    states = SiteStates(folder)
+    assert states.load(None) == {}
+    made = [StateVersion(round, states.save(round, {"x": torch.tensor(round)})) for round in range(4)]
+    other = StateVersion(2, states.save(2, {"x": torch.tensor(7)}))  # another attempt at the same round
+    assert int(states.load(made[2])["x"]) == 2  # round 3 was never accepted, nor was the other attempt
+    assert sorted(path.name[0] for path in folder.iterdir()) == ["1", "2"]
+    with pytest.raises(RunError, match="does not have the state of round 3 that the server knows"):
+        states.load(other)
+    states.save(2, {"x": torch.tensor(2)})
+    assert int(states.load(made[1])["x"]) == 1  # the server has gone back a round
+    (folder / f"1-{made[1].digest}.safetensors").write_bytes(b"junk")
+    with pytest.raises(RunError, match="damaged"):
+        states.load(made[1])
+    (folder / f"1-{made[1].digest}.safetensors").write_bytes(Message({"x": torch.tensor(5)}).encode())
+    with pytest.raises(RunError, match="its digest is not the one in its name"):
+        states.load(made[1])
+    assert SiteStates(folder).load(None) == {}
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"classes": list("9876543210")}, "about other classes or samples"),
+        ({"classes": [f"class {number}" for number in range(16)]}, "about other classes or samples"),
+        ({"shape": [1, 9, 9]}, "about other classes or samples"),
+        ({"shape": [1, 10**6, 10**6]}, "about other classes or samples"),
+    ],
+)
+def test_an_experiment_about_other_data_is_refused(office: SiteService, changes: Any, sentence: str) -> None:
+    asked = offer(office)
+    agreement = json.loads(asked["agreement"])
+    agreement["question"] |= changes
+    said = office.agree({**asked, "agreement": json.dumps(agreement)})
+    assert said["status"] == "refused"
+    assert sentence in str(said["detail"])
+
+
+def test_an_experiment_for_simulations_is_refused(office: SiteService) -> None:
+    """Noise that the server could compute again, a simulated attack, evaluation at the server: not at a real site."""
+    private = {"name": "client-level", "where": "client", "delta": 1e-6, "randomness": "named"}
+    for changes in ({"privacy": private}, {"evaluation": "central"}, {"partition": {"name": "iid"}}):
+        asked = offer(office, method={"name": "fedavg", "weights": "uniform"})
+        agreement = json.loads(asked["agreement"])
+        agreement["experiment"] |= changes
+        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        assert said["status"] == "refused", changes
+        assert "one for simulations" in str(said["detail"]), changes
+
+
+@pytest.mark.parametrize("client", [1, 7, 10**30])
+def test_a_client_that_is_not_there_is_refused(office: SiteService, client: int) -> None:
+    asked = offer(office)
+    agreement = {**json.loads(asked["agreement"]), "client": client}
+    assert office.agree({**asked, "agreement": json.dumps(agreement)})["status"] == "refused"
+
+
+def test_other_data_than_the_run_began_with_is_refused(office: SiteService) -> None:
+    said = office.agree({**offer(office), "fingerprint": "0" * 64})
+    assert "its data is not that with which this run began" in str(said["detail"])
+
+
+def test_a_policy_without_statistics_says_nothing_of_the_data(office: SiteService) -> None:
+    (office.folder.path / "policy.yaml").write_text("allow: [parameters]\n")
+    said = office.hello(GREETING)
+    assert said["status"] == "refused"
+    assert "facts" not in said
+    (office.folder.path / "policy.yaml").unlink()
+    assert office.hello(GREETING)["status"] == "refused"
+
+
+def test_a_server_cannot_choose_which_files_of_a_site_are_opened(office: SiteService) -> None:
+    for name in ("npz:/etc/shadow", "npz:/nowhere.npz", "digits", "patches:image:/etc/hostname"):
+        asked = offer(office, method={"name": "fedmd", "proxy": "patches:noise:64x64", "samples": 10})
+        agreement = json.loads(asked["agreement"])
+        agreement["experiment"]["method"]["proxy"] = name
+        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        assert said["status"] == "refused", name
+        assert "samples that this site was not started with" in str(said["detail"]), name
+
+
+def test_what_goes_wrong_here_is_told_without_paths_and_data(office: SiteService) -> None:
+    asked = offer(office)
+    office.agree(asked)
+    (office.folder.path / "policy.yaml").unlink()
+    header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
+    _, told = office.exchange(Message({}), header)
+    assert "is missing" in str(told["detail"])
+    assert str(office.folder.path) not in str(told["detail"])
+    (office.folder.path / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\n")
+    _, told = office.exchange(Message({"model/parameters/nonsense": torch.ones(3)}), header)
+    assert told["status"] == "failed"
+    assert str(told["detail"]).isidentifier(), "of a foreign exception only the kind"
+
+
+def test_paths_with_blanks_are_not_told_in_part(
+    office: SiteService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "Dr. Who"))
+    monkeypatch.chdir(tmp_path)
+    site = tmp_path / "west wing" / "site 0"
+    root = tmp_path / "all scans" / "of 2024"
+    bundle = replace(office.bundle, name="npz:old scans/ward 3.npz")
+    there = SiteService(replace(office.folder, path=site), bundle, office.watcher, root)
+    said = there.hello(GREETING)
+    assert str(said["detail"]).startswith("… is missing: without a policy nothing leaves")
+    for text in (
+        f"cannot read {site}: it is gone",
+        f"cannot read {root}/x.npz: it is gone",
+        "cannot read old scans/ward 3.npz: it is gone",
+        f"cannot read {tmp_path}/old scans/ward 3.npz: it is gone",
+        f"cannot read {tmp_path}/Dr. Who/notes: it is gone",
+        "cannot read /elsewhere/x: it is gone",
+    ):
+        assert there._told(text) == "cannot read …: it is gone", text
+    assert there._told("its data is not that of 3 sites") == "its data is not that of 3 sites"

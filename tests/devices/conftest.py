@@ -1,0 +1,6 @@
+"""Fixtures that this package's tests share with those of other packages."""
+
+from __future__ import annotations
+
+from ..cli.conftest import call, succeed  # noqa: F401
+from ..report.conftest import make_run  # noqa: F401
