@@ -12,7 +12,7 @@ import pytest
 from . import access
 from .digest import numbers, shortened
 from .experiments import EXPERIMENTS, REPRESENTATIVE
-from .record import RECORDED, differences, machine, missing, recorded
+from .record import RECORDED, differences, recorded
 from .runner import Runner
 
 # Checked in every test run even where nothing is recorded.
@@ -37,17 +37,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return Runner(tmp_path_factory.mktemp("bits"))
 
 
-def skip_where_packages_are_missing(name: str) -> None:
-    if lacking := missing(EXPERIMENTS[name]):
-        pytest.skip(f"{lacking} is not installed")
-
-
 @pytest.mark.parametrize("name", cases(EXPERIMENTS, REPRESENTATIVE))
 def test_results_are_those_that_were_recorded(runner: Runner, name: str) -> None:
-    skip_where_packages_are_missing(name)
     before = recorded()
-    if not before:
-        pytest.skip(f"nothing is recorded for {machine()}: python -m tests.bits.record, with the code to compare with")
+    if not before:  # of another kind of processor or torch: there is nothing to compare with, but it must run
+        assert runner.digests(name)
+        return
     assert name in before, "not recorded yet: python -m tests.bits.record, with the code to compare with"
     now = runner.digests(name)
     assert now == before[name], f"{', '.join(differences(before[name], now))} changed"
@@ -58,7 +53,6 @@ TWINS = [name for name, experiment in EXPERIMENTS.items() if "same_as" in experi
 
 @pytest.mark.parametrize("name", cases(TWINS, QUICK_TWINS))
 def test_neither_engines_nor_interruptions_show_in_results(runner: Runner, name: str) -> None:
-    skip_where_packages_are_missing(name)
     experiment = EXPERIMENTS[name]
     other, now = runner.digests(experiment["same_as"]), runner.digests(name)
     changed = set(differences(other, now)) & set(experiment.get("same_in", {**other, **now}))
