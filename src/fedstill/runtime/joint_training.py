@@ -72,7 +72,7 @@ def train_jointly(
 
 
 class _Stopped(BaseException):
-    """Raised in the threads of runs when the session is interrupted."""
+    """Raised in the threads of runs when joint training is interrupted."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Member:
             self.result = error
         except _Stopped:
             pass
-        except BaseException as error:  # an interrupt: it ends the whole session, which raises it again
+        except BaseException as error:  # an interrupt: it ends joint training, which raises it again
             self.interrupt = error
         finally:
             self.session.end(self)
@@ -172,7 +172,7 @@ class _Session:
         return {number: _result(member) for number, member in self.members.items()}
 
     def pause(self, member: _Member) -> None:
-        """Called by a run's thread: wait until the session lets it go on."""
+        """Called by a run's thread: wait until it may go on."""
         with self.changed:
             member.state = "waiting"
             self.changed.notify_all()
