@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One process for each core, one thread for each process: two threads in one process lose to a busy neighbour.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: setup setup-dev demo lint test test-all test-wheel test-lowest bench lock clean
+.PHONY: setup setup-dev demo lint test test-all test-wheel test-lowest coverage docs bench lock clean
 
 setup: $(VENV)/.ready
 setup-dev: $(VENV)/.ready-dev
@@ -48,6 +48,14 @@ test-lowest:
 	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/lowest.txt --editable ".[dev]"
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup
 
+# The tests with a report of covered lines in htmlcov/.
+coverage: setup-dev
+	$(PYTEST) --cov=fedstill --cov-report=html --cov-report=term:skip-covered
+
+# The documentation site, in site/. A broken link or reference is an error.
+docs: setup-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup-dev
 	$(BIN)/python -m benchmarks
 
@@ -58,4 +66,4 @@ lock:
 	mv $(VENV)-lock/constraints.txt constraints.txt
 
 clean:
-	rm -rf demo runs dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf demo runs dist site htmlcov .pytest_cache .mypy_cache .ruff_cache
