@@ -1,5 +1,5 @@
-"""How fast Fedstill is, as ratios measured in one run: `python -m benchmarks` from the project's folder.
+"""Speed of Fedstill as ratios measured in one run: `python -m benchmarks` from the project's folder.
 
-Absolute times say more about the machine than about the code, so every figure is a ratio of two things that ran
-alternately. A missed goal is shown and is not a failure; results that differ where they must agree are one.
+Absolute times depend more on the machine than on the code. Each figure is therefore the ratio of two computations that
+ran alternately. A missed target is reported and is not a failure. Results that differ where they must agree are.
 """

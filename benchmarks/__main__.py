@@ -17,17 +17,18 @@ from benchmarks.machine import cores, load
 from benchmarks.report import HEAD, DifferenceError, Findings, table
 from benchmarks.sizes import SIZES
 
-NAMES = ("rounds", "methods", "flower", "deployment", "memory", "where", "pointnet2", "lessons", "patches")
-ON_DEMAND = {name: f"reliability.{name}" for name in ("kills", "replies", "commands")}  # not about speed
+NAMES = ("rounds", "methods", "flower", "deployment", "memory", "breakdown", "pointnet2", "joint_training", "patches")
+# They measure reliability, not speed.
+ON_DEMAND = {name: f"reliability.{name}" for name in ("crashes", "malformed_replies", "invalid_commands")}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--only", choices=(*NAMES, *ON_DEMAND), action="append", help="this benchmark; may be given again"
+        "--only", choices=(*NAMES, *ON_DEMAND), action="append", help="run only this benchmark; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to a file")
     parser.add_argument("--size", choices=tuple(SIZES), help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     size = SIZES[given.size or ("quick" if given.quick else "full")]
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="fedstill-bench-") as folder:
             try:
                 found[name] = import_module(f"benchmarks.{ON_DEMAND.get(name, name)}").measure(size, Path(folder))
-            except Exception as error:  # what the others measured is not lost with it
+            except Exception as error:  # the figures of the other benchmarks are kept
                 differences.append(f"{name}: {error if isinstance(error, DifferenceError) else traceback.format_exc()}")
                 continue
         for title, lines in found[name].tables.items():

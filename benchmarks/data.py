@@ -1,4 +1,4 @@
-"""Images to train on: MNIST where it is at hand, else images made here, so that no benchmark needs a file."""
+"""Training images: MNIST if it is available, else synthetic images, so that no benchmark needs a download."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _SIDE, _CLASSES = 28, 10
 
 
 def write_images(folder: Path, train: int, test: int = 1_000) -> tuple[Path, str]:
-    """An archive with so many images, and what they are.
+    """Write an archive with this many images; return its path and the kind of images.
 
-    A file, because the benchmarks that measure whole processes hand their data over as one; those that measure
-    rounds start their clocks after it is read.
+    Benchmarks of whole processes pass their data as a file. Benchmarks of rounds start their clocks after it is read.
     """
     arrays = _mnist(train, test)
     kind = "synthetic" if arrays is None else "MNIST"
@@ -44,7 +43,7 @@ def _mnist(train: int, test: int) -> dict[str, np.ndarray] | None:
 
 
 def _synthetic(train: int, test: int) -> dict[str, np.ndarray]:
-    """A smooth pattern for each class, shifted and drowned in noise: learnable, but not in one step."""
+    """A smooth pattern for each class, shifted and with strong noise: learnable, but not in one step."""
     generator = np.random.default_rng(0)
     coarse = generator.random((_CLASSES, 7, 7))
     patterns = np.kron(coarse, np.ones((4, 4))).astype(np.float32) * 255

@@ -1,4 +1,4 @@
-"""A deployment on loopback to be measured: the server in this process, every site in one of its own."""
+"""A deployment on loopback to be measured: the server in this process, each site in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import Simulation
 from fedstill.runtime.result import Run
 
-_LOOKS = "pull-messages"  # asked again and again while there is nothing to do
+_POLL = "pull-messages"  # repeated while a site has nothing to do
 
 
 @dataclass
 class Deployment:
-    """Certificates, keys and shards are made here, before any clock runs; `play` starts the sites and is the server."""
+    """Certificates, keys and shards, made before any clock runs; `run` starts the sites and acts as the server."""
 
     folder: Path
     plan: Simulation
-    proxy: Proxy | None = None  # between sites and server, while it plays
-    company: LocalDeployment | None = None  # the sites, while it plays
+    proxy: Proxy | None = None  # between sites and server, during a run
+    sites: LocalDeployment | None = None  # during a run
     spent: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -48,41 +48,41 @@ class Deployment:
         self.shards = write_shards(self.plan, self.folder / "shards")
         make_deployment(self.folder / "keys", len(self.shards), "127.0.0.1", self.port)
 
-    def play(self, experiment: Experiment, observers: Sequence[Observer], counted: bool) -> Run:
-        """The server knows the experiment; where the data is, only the sites know."""
+    def run(self, experiment: Experiment, observers: Sequence[Observer], counted: bool) -> Run:
+        """Only the server has the experiment, and only the sites have the location of the data."""
         server = open_server(self.folder / "keys")
         with (
-            LocalDeployment(self.folder / "logs", {"FEDSTILL_DATA": str(self.folder / "none")}) as self.company,
+            LocalDeployment(self.folder / "logs", {"FEDSTILL_DATA": str(self.folder / "none")}) as self.sites,
             Proxy(self.port) as proxy,
             self._watched(),
         ):
             self.proxy = proxy if counted else None
-            called = proxy.port if counted else self.port
+            port = proxy.port if counted else self.port
             for site, shard in enumerate(self.shards):
-                where = ["--site", str(site), "--server", f"127.0.0.1:{called}", "--data", f"npz:{shard}"]
-                self.company.start(f"site-{site}", ["site", str(self.folder / "keys"), *where])
-            terms = ServerOptions(host="127.0.0.1", port=self.port)
-            return Run(serve(server, experiment, self.folder / "runs", self, terms, observers).path)
+                where = ["--site", str(site), "--server", f"127.0.0.1:{port}", "--data", f"npz:{shard}"]
+                self.sites.start(f"site-{site}", ["site", str(self.folder / "keys"), *where])
+            options = ServerOptions(host="127.0.0.1", port=self.port)
+            return Run(serve(server, experiment, self.folder / "runs", self, options, observers).path)
 
     def note(self, text: str) -> None:
-        """A site that was refused would be waited for without end, as would one that has ended."""
+        """Stop if a site was refused: the server would wait for it without end."""
         if "cannot take part" in text:
             raise JobError(text)
 
     def waiting(self, for_sites: Sequence[int]) -> None:
-        assert self.company is not None
-        for name, process in self.company.processes.items():
+        assert self.sites is not None
+        for name, process in self.sites.processes.items():
             if process.poll() is not None:
-                raise JobError(f"{name} ended early: {self.company.last_words(name)}")
+                raise JobError(f"{name} ended early: {self.sites.last_words(name)}")
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Requests are counted by what they ask for, and verifying who asked is timed."""
-        door, verify = RequestGuard.__call__, node_auth.authenticate_node
+        """Count requests by kind, and time the verification of signatures."""
+        guard, verify = RequestGuard.__call__, node_auth.authenticate_node
 
         async def counting(self_: RequestGuard, scope: Any, receive: Any, send: Any) -> None:
-            self.spent["looks" if scope["path"].endswith(_LOOKS) else "requests"] += 1
-            await door(self_, scope, receive, send)
+            self.spent["polls" if scope["path"].endswith(_POLL) else "requests"] += 1
+            await guard(self_, scope, receive, send)
 
         def timed(request: Any) -> None:
             began = thread_time()
@@ -93,26 +93,26 @@ class Deployment:
             yield
 
     def read(self) -> Mapping[str, float]:
-        """All that grows while rounds are played."""
+        """Counters that grow during rounds."""
         wire = {} if self.proxy is None else {"up": self.proxy.up, "down": self.proxy.down}
-        return {**self.spent, **wire, "server": process_time(), "sites": sum(map(_cpu, self._sites()))}
+        return {**self.spent, **wire, "server": process_time(), "sites": sum(map(_cpu, self._site_processes()))}
 
     @contextmanager
     def halted(self) -> Iterator[None]:
-        """Sites stand still, so that their looking for messages does not slow what is measured beside them."""
-        for site in self._sites():
+        """Suspend the sites, so that their polling does not slow down the comparison round."""
+        for site in self._site_processes():
             os.kill(site, signal.SIGSTOP)
         try:
             yield
         finally:
-            for site in self._sites():
+            for site in self._site_processes():
                 os.kill(site, signal.SIGCONT)
 
-    def _sites(self) -> list[int]:
-        return [] if self.company is None else [process.pid for process in self.company.processes.values()]
+    def _site_processes(self) -> list[int]:
+        return [] if self.sites is None else [process.pid for process in self.sites.processes.values()]
 
     def signature(self, times: int = 50) -> float:
-        """Seconds that one signature takes here."""
+        """Seconds for one signature on this machine."""
         key, _ = open_site(self.folder / "keys", 0).keys()
         began = perf_counter()
         for number in range(times):
@@ -121,7 +121,7 @@ class Deployment:
 
 
 def _cpu(process: int) -> float:
-    """Seconds that a process has worked; where the system does not tell, none."""
+    """CPU seconds of a process; 0 where the system does not report them."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

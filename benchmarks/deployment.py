@@ -1,8 +1,8 @@
-"""What it costs to have the clients elsewhere: seconds and bytes of the same rounds on four engines.
+"""Cost of remote clients: seconds and bytes of the same rounds on four engines.
 
-FedAvg with three clients, evaluated where the data is: in one process, in two workers, in two client processes of
-Flower's simulation on Ray, and deployed over TLS with a key for each site. After each round of any of them the same one
-is played in this process, so that both meet the same neighbours on the machine. All four must end with the same model.
+FedAvg with three clients and on-site evaluation: in one process, in two workers, in two client processes of Flower's
+simulation on Ray, and deployed over TLS with a key for each site. After each round of any engine, the same round runs
+in this process, so that both meet the same load on the machine. All four engines must end with the same model.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CLIENTS, WORKERS, SEED = 3, 2, 1
 MODELS = ("cnn", "resnet20")  # of few tensors and of many
 ENGINES = ("in-process", "processes", "flower-ray")
 DEPLOYED = "deployment"
-COUNTED = 2  # rounds whose bytes are counted, after the first; they differ by what sites look for messages only
+COUNTED = 2  # rounds whose bytes are counted, after the first; they differ only in the number of polls
 HEAD = ("model", "engine", "s a round", "/ in-process", "start, s", "messages", "up", "down", "wire / messages")
-PARTS = ("model", "s a round", "requests", "looks", "server CPU", "verifying", "sites CPU", "signing", "in-process")
+PARTS = ("model", "s a round", "requests", "polls", "server CPU", "verifying", "sites CPU", "signing", "in-process")
 
 
 def measure(size: Size, folder: Path) -> Findings:
@@ -59,40 +59,40 @@ def measure(size: Size, folder: Path) -> Findings:
         costs += bench.costs()
         parts.append(bench.parts())
         findings.rows += bench.rows()
-    findings.tables["What a deployment costs (bytes of one round; up: from the sites)"] = costs
-    findings.tables["Where a deployed round goes (requests and seconds of one round)"] = parts
+    findings.tables["Cost of a deployment (bytes of one round; up: from the sites)"] = costs
+    findings.tables["Parts of a deployed round (requests and seconds of one round)"] = parts
     return findings
 
 
 def check(model: str, digests: Mapping[str, str]) -> None:
-    """The times of engines that learn different things cannot be compared.
+    """Refuse to compare the times of engines that end with different models.
 
     >>> check("cnn", {"in-process": "0123456789", "deployment": "0123456789"})
     >>> check("cnn", {"in-process": "0123456789", "deployment": "abcdefghij"})
     Traceback (most recent call last):
-    benchmarks.report.DifferenceError: cnn: the engines end with other models: in-process 01234567, deployment abcdefgh
+    benchmarks.report.DifferenceError: cnn: engines end with different models: in-process 01234567, deployment abcdefgh
     """
     if len(set(digests.values())) > 1:
-        told = ", ".join(f"{engine} {digest[:8]}" for engine, digest in digests.items())
-        raise DifferenceError(f"{model}: the engines end with other models: {told}")
+        listed = ", ".join(f"{engine} {digest[:8]}" for engine, digest in digests.items())
+        raise DifferenceError(f"{model}: engines end with different models: {listed}")
 
 
 @dataclass
 class Measured:
-    """One run, and the rounds in one process beside it; the first round, which warms up, is left out."""
+    """One run, and the comparison rounds in this process; the first round, which warms up, is left out."""
 
     run: Run
     rounds: list[float]
     beside: list[float]
     start: float  # seconds until the first round could begin
-    grown: list[Mapping[str, float]]  # by round: what else was counted
+    grown: list[Mapping[str, float]]  # by round: increments of the other counters
 
     def each(self, what: str) -> float:
         return median(one.get(what, 0.0) for one in self.grown)
 
     @property
     def messages(self) -> float:
-        """Bytes of a round's messages, of training and of evaluation, both ways."""
+        """Bytes of a round's messages, of training and evaluation, in both directions."""
         return median(
             sum(record[part][way] for part in ("bytes", "sites") for way in ("up", "down"))
             for record in self.run.journal[1:]
@@ -115,10 +115,10 @@ class Bench:
     def _simulated(self, experiment: Experiment, engine: str) -> Measured:
         out = self.folder / engine
 
-        def play(beside: Beside) -> Run:
+        def run(beside: Beside) -> Run:
             return launch(experiment, out=out, engine=engine, workers=WORKERS, observers=[beside])
 
-        return measured(make_plan(experiment), play, self.folder / f"beside-{engine}")
+        return measured(make_plan(experiment), run, self.folder / f"beside-{engine}")
 
     def _deployed(self, experiment: Experiment, name: str, counted: bool) -> tuple[Measured, Deployment]:
         from benchmarks.deployed import Deployment
@@ -127,10 +127,10 @@ class Bench:
         made = Deployment(self.folder / name, plan)
         known = experiment.model_copy(update={"data": "elsewhere"})
 
-        def play(beside: Beside) -> Run:
-            return made.play(known, [beside], counted)
+        def run(beside: Beside) -> Run:
+            return made.run(known, [beside], counted)
 
-        return measured(plan, play, self.folder / f"beside-{name}", made.read, made.halted), made
+        return measured(plan, run, self.folder / f"beside-{name}", made.read, made.halted), made
 
     def digests(self) -> dict[str, str]:
         return {name: one.run.sha256 for name, one in self.engines.items()}
@@ -149,9 +149,9 @@ class Bench:
 
     def parts(self) -> tuple[str, ...]:
         one = self.engines[DEPLOYED]
-        requests, looks = one.each("requests"), one.each("looks")
-        seconds = (one.each("server"), one.each("verifying"), one.each("sites"), (requests + looks) * self.signature)
-        texts = (f"{median(one.rounds):.3g}", f"{requests:.0f}", f"{looks:.0f}", *(f"{each:.3g}" for each in seconds))
+        requests, polls = one.each("requests"), one.each("polls")
+        seconds = (one.each("server"), one.each("verifying"), one.each("sites"), (requests + polls) * self.signature)
+        texts = (f"{median(one.rounds):.3g}", f"{requests:.0f}", f"{polls:.0f}", *(f"{each:.3g}" for each in seconds))
         return (self.model, *texts, f"{median(one.beside):.3g}")
 
     def rows(self) -> list[Row]:
@@ -180,7 +180,7 @@ def fedavg(model: str, rounds: int) -> Experiment:
 
 def measured(
     plan: Simulation,
-    play: Callable[[Beside], Run],
+    start_run: Callable[[Beside], Run],
     folder: Path,
     read: Callable[[], Mapping[str, float]] = lambda: {"server": process_time()},
     halted: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -188,16 +188,16 @@ def measured(
     with opened(plan, folder) as place, InProcess() as engine:
         beside = Beside(Attempt(plan, engine, place), read, halted)
         began = perf_counter()
-        run = play(beside)
+        run = start_run(beside)
     if run.result["lost"] or run.result["skipped"]:
-        raise DifferenceError(f"{run.path.name}: a client was lost, and in one process none is")
+        raise DifferenceError(f"{run.path.name}: a client failed, which does not happen in one process")
     rounds = RunFolder(run.path).timing()["rounds"][1:]
     start = beside.ends[0] - began - median(rounds)
     return Measured(run, rounds, between(beside.seconds), start, beside.grown[1:])
 
 
 class Beside:
-    """An observer that plays the same round in this process after each of the run's."""
+    """An observer that runs the same round in this process after each round of the run."""
 
     def __init__(
         self,

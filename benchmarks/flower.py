@@ -1,7 +1,7 @@
-"""A whole small job against Flower's simulation engine, from starting the process to its end.
+"""A small complete job compared with Flower's simulation engine, from starting the process to its end.
 
 A tenth of 100 clients train in each of five rounds, with the same CNN, data file, batches per client and central
-evaluation. Start-up counts on both sides: it is what somebody who tries an idea waits for.
+evaluation. Start-up time is included on both sides, because a user who tries an idea waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.report import Findings, Row
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
 
-GOAL = 4.0
+TARGET = 4.0
 CLIENTS = 100
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -29,14 +29,14 @@ QUIET = {
 def measure(size: Size, folder: Path) -> Findings:
     what = f"{size.job_rounds}-round job of {CLIENTS} clients, Flower / Fedstill"
     if not all(importlib.util.find_spec(module) for module in ("flwr", "ray")):
-        return Findings([Row(what, "not measured", GOAL, "higher", "not installed: pip install 'flwr[simulation]'")])
+        return Findings([Row(what, "not measured", TARGET, "higher", "not installed: pip install 'flwr[simulation]'")])
     images, kind = write_images(folder, size.job_samples)
     numbers = (CLIENTS, CLIENTS // 10, size.job_rounds)
     accuracies: dict[str, float] = {}
     parts: list[dict[str, float]] = []
 
     def ours() -> None:
-        # A folder of its own each time: a finished run is not run again.
+        # A new folder each time: a finished run would not run again.
         out = folder / f"run-{len(list(folder.iterdir()))}"
         done = job("benchmarks.job_fedavg", images, out, *numbers)
         accuracies["Fedstill"] = done["accuracy"]
@@ -52,8 +52,8 @@ def measure(size: Size, folder: Path) -> Findings:
     try:
         fedstill, other = interleave(size.jobs, ours, flower)
     except JobError as error:
-        return Findings([Row(what, "failed", GOAL, "higher", str(error))])
+        return Findings([Row(what, "failed", TARGET, "higher", str(error))])
     learnt = ", ".join(f"{name} {accuracy:.3f}" for name, accuracy in accuracies.items())
     ours_by_part = ", ".join(f"{part} {median(one[part] for one in parts):.2g} s" for part in parts[0])
     note = f"{kind}; {median(other):.3g} s / {median(fedstill):.3g} s ({ours_by_part}); accuracy: {learnt}"
-    return Findings([Row(what, Ratio.of(other, fedstill), GOAL, "higher", note)])
+    return Findings([Row(what, Ratio.of(other, fedstill), TARGET, "higher", note)])

@@ -1,4 +1,4 @@
-"""The Flower client of `job_flower`: in a module of its own, because Ray's processes have to import it by name."""
+"""The Flower client of `job_flower`, in a separate module because Ray's processes import it by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_model() -> nn.Module:
 
 @cache
 def arrays(path: str, part: str) -> tuple[Tensor, Tensor]:
-    """Read once by each of Ray's processes, which stay for the whole simulation."""
+    """Read once by each of Ray's processes, which live for the whole simulation."""
     with np.load(path) as archive:
         images, labels = archive[f"x_{part}"], archive[f"y_{part}"]
     pixels = torch.from_numpy(images).float().div_(127.5).sub_(1).unsqueeze(1)

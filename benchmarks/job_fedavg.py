@@ -1,4 +1,4 @@
-"""A whole FedAvg run in a process of its own: `python -m benchmarks.job_fedavg DATA OUT CLIENTS COHORT ROUNDS`."""
+"""A complete FedAvg run in a separate process: `python -m benchmarks.job_fedavg DATA OUT CLIENTS COHORT ROUNDS`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedstill.runtime.launch import launch
 def peak_bytes() -> int:
     """The largest resident memory of this process so far.
 
-    `getrusage` also counts what the parent had in memory when it started us, so the kernel's own account of this
-    program comes first where there is one.
+    `getrusage` also counts memory of the parent at the time of the fork. The kernel's own figure for this program is
+    preferred where it exists.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -29,7 +29,7 @@ def peak_bytes() -> int:
 
 def main(images: str, out: str, clients: int, cohort: int, rounds: int) -> None:
     participation = {"name": "random", "number": cohort} if cohort < clients else "everyone"
-    before, starting = peak_bytes(), process_time()  # so far there were imports
+    before, starting = peak_bytes(), process_time()  # after the imports
     run = launch(fedavg(Path(images), clients, rounds, participation=participation), out=Path(out))
     seconds = {"starting": starting, "rounds": run.seconds}
     print(json.dumps({"accuracy": run.accuracy, "peak": peak_bytes(), "imports": before, "seconds": seconds}))

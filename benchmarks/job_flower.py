@@ -1,6 +1,6 @@
 """The same FedAvg job with Flower and Ray: `python -m benchmarks.job_flower DATA CLIENTS COHORT ROUNDS`.
 
-Written as Flower's own examples are: a ClientApp, a ServerApp with its FedAvg strategy, a CPU for each client.
+Written in the style of Flower's own examples: a ClientApp, a ServerApp with the FedAvg strategy, one CPU per client.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(path: str, clients: int, cohort: int, rounds: int) -> None:
         num_supernodes=clients,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    # Flower goes on without clients that fail: a job in which some did is no measurement.
+    # Flower continues without failed clients; a job with failures is not a valid measurement.
     if replies != [cohort] * rounds or len(accuracies) != rounds + 1:
         raise SystemExit(f"Flower had {replies} replies and {len(accuracies)} evaluations in {rounds} rounds")
     print(json.dumps({"accuracy": accuracies[-1]}))

@@ -1,4 +1,4 @@
-"""What there is to know of the machine before believing a time."""
+"""Facts about the machine that affect measured times."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load() -> str:
-    """How many processes wanted a core in the last minute; over 1 beside our own, figures are noisy."""
+    """Load average of the last minute; figures are noisy if other processes add more than 1."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"

@@ -1,4 +1,4 @@
-"""Peak memory as the population grows and the cohort does not: it should follow the cohort."""
+"""Peak memory for a growing population and a constant cohort; it should depend on the cohort only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.report import Findings, Row
 from benchmarks.sizes import Size
 from benchmarks.timing import Ratio
 
-GOAL = 1.2
+TARGET = 1.2
 
 
 def measure(size: Size, folder: Path) -> Findings:
@@ -34,7 +34,7 @@ def measure(size: Size, folder: Path) -> Findings:
             Row(
                 f"peak memory, {clients:,} clients / {cohort:,}",
                 Ratio.of([one["peak"] for one in peaks[clients]], base),
-                GOAL,
+                TARGET,
                 note=f"{note}{cohort} take part in each of {size.memory_rounds} rounds",
             )
             for clients in larger

@@ -1,6 +1,6 @@
-"""Seconds per round of each method against FedAvg's, with the same local training; evaluation is left out.
+"""Seconds per round of each method relative to FedAvg, with the same local training and without evaluation.
 
-Methods take turns, round by round, in one process and thread, so that all meet the same neighbours on the machine.
+Methods alternate round by round in one process and thread, so that all meet the same load on the machine.
 """
 
 from __future__ import annotations
@@ -22,42 +22,44 @@ from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.round import Federation
 
-# No more than the extra passes a method needs: two forward passes are two thirds of a training step.
-GOALS = {"fedprox": 1.05, "scaffold": 1.1, "feddyn": 1.1, "ditto": 2.1, "moon": 1.9}
+# The cost of the extra passes of a method: two forward passes are two thirds of a training step.
+TARGETS = {"fedprox": 1.05, "scaffold": 1.1, "feddyn": 1.1, "ditto": 2.1, "moon": 1.9}
 CLIENTS, MODEL = 4, "cnn-bn"
 ALIKE = {"epochs": 1, "batch": 32, "optimiser": "sgd", "rate": 0.01, "momentum": 0.0}
 
 
 def measure(size: Size, folder: Path) -> Findings:
     images, kind = write_images(folder, size.samples // 4)
-    names = ["fedavg", *(name for name in methods if name != "fedavg" and goes_by_rounds(name))]
-    proxy = {"proxy": f"npz:{images}", **size.lesson}
-    # What they cannot do without, on images.
-    needs = {"fed3d": {"share": "all"}, "feddf": proxy, "fedmd": proxy, "single-image": size.lesson | size.pool}
-    players = {name: _Player(images, {"name": name, **needs.get(name, {})}, folder / name) for name in names}
-    players["fedavg, recalibrated"] = _Player(images, {"name": "fedavg", "buffers": "recalibrate"}, folder / "again")
-    for player in players.values():
-        player()  # the first round has no previous models and cold caches
-    times = dict(zip(players, interleave(size.rounds, *players.values()), strict=True))
-    usual = median(times["fedavg"])
-    findings = Findings([Row("FedAvg, seconds a round", f"{usual:.3g}", note=f"{kind}; {MODEL}, {CLIENTS} clients")])
+    names = ["fedavg", *(name for name in methods if name != "fedavg" and has_rounds(name))]
+    proxy = {"proxy": f"npz:{images}", **size.distillation}
+    # Required settings for image data.
+    needs = {"fed3d": {"share": "all"}, "feddf": proxy, "fedmd": proxy, "single-image": size.distillation | size.pool}
+    runners = {name: _Runner(images, {"name": name, **needs.get(name, {})}, folder / name) for name in names}
+    runners["fedavg, recalibrated"] = _Runner(images, {"name": "fedavg", "buffers": "recalibrate"}, folder / "again")
+    for runner in runners.values():
+        runner()  # the first round has no previous models and cold caches
+    times = dict(zip(runners, interleave(size.rounds, *runners.values()), strict=True))
+    baseline = median(times["fedavg"])
+    findings = Findings([Row("FedAvg, seconds a round", f"{baseline:.3g}", note=f"{kind}; {MODEL}, {CLIENTS} clients")])
     for name, taken in times.items():
         if name != "fedavg":
-            written = median(players[name].store.seconds[-size.rounds :])
-            note = f"of it {written / usual:.2f} for writing clients' state" if written > 0.005 * usual else ""
+            written = median(runners[name].store.seconds[-size.rounds :])
+            note = (
+                f"including {written / baseline:.2f} for writing clients' state" if written > 0.005 * baseline else ""
+            )
             findings.rows.append(
-                Row(f"round of {name} / fedavg", Ratio.of(taken, times["fedavg"]), GOALS.get(name), note=note)
+                Row(f"round of {name} / fedavg", Ratio.of(taken, times["fedavg"]), TARGETS.get(name), note=note)
             )
     return findings
 
 
-def goes_by_rounds(method: str) -> bool:
-    """Not one that has all data in one place, nor peers, whose only round is as long as they like."""
+def has_rounds(method: str) -> bool:
+    """False for pooled training and for methods between peers, which have one round of arbitrary length."""
     return not methods[method].pooled and methods[method].defaults.get("rounds") != 1
 
 
 class _TimedStore(ClientStore):
-    """Counts the seconds in which clients' state goes to disk, round by round."""
+    """Counts the seconds spent writing client state to disk, by round."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, CLIENTS)
@@ -69,8 +71,8 @@ class _TimedStore(ClientStore):
         self.seconds[-1] += perf_counter() - began
 
 
-class _Player:
-    """One method's federation; every call plays its next round."""
+class _Runner:
+    """The federation of one method; each call runs the next round."""
 
     def __init__(self, images: Path, method: dict[str, Any], folder: Path) -> None:
         plan = make_plan(fedavg(images, CLIENTS, 1000, method=method, model=MODEL, training=ALIKE))

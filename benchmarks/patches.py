@@ -1,7 +1,7 @@
-"""A pool of patches against the same pipeline step by step in Pillow, one patch after another.
+"""A pool of patches compared with the same pipeline in Pillow, one patch after another.
 
-Pillow is given the places and colours that were drawn, so only its pixels are timed, while ours are timed with their
-draws. It reads each crop straight from the image and filters as it shrinks; the hue is shifted as torchvision does it.
+Pillow receives the drawn positions and colours, so that only its pixel operations are timed. Ours are timed with the
+draws. Pillow reads each crop from the image and filters while it shrinks; the hue is shifted as in torchvision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedstill.shared_image.patches import Patches, PatchSettings, patch_source
 
 SIDE = 32
 SOURCES = {"china": "640 x 427 pixels", "noise:2560x1920": "the size of a photo"}
-# Levels of 255 by which the two may differ on average: one samples once, from averages, the other twice, filtered.
+# Allowed mean difference in levels of 255: ours samples once from averages, Pillow filters and samples twice.
 ALIKE = 8.0
 
 

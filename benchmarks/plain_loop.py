@@ -1,7 +1,7 @@
-"""Federated averaging as a researcher writes it by hand: what Fedstill's rounds are compared with.
+"""A hand-written loop of federated averaging, the baseline for Fedstill's rounds.
 
-Everything is done once that can be: images are floats before the clock starts, one model serves all clients, and
-whose turn it is to see which row is given. There are no messages, checks, checkpoints or loss averages.
+All preparation is done once: images are floats before the clock starts, one model serves all clients, and the order of
+rows is given. There are no messages, checks, checkpoints or loss averages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PlainLoop:
         self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def round(self, orders: list[Tensor]) -> float:
-        """Every client trains on its rows in the order given; the accuracy of the mean model."""
+        """Train each client on its rows in the given order; return the accuracy of the mean model."""
         total = sum(len(order) for order in orders)
         mean = {name: torch.zeros_like(tensor) for name, tensor in self.weights.items()}
         for order in orders:

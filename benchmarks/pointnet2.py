@@ -1,8 +1,8 @@
-"""PointNet++ against a straightforward PyTorch implementation: training steps and inference of teacher and student.
+"""PointNet++ compared with a plain PyTorch implementation: training steps and inference of teacher and student.
 
 One thread, batches of 24 clouds of 1,024 points with the usual augmentation (dropout of up to 7/8 of the points,
-scale, shift), both models with the same weights and the same batches, alternately. Heads are sparse on the scale
-of a ball; boxes and cylinders crowd more points into each, and leave less padding to skip.
+scale, shift). Both models have the same weights and batches and run alternately. Heads are sparse on the scale of a
+ball. Boxes and cylinders have more points in each ball, and therefore less padding to skip.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fedstill.data.catalogue import load
 from fedstill.models import build_model
 
 CLASSES = 40
-GOALS = {"pointnet2": ("teacher", 6.0, 7.0), "small-pointnet2": ("student", 5.0, 9.0)}
-SHARE_GOAL = 0.8
-# Rounding, and a neighbour more or less where the reference's distances round otherwise.
+TARGETS = {"pointnet2": ("teacher", 6.0, 7.0), "small-pointnet2": ("student", 5.0, 9.0)}
+SHARE_TARGET = 0.8
+# Tolerance for rounding, and for single neighbours that differ because the reference rounds distances differently.
 CLOSE = 0.02
 
 
@@ -47,28 +47,28 @@ def _measure(repetitions: int, small: bool) -> Findings:
     findings = Findings()
     for kind, clouds in _clouds(batch, points).items():
         batches = [augmented(clouds, Streams(0).draw("augment", kind, number)) for number in range(4)]
-        for name, (role, train_goal, infer_goal) in GOALS.items():
+        for name, (role, train_target, infer_target) in TARGETS.items():
             pair = Pair(name, points, batches)
             pair.check(kind)
             peak = Peak()
             theirs, ours, products = interleave(repetitions, pair.train(pair.theirs), pair.train(pair.ours), peak)
             note = f"ours {median(ours):.3g} s, reference {median(theirs):.3g} s a step"
             speed = Ratio.of(theirs, ours)
-            findings.rows.append(Row(f"{role} training, {kind}", speed, train_goal, "higher", note))
+            findings.rows.append(Row(f"{role} training, {kind}", speed, train_target, "higher", note))
             if role == "teacher":
                 ideal = [3 * pair.nominal() * each / peak.work for each in products]
-                note = f"peak {peak.work / min(products) / 1e9:.3g} GFLOP/s; padding counted as work done"
+                note = f"peak {peak.work / min(products) / 1e9:.3g} GFLOP/s; padding counted as work"
                 share = Ratio.of(ideal, ours)
-                findings.rows.append(Row(f"its share of sgemm's peak, {kind}", share, SHARE_GOAL, "higher", note))
+                findings.rows.append(Row(f"share of the sgemm peak, {kind}", share, SHARE_TARGET, "higher", note))
             theirs, ours = interleave(repetitions, pair.infer(pair.theirs), pair.infer(pair.ours))
             note = f"ours {median(ours):.3g} s, reference {median(theirs):.3g} s a batch"
             speed = Ratio.of(theirs, ours)
-            findings.rows.append(Row(f"{role} inference, {kind}", speed, infer_goal, "higher", note))
+            findings.rows.append(Row(f"{role} inference, {kind}", speed, infer_target, "higher", note))
     return findings
 
 
 class Peak:
-    """Matrix products as fast as one thread goes."""
+    """Matrix products at the peak speed of one thread."""
 
     def __init__(self) -> None:
         self.left, self.right, self.out = torch.ones(1024, 1024), torch.ones(1024, 1024), torch.empty(1024, 1024)
@@ -80,7 +80,7 @@ class Peak:
 
 
 class Pair:
-    """Our model and the reference with the same weights, and the batches both see."""
+    """Our model and the reference with the same weights and batches."""
 
     def __init__(self, name: str, points: int, batches: list[Tensor]) -> None:
         with Streams(0).ambient("benchmark", name):
@@ -93,7 +93,7 @@ class Pair:
         self.labels = torch.arange(len(batches[0])) % CLASSES
 
     def check(self, kind: str) -> None:
-        """Both must compute the same function; this also warms both up."""
+        """Check that both compute the same function; this also warms up both."""
         with Streams(0).ambient("benchmark", "dropout"):
             for model in (self.ours, self.theirs):
                 model.train()(self.batches[0])
@@ -106,27 +106,27 @@ class Pair:
 
     def train(self, model: nn.Module) -> Callable[[], None]:
         optimiser = torch.optim.Adam(model.parameters(), 1e-3, weight_decay=1e-4, fused=True)
-        turn = iter(range(10**6))
+        numbers = iter(range(10**6))
 
         def step() -> None:
             model.train()
             optimiser.zero_grad()
-            F.nll_loss(model(self.batches[next(turn) % len(self.batches)])[0], self.labels).backward()
+            F.nll_loss(model(self.batches[next(numbers) % len(self.batches)])[0], self.labels).backward()
             optimiser.step()
 
         step()
         return step
 
     def infer(self, model: nn.Module) -> Callable[[], None]:
-        turn = iter(range(10**6))
+        numbers = iter(range(10**6))
 
-        def look() -> None:
+        def forward() -> None:
             model.eval()
             with torch.no_grad():
-                model(self.batches[next(turn) % len(self.batches)])
+                model(self.batches[next(numbers) % len(self.batches)])
 
-        look()
-        return look
+        forward()
+        return forward
 
     def nominal(self) -> float:
         """Floating-point operations of a forward pass with every padded row computed."""
@@ -141,7 +141,7 @@ class Pair:
 
 
 def augmented(clouds: Tensor, rng: np.random.Generator) -> Tensor:
-    """Dropout of points (they become point 0), scale and shift, each cloud its own."""
+    """Dropout of points (they become point 0), scale and shift, drawn for each cloud."""
     batch, points, _ = clouds.shape
     dropped = torch.from_numpy(rng.random((batch, points)) <= rng.uniform(0, 0.875, (batch, 1)))
     scale = torch.from_numpy(rng.uniform(0.8, 1.25, (batch, 1, 1)))
@@ -153,7 +153,7 @@ def augmented(clouds: Tensor, rng: np.random.Generator) -> Tensor:
 def _clouds(batch: int, points: int) -> dict[str, Tensor]:
     rng = Streams(0).draw("benchmark", "clouds")
     kinds = {"heads": _some("heads", batch, points), "boxes": boxes_and_cylinders(rng, batch, points)}
-    with suppress(FedstillError):  # where it is there
+    with suppress(FedstillError):  # only where the data set is available
         kinds["modelnet10"] = _some("modelnet10", batch, points)
     return kinds
 

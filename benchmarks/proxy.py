@@ -1,7 +1,6 @@
-"""A post between sites and server that passes everything on and counts it: what really crosses TCP.
+"""A proxy between sites and server that counts the bytes of TCP connections.
 
-Bytes are counted as they are on the wire, encrypted, with everything that TLS, HTTP and Flower add; headers of TCP and
-IP are not seen from here.
+Bytes are counted as transmitted: encrypted, with the overhead of TLS, HTTP and Flower, without TCP and IP headers.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ _BLOCK = 2**16
 
 
 class Proxy:
-    """Listens on a free port of loopback and passes each connection on to another port.
+    """Listens on a free loopback port and forwards each connection to another port.
 
     >>> with socket.create_server(("127.0.0.1", 0)) as server, Proxy(server.getsockname()[1]) as proxy:
     ...     site = socket.create_connection(("127.0.0.1", proxy.port))
     ...     there, _ = server.accept()
     ...     site.sendall(b"five!")
-    ...     heard = there.recv(100)
+    ...     received = there.recv(100)
     ...     there.sendall(b"a dozen back")
     ...     answer = site.recv(100)
     ...     site.close()
     ...     there.close()
-    >>> heard, answer, proxy.up, proxy.down, proxy.connections
+    >>> received, answer, proxy.up, proxy.down, proxy.connections
     (b'five!', b'a dozen back', 5, 12, 1)
     """
 
@@ -43,7 +42,7 @@ class Proxy:
         return int(self._listening.getsockname()[1])
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._welcome, daemon=True).start()
+        threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(
@@ -54,23 +53,23 @@ class Proxy:
                 one.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
             one.close()
 
-    def _welcome(self) -> None:
+    def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 site, _ = self._listening.accept()
                 try:
                     server = socket.create_connection(("127.0.0.1", self.to))
-                except OSError:  # the server is not up yet, and the site calls again
+                except OSError:  # the server is not up yet; the site will retry
                     site.close()
                     continue
                 self.connections += 1
                 self._open += [site, server]
                 for one in (site, server):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._pass_on, args=(site, server, "up"), daemon=True).start()
-                threading.Thread(target=self._pass_on, args=(server, site, "down"), daemon=True).start()
+                threading.Thread(target=self._forward, args=(site, server, "up"), daemon=True).start()
+                threading.Thread(target=self._forward, args=(server, site, "down"), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, way: str) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, way: str) -> None:
         with suppress(OSError):
             while block := source.recv(_BLOCK):
                 with self._lock:

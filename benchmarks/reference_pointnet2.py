@@ -1,8 +1,8 @@
-"""PointNet++ as most public PyTorch code computes it, written for comparison: what our speed is measured against.
+"""A plain PyTorch PointNet++, written like most public code, as the baseline of the speed comparison.
 
-Sampling is a Python loop over centres, balls come from sorting all indices, neighbourhoods are written out in
-full, and the layers are 1x1 convolutions over (batch, channels, neighbours, centres). Weights are laid out so that
-they can be copied from `fedstill.models`, and the results are the same but for rounding.
+Sampling is a Python loop over centres, balls are found by sorting all indices, neighbourhoods are materialised, and the
+layers are 1x1 convolutions over (batch, channels, neighbours, centres). Weights can be copied from `fedstill.models`,
+and the results are the same except for rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def pick(values: Tensor, index: Tensor) -> Tensor:
 
 
 def sample(points: Tensor, count: int) -> Tensor:
-    """Farthest points, from the first, one Python step for each."""
+    """Farthest point sampling, starting at the first point, with one Python step per point."""
     batch, size, _ = points.shape
     chosen = torch.zeros(batch, count, dtype=torch.long)
     nearest = torch.full((batch, size), 1e10)
@@ -41,7 +41,7 @@ def sample(points: Tensor, count: int) -> Tensor:
 
 
 def balls(points: Tensor, centres: Tensor, radius: float, count: int) -> Tensor:
-    """The first indices within a radius, by sorting all of them."""
+    """The first indices within a radius, found by sorting all indices."""
     size = points.shape[1]
     index = torch.arange(size).repeat(len(points), centres.shape[1], 1)
     index[pairwise_squared(centres, points) > radius**2] = size
@@ -109,7 +109,7 @@ class Reference(nn.Module):
         return F.log_softmax(self.linear3(x), -1), pooled
 
     def copy_from(self, model: nn.Module) -> None:
-        """Take over the weights of ours: the same tensors, convolutions with two more dimensions of one."""
+        """Copy the weights of our model; convolution weights have two more dimensions of size one."""
         ours = model.state_dict()
         pairs: list[tuple[str, nn.Module]] = []
         for number, level in enumerate(self.levels, 1):

@@ -1,4 +1,4 @@
-"""What a benchmark hands back, and the table it is printed in."""
+"""Results of a benchmark and the table in which they are printed."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from benchmarks.timing import Ratio
 
 
 class DifferenceError(AssertionError):
-    """Two results that must agree do not: the one thing that makes the benchmarks fail."""
+    """Two results that must agree differ, which makes the benchmarks fail."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement; without a goal it is told for information."""
+    """One measurement; without a target it is informative only."""
 
     what: str
     measured: Ratio | str
-    goal: float | None = None
+    target: float | None = None
     better: Literal["lower", "higher"] = "lower"
     note: str = ""
 
     @property
     def met(self) -> bool | None:
-        if self.goal is None or isinstance(self.measured, str):
+        if self.target is None or isinstance(self.measured, str):
             return None
-        return self.measured.middle <= self.goal if self.better == "lower" else self.measured.middle >= self.goal
+        return self.measured.middle <= self.target if self.better == "lower" else self.measured.middle >= self.target
 
     def cells(self) -> tuple[str, ...]:
-        goal = "" if self.goal is None else f"{'<=' if self.better == 'lower' else '>='} {self.goal:g}"
-        return self.what, str(self.measured), goal, {True: "yes", False: "no", None: ""}[self.met], self.note
+        target = "" if self.target is None else f"{'<=' if self.better == 'lower' else '>='} {self.target:g}"
+        return self.what, str(self.measured), target, {True: "yes", False: "no", None: ""}[self.met], self.note
 
 
 @dataclass
 class Findings:
-    """What one benchmark found: rows of the table, and a table of its own where it has one."""
+    """Results of one benchmark: rows of the common table, and additional tables."""
 
     rows: list[Row] = field(default_factory=list)
-    tables: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)  # the first line is the head
-    differences: list[str] = field(default_factory=list)  # told after the tables, and a failure
+    tables: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)  # the first line is the header
+    differences: list[str] = field(default_factory=list)  # printed after the tables; they make the command fail
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -50,15 +50,15 @@ class Findings:
         }
 
 
-HEAD = ("what", "measured", "goal", "met", "notes")
+HEAD = ("what", "measured", "target", "met", "notes")
 
 
 def table(lines: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; the first line is the head.
+    """Format columns with the width of their longest cell; the first line is the header.
 
-    >>> print(table([("what", "goal"), ("a round", "<= 1")]))
-    what     goal
-    -------  ----
+    >>> print(table([("what", "target"), ("a round", "<= 1")]))
+    what     target
+    -------  ------
     a round  <= 1
     """
     texts = [tuple(line) for line in lines]

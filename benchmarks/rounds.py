@@ -1,7 +1,7 @@
-"""Seconds per round of FedAvg against the same rounds written by hand: one process, then two workers.
+"""Seconds per round of FedAvg compared with a hand-written loop: in one process, then with two workers.
 
-A round of the hand-written loop runs between any two of Fedstill's, in the same process and thread, so that both
-meet the same neighbours on the machine.
+A round of the hand-written loop runs between any two rounds of Fedstill in the same process and thread, so that both
+meet the same load on the machine.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fedstill.core.kinds import state_of
 from fedstill.runtime.launch import launch
 from fedstill.runtime.result import Run
 
-# Two optimiser kernels may round differently in the last bit, and training multiplies that from round to round:
-# weights are compared after the first, where they agree to about 1e-7, accuracies to the end.
+# Two optimiser kernels may round differently in the last bit, and training amplifies the difference in each round.
+# Weights are therefore compared after the first round (they agree to about 1e-7), accuracies after all rounds.
 CLOSE, ACCURACY_CLOSE = 1e-5, 0.02
 
 
@@ -37,7 +37,7 @@ def measure(size: Size, folder: Path) -> Findings:
         alone = _paired(images, clients, size.rounds, folder / f"alone-{clients}", "in-process")
         workers = _paired(images, clients, size.rounds, folder / f"workers-{clients}", "processes")
         if alone.run.sha256 != workers.run.sha256:
-            raise DifferenceError(f"{clients} clients: the engines in-process and processes give other bits")
+            raise DifferenceError(f"{clients} clients: the engines in-process and processes give different bits")
         what = f"round of {clients} clients, "
         notes = f"{kind}; loop {median(alone.loop):.3g} s a round; CPU time {alone.cpu}"
         findings.rows += [
@@ -51,14 +51,14 @@ def measure(size: Size, folder: Path) -> Findings:
 
 @dataclass
 class Paired:
-    """A run, and by round what it took and what the hand-written loop took beside it; warm-up is left out."""
+    """A run with the seconds of each round, and those of the hand-written loop; warm-up is left out."""
 
     run: Run
     rounds: list[float]
     checkpoints: list[float]
     loop: list[float]
     start: float
-    cpu: Ratio  # a busy neighbour changes it less than the clock's
+    cpu: Ratio  # less affected by other processes than wall-clock time
 
     @property
     def whole(self) -> list[float]:
@@ -68,7 +68,7 @@ class Paired:
         return f"checkpoint {1000 * median(self.checkpoints):.1f} ms a round"
 
     def start_note(self) -> str:
-        return f"2 of {cores()} cores; start of the workers, apart: {self.start:.2g} s"
+        return f"2 of {cores()} cores; start of the workers, not included: {self.start:.2g} s"
 
 
 def _paired(images: Path, clients: int, rounds: int, out: Path, engine: str) -> Paired:
@@ -82,7 +82,7 @@ def _paired(images: Path, clients: int, rounds: int, out: Path, engine: str) -> 
 
 
 class _LoopBeside:
-    """An observer that plays the hand-written round after each of Fedstill's."""
+    """An observer that runs a hand-written round after each round of Fedstill."""
 
     def __init__(self, images: Path, clients: int) -> None:
         self.work = SameWork(images, clients)
@@ -116,11 +116,13 @@ class _LoopBeside:
         pass
 
     def check(self, run: Run) -> None:
-        """Both must have learnt the same, or the times compare two different things."""
+        """Check that both computed the same model; otherwise their times are not comparable."""
         if run.result["lost"] or run.result["skipped"]:
-            raise DifferenceError("a client was lost, and the hand-written loop loses none")
+            raise DifferenceError("a client failed, which does not happen in the hand-written loop")
         if any(abs(a - b) > ACCURACY_CLOSE for a, b in zip(self.accuracies, self.theirs, strict=True)):
-            raise DifferenceError(f"accuracies {self.theirs} are not the hand-written loop's {self.accuracies}")
+            raise DifferenceError(
+                f"accuracies {self.theirs} differ from those of the hand-written loop {self.accuracies}"
+            )
 
 
 def _compare_weights(images: Path, clients: int, out: Path) -> None:
@@ -130,4 +132,4 @@ def _compare_weights(images: Path, clients: int, out: Path) -> None:
     for name, tensor in beside.work.loop.weights.items():
         gap = float((held[f"parameters/{name}"] - tensor).abs().max())
         if not gap <= CLOSE:
-            raise DifferenceError(f"{clients} clients: {name} is {gap:.2g} away from the hand-written loop's")
+            raise DifferenceError(f"{clients} clients: {name} is {gap:.2g} away from that of the hand-written loop")

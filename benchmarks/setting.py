@@ -1,4 +1,4 @@
-"""The experiment that is timed, and the hand-written loop that does the same work on the same batches."""
+"""The timed experiment, and the hand-written loop with the same work and batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fedavg(images: Path, clients: int, rounds: int, **changes: Any) -> Experimen
 
 
 class SameWork:
-    """The hand-written loop with the experiment's first model, shards and row orders."""
+    """The hand-written loop with the initial model, shards and row orders of the experiment."""
 
     def __init__(self, images: Path, clients: int) -> None:
         plan = make_plan(fedavg(images, clients, 1))
@@ -45,11 +45,11 @@ class SameWork:
         self.number = 0
 
     def orders(self) -> list[Tensor]:
-        """The next round's rows for every client, in the order in which Fedstill's clients see them."""
-        turn = self.streams.at("round", self.number, "train")
+        """The rows of each client in the next round, in the order in which Fedstill's clients process them."""
+        streams = self.streams.at("round", self.number, "train")
         self.number += 1
         return [
-            rows[torch.from_numpy(turn.draw("client", client, "order", 0).permutation(len(rows)))]
+            rows[torch.from_numpy(streams.draw("client", client, "order", 0).permutation(len(rows)))]
             for client in range(len(self.shards))
             for rows in [self.shards.rows(client)]
         ]

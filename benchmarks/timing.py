@@ -1,4 +1,4 @@
-"""Ratios of times on a machine that others use too."""
+"""Ratios of times on a shared machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from time import perf_counter
 
 @dataclass(frozen=True)
 class Ratio:
-    """The median of paired ratios, and where their middle half lies: that spread is the noise."""
+    """The median and the quartiles of paired ratios; the spread between quartiles is the noise."""
 
     middle: float
     low: float
@@ -32,7 +32,7 @@ class Ratio:
 
 
 def between(neighbours: Sequence[float]) -> list[float]:
-    """What each gap between neighbouring measurements would have taken, so that a slow drift cancels out.
+    """Means of neighbouring measurements, which cancel a slow drift.
 
     >>> between([1.0, 3.0, 4.0])
     [2.0, 3.5]
@@ -47,16 +47,16 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def interleave(repetitions: int, *actions: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each action in each repetition; every other repetition runs backwards, so that none is always first.
+    """Seconds of each action in each repetition; every second repetition runs in reverse order.
 
-    >>> heard = []
-    >>> times = interleave(2, lambda: heard.append("a"), lambda: heard.append("b"))
-    >>> heard, len(times), len(times[0])
+    >>> order = []
+    >>> times = interleave(2, lambda: order.append("a"), lambda: order.append("b"))
+    >>> order, len(times), len(times[0])
     (['a', 'b', 'b', 'a'], 2, 2)
     """
     times: list[list[float]] = [[] for _ in actions]
     for repetition in range(repetitions):
-        turn = list(zip(actions, times, strict=True))
-        for action, taken in turn if repetition % 2 == 0 else reversed(turn):
+        timed = list(zip(actions, times, strict=True))
+        for action, taken in timed if repetition % 2 == 0 else reversed(timed):
             taken.append(seconds(action))
     return times

@@ -1,4 +1,5 @@
-"""What holds when things go wrong: processes that are killed, replies that lie, commands that make no sense.
+"""Crash tests, malformed replies and invalid commands.
 
-Not about speed, and run only when asked for: `python -m benchmarks --only kills --only replies --only commands`.
+They do not measure speed and run on demand only:
+`python -m benchmarks --only crashes --only malformed_replies --only invalid_commands`.
 """

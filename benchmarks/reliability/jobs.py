@@ -1,4 +1,4 @@
-"""The commands that are killed: small, of every kind that works for a while, each with what it must leave behind."""
+"""The commands of the crash tests: a small one of each kind that runs for a while."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import yaml
 from fedstill.detection.rooms import make_rooms
 from fedstill.runtime.launch import run
 
-OUT = "runs"  # the folder in which a job leaves what is compared, below the one it is started in
+OUT = "runs"  # the output folder that is compared, relative to the working folder of the job
 
-# Whom a kill hits: the process and all it started; the process alone, whose workers have to notice; one worker.
+# What is killed: the process with all its children; the process alone, whose workers must then end; one worker.
 Target = Literal["everything", "the command", "a worker"]
 
 
@@ -22,20 +22,20 @@ Target = Literal["everything", "the command", "a worker"]
 class Job:
     """A command and how it is killed.
 
-    What becomes of a kill of one worker is another promise than that of the command. A study's worker is a run that
-    failed, and `again` (`--retry-failed`) makes up for it; an engine's is a client that is lost, which is `recorded`.
+    The guarantees after the death of one worker differ from those of the command. In a study one run has failed, and
+    `again` (`--retry-failed`) repeats it. In an engine one client has failed, which the journal records (`recorded`).
     """
 
     name: str
     words: tuple[str, ...]
     targets: tuple[Target, ...] = ("everything",)
-    epochs: int = 0  # of a command that keeps no journal: how many commits it makes
+    epochs: int = 0  # number of commits of a command without a journal
     again: tuple[str, ...] = ()
     recorded: bool = False
 
 
 def make_jobs(folder: Path) -> list[Job]:
-    """Write what the commands need into a folder, and give them."""
+    """Write the input files of the commands to a folder, and return the commands."""
     folder.mkdir(parents=True)
     images = f"npz:{_images(folder / 'images.npz')}"
     scenes = f"folder:{_scenes(folder / 'scenes')}"
@@ -83,8 +83,8 @@ def _set(*settings: str) -> tuple[str, ...]:
 
 
 def _fleet() -> tuple[str, ...]:
-    lost = ("--participation", "random:number=2", "--dropout", "independent:rate=0.3,when=during,replace=true")
-    return (*lost, *_set("fleet.plugged=0.5", "clusters.number=2", "training.keep_optimiser=true"))
+    dropout = ("--participation", "random:number=2", "--dropout", "independent:rate=0.3,when=during,replace=true")
+    return (*dropout, *_set("fleet.plugged=0.5", "clusters.number=2", "training.keep_optimiser=true"))
 
 
 def _proxy(images: str) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def _results() -> tuple[str, ...]:
 
 
 def _images(path: Path) -> Path:
-    """A pattern for each of four classes, drowned in noise: learnt over several rounds, so that leaders change."""
+    """A pattern with strong noise for each of four classes, so that the best round changes during training."""
     generator = np.random.default_rng(0)
     patterns = generator.random((4, 8, 8)) * 255
     arrays = {}
@@ -121,7 +121,7 @@ def _images(path: Path) -> Path:
 
 
 def _scenes(folder: Path) -> Path:
-    """Eight furnished rooms to train on, and two others, a file each."""
+    """Eight furnished rooms for training and two for testing, one file each."""
     made = make_rooms(10, points=512, seen=4)
     for number, (points, boxes, labels) in enumerate(zip(made.points, made.boxes, made.classes, strict=True)):
         path = folder / ("train" if number < 8 else "test") / f"{number}.npz"
@@ -132,14 +132,14 @@ def _scenes(folder: Path) -> Path:
 
 
 def _study(path: Path, images: str) -> str:
-    """Two teachers of two methods, and four students of each."""
+    """Two teachers of different methods with four students each."""
     experiment = {"data": images, "model": "cnn", "clients": 2, "rounds": 6, "training": {"epochs": 1, "batch": 32}}
     students = {
         "experiment": {"model": "mlp", "rounds": 6, "training": {"batch": 32}},
         "grid": {"objective": ["vanilla", "feature"], "labels": ["use", "no-ce"]},
     }
     recipe = {
-        "about": "A study to be killed.",
+        "about": "A study for the crash tests.",
         "experiment": experiment,
         "grid": {"method": ["fedavg", "scaffold"]},
         "students": students,

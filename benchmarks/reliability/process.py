@@ -1,4 +1,4 @@
-"""A `fedstill` command as a real process, to be killed, with all that it starts."""
+"""A `fedstill` command as a real process that can be killed with its children."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from benchmarks.reliability.jobs import Target
 
 FEDSTILL = (sys.executable, "-m", "fedstill")
 _MARK = "FEDSTILL_RELIABILITY_JOB"
-TEMPORARY = "tmp"  # where the command puts what is meant to be gone when it ends
+TEMPORARY = "tmp"  # temporary files of the command, which must be gone when it ends
 
 
 class Process:
-    """A command started in a folder of its own; whatever it starts is known by a mark in the environment."""
+    """A command started in a separate folder; its children are identified by a mark in the environment."""
 
     def __init__(self, place: Path, words: tuple[str, ...]) -> None:
         (place / TEMPORARY).mkdir(parents=True, exist_ok=True)
@@ -53,12 +53,12 @@ class Process:
         return self.process.poll()
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "without a word"
+        return lines[-1] if lines else "no output"
 
     def kill(self, target: Target, draw: Random) -> bool:
-        """kill -9; False where there was nobody to hit."""
+        """kill -9; False if there was no process to kill."""
         if not self.alive:
             return False
         if target == "everything":
@@ -78,24 +78,24 @@ class Process:
             self.process.wait(limit)
         except subprocess.TimeoutExpired:
             self.end()
-            raise TimeoutError(f"it has not ended after {limit:.0f} seconds: {self.last_words}") from None
+            raise TimeoutError(f"still running after {limit:.0f} seconds: {self.last_line}") from None
 
     def workers(self) -> list[int]:
-        """The processes that it has started and that live."""
+        """The running child processes."""
         return sorted(self.family() - {self.process.pid})
 
     def family(self) -> set[int]:
-        """The processes that carry the mark and live."""
+        """The running processes with the mark."""
         wanted = f"{_MARK}={self.mark}".encode()
         found = set()
         for place in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it is gone, or somebody else's
+            with suppress(OSError):  # it has ended, or belongs to another user
                 if wanted in (place / "environ").read_bytes().split(b"\0"):
                     found.add(int(place.name))
         return found
 
     def survivors(self, grace: float) -> int:
-        """How many of its processes outlive it by more than a while; they are ended then."""
+        """Number of child processes that outlive the command by the grace period; they are killed."""
         until = monotonic() + grace
         while (left := self.workers()) and monotonic() < until:
             sleep(0.05)

@@ -1,4 +1,4 @@
-"""What a command leaves in its folder: what must be the same, and what it tells of where a kill has hit."""
+"""Output files of a command: which must be equal, and what they show about the phase of a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOCK, _TIMES = ".lock", "timing.json"
 
 
 def look(out: Path) -> dict[str, tuple[int, int]]:
-    """Every file below a folder with its size and the time of its last change; what vanishes meanwhile is not there."""
+    """Every file below a folder with its size and modification time; files that vanish meanwhile are left out."""
     found: dict[str, tuple[int, int]] = {}
     folders = [str(out)]
     while folders:
@@ -38,10 +38,9 @@ def look(out: Path) -> dict[str, tuple[int, int]]:
 
 
 def landed(before: Look, after: Look, out: Path, rounds: Callable[[str], int]) -> Place:
-    """Where a kill has hit, as the folder tells: looked at before the command was started, and after the kill.
+    """The phase of a kill, derived from the folder before the command started and after the kill.
 
-    A command takes the lock of a run when it has planned it, and from then on plays its rounds. `rounds` says how many
-    a run has, by the name of its folder.
+    A command locks a run after planning and then runs its rounds. `rounds` gives the number of rounds by folder name.
     """
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     if not changed:
@@ -55,7 +54,7 @@ def landed(before: Look, after: Look, out: Path, rounds: Callable[[str], int]) -
 
 
 def _in_run(run: Path, rounds: int) -> Place | None:
-    """What was going on in a run; None where it is over."""
+    """The phase of a run; None if it is finished."""
     if (run / "result.json").exists():
         return None
     found, _ = checkpoint.candidates(run)
@@ -74,7 +73,7 @@ def _is_one_run(out: Path) -> bool:
 
 
 def progress(out: Path, rounds: Callable[[str], int]) -> int:
-    """How many rounds of all runs below a folder are committed."""
+    """Number of committed rounds of all runs below a folder."""
     total = 0
     for run in {path.parent for path in out.glob("*/checkpoint*.safetensors")}:
         found, _ = checkpoint.candidates(run)
@@ -83,7 +82,7 @@ def progress(out: Path, rounds: Callable[[str], int]) -> int:
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """All that must be the same, by name: not times, and not locks, which are empty."""
+    """All files that must be equal, by name, without times and locks."""
     return {
         path.relative_to(out).as_posix(): timeless(path.read_bytes(), path.suffix)
         for path in sorted(out.rglob("*"))
@@ -92,7 +91,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def timeless(data: bytes, suffix: str) -> bytes:
-    """What a file says, without the seconds that it took: beside an encoder, and in the figures of a study.
+    """The content of a file without measured seconds (of an encoder, or in the results of a study).
 
     >>> timeless(b'{"losses": [1.5], "seconds": 3}', ".json")
     b'{"losses": [1.5]}'
@@ -121,7 +120,7 @@ def _without_seconds(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(killed: Mapping[str, bytes], whole: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
-    """Names of files that are missing, surplus or not the same; and of hidden ones that were only left lying.
+    """Names of files that are missing, unexpected or different, and of hidden files that were left behind.
 
     >>> differences({"a": b"1", "b": b"3", ".a.7.tmp": b"1"}, {"a": b"1", "b": b"2", "c": b""})
     (['b', 'c'], ['.a.7.tmp'])
@@ -132,7 +131,7 @@ def differences(killed: Mapping[str, bytes], whole: Mapping[str, bytes]) -> tupl
 
 
 def held_locks(out: Path) -> list[str]:
-    """Runs that somebody still works on."""
+    """Runs that are still locked."""
     held = []
     for lock in sorted(out.rglob(_LOCK)):
         try:

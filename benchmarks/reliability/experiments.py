@@ -1,4 +1,4 @@
-"""The experiments in which replies are spoilt: every kind of thing that a client is asked for."""
+"""The experiments in which replies are corrupted; together they cover every kind of request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 BASE = {"model": "cnn", "clients": 4, "rounds": 2, "training": {"epochs": 1, "batch": 16}}
 
-WORLDS: Mapping[str, Mapping[str, Any]] = {
+# The names seed the random draws of the cases: another name gives other cases.
+EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {"method": "fedavg", "model": "cnn-bn"},
     "fedavg, recalibrated": {"method": {"name": "fedavg", "buffers": "recalibrate"}, "model": "cnn-bn"},
     "scaffold": {"method": "scaffold"},
@@ -42,15 +43,15 @@ WORLDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def write_data(folder: Path) -> str:
-    """Small images of four classes."""
+    """Write small images of four classes, and return the name of the data set."""
     generator = np.random.default_rng(3)
     images, labels = generator.integers(0, 256, (160, 8, 8), dtype=np.uint8), np.arange(160) % 4
     np.savez(folder / "images.npz", x=images, y=labels)
     return f"npz:{folder / 'images.npz'}"
 
 
-def experiment(world: str, data: str) -> dict[str, Any]:
-    made = {**BASE, "data": data, **WORLDS[world]}
+def experiment(name: str, data: str) -> dict[str, Any]:
+    made = {**BASE, "data": data, **EXPERIMENTS[name]}
     if isinstance(made["method"], Mapping) and "samples" in made["method"]:
         made["method"] = {**made["method"], "proxy": data}
     return made

@@ -1,7 +1,7 @@
-"""An epoch of ten students in one pass against ten epochs, with the same bits; plans and evaluation are left out.
+"""Joint training of ten students in one pass, compared with ten separate epochs that give the same bits.
 
-What is shared are the teacher's words and a batch's geometry. So the ratio says how much of a student's epoch its
-teacher takes: most of it at the published sizes, less where both are small.
+Students share the teacher's outputs and the geometry of a batch. The ratio therefore shows how much of a student's
+epoch the teacher takes: most of it at the published sizes, less if both are small. Plans and evaluation are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedstill.runtime.plan import Plan, make_plan
 from fedstill.runtime.teacher_loader import TeacherLoader
 
 OBJECTIVES = ("vanilla", "self", "logit-mse", "cosine", "feature", "attention", "sp", "rkd", "crd", "dkd")
-# By title: teacher, student, points, goal.
+# By title: teacher, student, points, target.
 PAIRS = {
     "published sizes": ("pointnet2", "small-pointnet2", 1024, 0.4),
     "lite sizes": ("pointnet2-lite", "small-pointnet2-lite", 256, None),
@@ -33,36 +33,36 @@ SHARE = 0.15  # of the 320 heads
 
 def measure(size: Size, folder: Path) -> Findings:
     findings = Findings()
-    for title, (teacher, student, points, goal) in PAIRS.items():
+    for title, (teacher, student, points, target) in PAIRS.items():
         given = {"data": "heads", "points": points, "seed": 7, "rounds": 2, "training": {"batch": 24}}
         first = make_experiment({**given, "method": "centralised", "model": teacher, "rounds": 1})
         plans = _plans(given, student, str(launch(first, out=folder).path))
 
-        def alone(plans: Sequence[Plan] = plans) -> list[Message]:
+        def separate(plans: Sequence[Plan] = plans) -> list[Message]:
             return [message for plan in plans for message in together([_student(plan)])]
 
-        def at_once(plans: Sequence[Plan] = plans) -> list[Message]:
+        def joint(plans: Sequence[Plan] = plans) -> list[Message]:
             return together([_student(plan) for plan in plans])
 
-        if [message.encode() for message in alone()] != [message.encode() for message in at_once()]:
-            raise DifferenceError(f"students of {title} depend on whether they learn together")
-        times = interleave(max(3, size.rounds // 2), alone, at_once)
+        if [message.encode() for message in separate()] != [message.encode() for message in joint()]:
+            raise DifferenceError(f"students of {title} differ between joint and separate training")
+        times = interleave(max(3, size.rounds // 2), separate, joint)
         note = f"{teacher}, {points} points, batch 24, {SHARE:.0%} of heads; ten epochs {median(times[0]):.3g} s"
         findings.rows.append(
-            Row(f"ten students in one pass / one by one, {title}", Ratio.of(times[1], times[0]), goal, note=note)
+            Row(f"joint / separate training of ten students, {title}", Ratio.of(times[1], times[0]), target, note=note)
         )
     return findings
 
 
 def _plans(given: dict[str, Any], student: str, teacher: str) -> list[Plan]:
-    staff = TeacherLoader()
+    loader = TeacherLoader()
     distilled = {
         **given,
         "method": {"name": "distill", "share": SHARE},
         "model": student,
         "teachers": [{"run": teacher}],
     }
-    return [make_plan(make_experiment({**distilled, "objective": name}), staff=staff) for name in OBJECTIVES]
+    return [make_plan(make_experiment({**distilled, "objective": name}), staff=loader) for name in OBJECTIVES]
 
 
 def _student(plan: Plan) -> Student:

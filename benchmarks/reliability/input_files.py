@@ -1,4 +1,4 @@
-"""The files that mistaken commands find in their folder: sound ones, and everything but."""
+"""Valid and invalid input files for the invalid commands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedstill.core.message import Message
 from fedstill.runtime.launch import run
 
 TINY = {"data": "npz:images.npz", "model": "cnn", "clients": 3, "rounds": 1, "training": {"epochs": 1, "batch": 16}}
-NOISE = np.random.default_rng(0).bytes(400)  # what a file holds that is none of the kind its name says
+NOISE = np.random.default_rng(0).bytes(400)  # the content of files whose format does not match their name
 
 
-def write_materials() -> None:
-    """Into the folder that is the current one."""
+def write_input_files() -> None:
+    """Write all files to the current folder."""
     Path("folder").mkdir()
     _write_data()
     _write_recipes()
@@ -86,7 +86,7 @@ def _write_weights() -> None:
 
 
 def _write_runs() -> None:
-    """`done` and `personal` are finished; the others are what a crash, a bad disk or another program may leave."""
+    """`done` and `personal` are finished; the others are damaged as by a crash, a bad disk or another program."""
     for name, method in (("done", "fedavg"), ("personal", "local-only")):
         made = run({**TINY, "method": method}, out="made")
         shutil.move(made.path, name)

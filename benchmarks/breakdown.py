@@ -1,7 +1,7 @@
-"""Where a round's time goes, in-process, beside the same in the hand-written loop.
+"""CPU time of a round by part, in-process, compared with the hand-written loop.
 
-Functions are wrapped from outside while this runs; each gets the time spent in itself, without that of the wrapped
-functions it calls. CPU seconds, since a busy neighbour does not change them.
+This benchmark wraps functions while it runs. Each function is charged its own time, without that of the wrapped
+functions it calls. CPU seconds are used because other processes do not change them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from fedstill.runtime.launch import launch
 from fedstill.runtime.run_folder import RunFolder
 from fedstill.tasks.classification import Classification
 
-# What is timed, by the line of the table it counts towards. Within a measured part of a higher order (evaluation),
-# everything counts towards that part.
+# Timed functions by line of the table. All calls within evaluation and saving count towards these parts.
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "forward": [(Classifier, "forward"), (Classification, "forward")],
     "backward": [(torch.Tensor, "backward")],
@@ -48,17 +47,17 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "random streams": [(Streams, "torch_state"), (Streams, "draw"), (torch.Generator, "set_state")],
     "messages": [(Message, "__init__"), (Message, "_header"), (averaging, "state_of"), (client, "check_egress")],
     "checking replies": [(round, "validate_reply")],
-    "merging": [(averaging, "average")],
+    "aggregation": [(averaging, "average")],
     "evaluation": [(Classification, "score"), (evaluation, "all_finite"), (PlainLoop, "_accuracy")],
     "training loop": [(fit._Tally, "add"), (fit, "_step"), (base, "fit"), (PlainLoop, "_train")],
-    "keeping models": [(RunFolder, "save_models"), (RunFolder, "append_journal"), (checkpoint, "save")],
+    "saving models": [(RunFolder, "save_models"), (RunFolder, "append_journal"), (checkpoint, "save")],
 }
-WHOLE = ("evaluation", "keeping models")  # what they call is theirs
+WHOLE = ("evaluation", "saving models")  # their calls are included
 OTHER = "other"
 
 
 class Clock:
-    """Self times by part, kept with a stack of what is running."""
+    """Self times by part, with a stack of the running parts."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -93,7 +92,7 @@ def watched(clock: Clock) -> Iterator[None]:
             for owner, name in functions:
                 try:
                     stack.enter_context(patch.object(owner, name, clock.wrap(part, getattr(owner, name))))
-                except TypeError:  # a built-in type, whose methods cannot be replaced: it stays with its caller
+                except TypeError:  # methods of built-in types cannot be replaced; their time counts for the caller
                     continue
         yield
 
@@ -106,7 +105,7 @@ def measure(size: Size, folder: Path) -> Findings:
         work = SameWork(images, clients)
         plain, ours = Clock(), Clock()
         with one_thread(), watched(plain):
-            work.loop.round(work.orders())  # the first pays for what torch loads late
+            work.loop.round(work.orders())  # warm-up: torch loads some code lazily
             plain.seconds.clear()
             for _ in range(rounds):
                 orders = work.orders()
@@ -115,13 +114,13 @@ def measure(size: Size, folder: Path) -> Findings:
                 plain.switch()
         with watched(ours):
             launch(fedavg(images, clients, rounds + 1), out=folder, observers=[_OnlyRounds(ours)])
-        title = f"Where a round of {clients} clients goes ({kind}, CPU milliseconds a round)"
+        title = f"Parts of a round of {clients} clients ({kind}, CPU milliseconds a round)"
         findings.tables[title] = _lines(ours.seconds, plain.seconds, rounds)
     return findings
 
 
 class _OnlyRounds:
-    """Forgets all until the end of the first round, which warms up, and what comes after the last."""
+    """Discards the time before the second round and after the last one."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
