@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstill.cli import deploying
+from fedstill.cli import deploy as deploying
 
 Call = Callable[..., tuple[int, str, str]]
 

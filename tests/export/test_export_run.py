@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedstill
-from fedstill.cli import exporting
+from fedstill.cli import export as exporting
 from fedstill.core.errors import InputError
 from fedstill.export.export_run import export_run
 from fedstill.export.subject import Subject, bytes_of, parameters_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstill.cli import exporting
+from fedstill.cli import export as exporting
 from fedstill.core.errors import InputError
 from fedstill.core.threads import threads_of
 from fedstill.export import latency

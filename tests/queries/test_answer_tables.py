@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.cli import studies
+from fedstill.cli import study as studies
 
 Call = Callable[..., tuple[int, str, str]]
 SMALL = (

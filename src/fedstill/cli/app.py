@@ -10,7 +10,7 @@ import typer
 
 from fedstill._version import __version__
 from fedstill.cli import checking, looking, training, using
-from fedstill.cli.auditing import audit
+from fedstill.cli.audit import audit
 from fedstill.cli.data_app import data_app
 from fedstill.cli.deploy_app import deploy_app
 from fedstill.cli.extensions import commands

@@ -38,7 +38,7 @@ def deploy_init(
     json: Json = False,
 ) -> None:
     """Make certificates, keys and instructions for a server and its sites."""
-    from fedstill.cli import deploying
+    from fedstill.cli import deploy as deploying
 
     deploying.init(folder, sites, address, port, days, json)
 
@@ -51,7 +51,7 @@ def deploy_renew(
     json: Json = False,
 ) -> None:
     """Make a new certificate for the server; sites need nothing new."""
-    from fedstill.cli import deploying
+    from fedstill.cli import deploy as deploying
 
     deploying.renew(folder, address, days, json)
 
@@ -69,7 +69,7 @@ def deploy_split(
     json: Json = False,
 ) -> None:
     """Cut an experiment's data into a file for each site, as a simulation would."""
-    from fedstill.cli import deploying
+    from fedstill.cli import deploy as deploying
 
     chosen = replace(flags, clients=sites, set_=[*(flags.set_ or []), "evaluation=on-site"]).assemble(experiment)
     deploying.split(chosen, out, sites, data_root, json)
@@ -100,7 +100,7 @@ def deploy_server(
     json: Json = False,
 ) -> None:
     """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
-    from fedstill.cli import serving
+    from fedstill.cli import deploy_server as serving
     from fedstill.deploy.server_options import ServerOptions, bytes_of
 
     chosen = flags.assemble(experiment)
@@ -134,7 +134,7 @@ def deploy_site(
     quiet: Quiet = False,
 ) -> None:
     """Take part with this site's own data, as far as its policy file allows."""
-    from fedstill.cli import serving
+    from fedstill.cli import deploy_server as serving
 
     serving.site(folder, site, data, server, once, insecure, proxy or [], data_root, device, plugin or [], quiet)
 
@@ -142,7 +142,7 @@ def deploy_site(
 @deploy_app.command(name="status")
 def deploy_status(folder: Folder, json: Json = False) -> None:
     """What the server is doing, which sites are connected, and until when its certificate counts."""
-    from fedstill.cli import serving
+    from fedstill.cli import deploy_server as serving
 
     serving.status(folder, json)
 

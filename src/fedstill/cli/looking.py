@@ -34,7 +34,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """Everything that can be chosen by name, with a sentence each."""
-    from fedstill.cli import listing
+    from fedstill.cli import list as listing
 
     (listing.show_traffic if traffic else listing.show)(what, plugin or [], json)
 
@@ -85,6 +85,6 @@ def clean(
     json: Json = False,
 ) -> None:
     """Show what runs take on disk, and free it."""
-    from fedstill.cli import cleaning
+    from fedstill.cli import clean as cleaning
 
     cleaning.clean(out, checkpoints, unfinished, everything, yes, json)

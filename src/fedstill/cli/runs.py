@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.experiments import run_told, show_result
+from fedstill.cli.run import run_told, show_result
 from fedstill.cli.screen import console, print_json, sparkline, table
 from fedstill.core.numbers import share, size
 from fedstill.core.plugins import use_plugins

@@ -43,7 +43,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Run an experiment, go on with it, or show a finished one."""
-    from fedstill.cli import experiments, plans
+    from fedstill.cli import plans
+    from fedstill.cli import run as experiments
 
     chosen = flags.assemble(experiment)
     if dry_run:
@@ -89,7 +90,7 @@ def study(
     json: Json = False,
 ) -> None:
     """Run a grid of experiments, or go on with it; show its table."""
-    from fedstill.cli import studies
+    from fedstill.cli import study as studies
 
     wanted = studies.Wanted(metric or [], table, results, json, quiet)
     if recipe.endswith(".json"):
@@ -153,7 +154,9 @@ def distill(
     json: Json = False,
 ) -> None:
     """Distil a teacher into a student, or go on with it, or show it."""
-    from fedstill.cli import distilling, experiments, plans
+    from fedstill.cli import distill as distilling
+    from fedstill.cli import plans
+    from fedstill.cli import run as experiments
 
     sources = distilling.sources(teacher or [], teacher_file, teacher_model or [], teacher_call, which)
     flags = Flags(data=data, rounds=epochs, seed=seed, set_=set_, plugin=plugin)
@@ -174,6 +177,6 @@ def demo(
     json: Json = False,
 ) -> None:
     """The main job at a small scale: teachers, students, audit, report."""
-    from fedstill.cli import demonstration
+    from fedstill.cli import demo as demonstration
 
     demonstration.demo(preset, out, workers, quiet, json)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import run_told, show_result
+from fedstill.cli.deploy import need_extra, stop_cleanly
+from fedstill.cli.deploy_server import INSECURE
 from fedstill.cli.flags import Flags
+from fedstill.cli.run import run_told, show_result
 from fedstill.cli.screen import console, errors, print_json
-from fedstill.cli.serving import INSECURE
 from fedstill.core.errors import RunError
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.launch import launch

@@ -40,7 +40,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a run's model as a file for other runtimes, checked."""
-    from fedstill.cli import exporting
+    from fedstill.cli import export as exporting
 
     exporting.export(run, file, which, client, architecture, int8, data_root, plugin or [], json)
 
@@ -65,6 +65,6 @@ def latency(
     json: Json = False,
 ) -> None:
     """Parameters, bytes and milliseconds of runs' models."""
-    from fedstill.cli import exporting
+    from fedstill.cli import export as exporting
 
     exporting.latency(runs, which, architecture or [], passes, seconds, data_root, plugin or [], json)

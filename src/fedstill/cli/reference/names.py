@@ -6,7 +6,7 @@ from typing import Any
 
 from fedstill.audit.conditions import TOPICS
 from fedstill.audit.verdicts import SEVERITIES
-from fedstill.cli.listing import SHELVES
+from fedstill.cli.list import SHELVES
 from fedstill.runtime.recipes import recipe_layers
 from fedstill.studies.table import metrics
 

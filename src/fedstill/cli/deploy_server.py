@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import run_told, show_result
+from fedstill.cli.deploy import need_extra, stop_cleanly
 from fedstill.cli.plans import manifest_table, print_plan
 from fedstill.cli.progress import Display
+from fedstill.cli.run import run_told, show_result
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError

@@ -15,7 +15,7 @@ import typer
 
 from fedstill.cli import completion
 from fedstill.cli.completion import layers, named, one_of, runs
-from fedstill.cli.listing import SHELVES
+from fedstill.cli.list import SHELVES
 from fedstill.methods import methods
 from fedstill.runtime.recipes import recipe_layers
 from fedstill.studies.table import metrics
@@ -45,7 +45,7 @@ def test_names_with_their_sentences() -> None:
 def shelves() -> dict[str, dict[str, str]]:
     """What is registered in a process of its own: other tests register parts in this one."""
     say = "json.dumps({shelf: names() for shelf, names in SHELVES.items()})"
-    script = f"import json; from fedstill.cli.listing import SHELVES; print({say})"
+    script = f"import json; from fedstill.cli.list import SHELVES; print({say})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedstill.cli import studies
+from fedstill.cli import study as studies
 from fedstill.cli.screen import print_json, print_page
 from fedstill.core.files import writable_folder
 from fedstill.report.writer import write_study

@@ -274,7 +274,7 @@ def test_an_interrupt_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPa
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedstill.cli.listing.show", interrupted)
+    monkeypatch.setattr("fedstill.cli.list.show", interrupted)
     assert call("list") == (130, "", "fedstill: interrupted: run the same command again to go on\n")
 
 
