@@ -1,4 +1,4 @@
-"""What a shell offers after TAB."""
+"""Options that commands share: what a shell offers after TAB, and runs paired with names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any, cast
 import pytest
 import typer
 
-from fedstill.cli import completion
-from fedstill.cli.completion import layers, named, one_of, runs
-from fedstill.cli.list import SHELVES
+from fedstill.cli import list as listed
+from fedstill.cli import options
+from fedstill.cli.options import layers, named, one_of, paired, run_folders
+from fedstill.core.errors import InputError
 from fedstill.methods import methods
 from fedstill.runtime.recipes import recipe_layers
 from fedstill.studies.table import metrics
@@ -44,13 +45,13 @@ def test_names_with_their_sentences() -> None:
 @pytest.fixture(scope="module")
 def shelves() -> dict[str, dict[str, str]]:
     """What is registered in a process of its own: other tests register parts in this one."""
-    say = "json.dumps({shelf: names() for shelf, names in SHELVES.items()})"
-    script = f"import json; from fedstill.cli.list import SHELVES; print({say})"
+    say = "json.dumps({shelf: names() for shelf, names in shelves().items()})"
+    script = f"import json; from fedstill.cli.list import shelves; print({say})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("shelf", sorted(SHELVES))
+@pytest.mark.parametrize("shelf", sorted(listed.shelves()))
 def test_every_shelf_of_the_list_can_be_completed(shelf: str, shelves: dict[str, dict[str, str]]) -> None:
     assert dict(named(shelf)("")) == shelves[shelf]
 
@@ -74,18 +75,18 @@ def test_presets_are_those_of_the_recipe_that_was_typed(kind: str) -> None:
 
 def test_runs_and_folders_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert runs("") == runs("nowhere/") == []
+    assert run_folders("") == run_folders("nowhere/") == []
     make_run(tmp_path / "runs" / "fedavg-digits-1")
     make_run(tmp_path / "runs" / "fedprox-digits-2")
     make_run(tmp_path / "kept" / "old")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    assert runs("") == runs("runs/") == ["runs/fedavg-digits-1", "runs/fedprox-digits-2"]
-    assert runs("runs/fedp") == ["runs/fedprox-digits-2"]
-    assert runs("ru") == ["runs/"]
-    assert runs("./") == ["kept/", "runs/"]
-    monkeypatch.setattr(completion, "_MOST", 1)
-    assert runs("runs/") == ["runs/fedavg-digits-1"]
+    assert run_folders("") == run_folders("runs/") == ["runs/fedavg-digits-1", "runs/fedprox-digits-2"]
+    assert run_folders("runs/fedp") == ["runs/fedprox-digits-2"]
+    assert run_folders("ru") == ["runs/"]
+    assert run_folders("./") == ["kept/", "runs/"]
+    monkeypatch.setattr(options, "_MOST", 1)
+    assert run_folders("runs/") == ["runs/fedavg-digits-1"]
 
 
 def test_a_shell_is_answered_and_nobody_waits_for_torch() -> None:
@@ -103,3 +104,12 @@ main()
         [sys.executable, "-c", script], env={**os.environ, **asked}, check=True, capture_output=True, text=True
     )
     assert (told.stdout.split(), told.stderr.split()) == (["fedprox"], [])
+
+
+def test_runs_and_names_are_paired() -> None:
+    one, two = Path("one"), Path("two")
+    assert paired([one, two], [], "--a") == [(one, None), (two, None)]
+    assert paired([one, two], ["x", "y"], "--a") == [(one, "x"), (two, "y")]
+    assert paired([one], ["x", "y"], "--a") == [(one, "x"), (one, "y")]
+    with pytest.raises(InputError, match="--a is given 2 times for 3 runs: give it once, or once for each"):
+        paired([one, two, one], ["x", "y"], "--a")

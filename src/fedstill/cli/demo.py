@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from fedstill.cli import study as studies
+import typer
+
+from fedstill.cli.options import Json, Out, Quiet, one_of
 from fedstill.cli.screen import print_json, print_page
+from fedstill.cli.study import StudyOutput, run_and_show
 from fedstill.core.files import writable_folder
-from fedstill.report.writer import write_study
-from fedstill.studies import Study
 
 RECIPE = "demo"
 
 
-def demo(preset: str | None, out: Path, workers: int, quiet: bool, as_json: bool) -> None:
+def demo(
+    preset: Annotated[
+        str | None, typer.Option(help="tiny: see only whether everything works.", autocompletion=one_of("tiny"))
+    ] = None,
+    out: Out = Path("demo"),
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """The main job at a small scale: teachers, students, audit, report."""
+    from fedstill.report.writer import write_study
+    from fedstill.studies import Study
+
     writable_folder(out)
     study = Study(RECIPE, preset=preset)
     results = out / "runs" / f"{study.title}.json"
-    wanted = studies.Wanted(["accuracy"], None, None, False, quiet or as_json)
-    studies.run(study, out / "runs", workers, False, wanted, say=not as_json)
+    output = StudyOutput(["accuracy"], None, None, as_json=False, quiet=quiet or json, prints=not json)
+    run_and_show(study, out / "runs", workers, False, output)
     page = write_study(results, out / "report.html")
-    if as_json:
+    if json:
         print_json({"results": str(results), "page": str(page)})
     else:
-        print_page(page, as_json)
+        print_page(page, json)

@@ -1,33 +1,77 @@
-"""`fedstill export` and `fedstill latency`: models that leave, and how fast they are."""
+"""`fedstill predict`, `export` and `latency`: what a finished run's model is used for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from fedstill.cli.pairing import paired
+import typer
+
+from fedstill.cli.options import (
+    Architecture,
+    Device,
+    Json,
+    OwnModel,
+    Plugin,
+    Root,
+    RunFolder,
+    Which,
+    named,
+    paired,
+    run_folders,
+)
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, share, size
-from fedstill.core.plugins import use_plugins
-from fedstill.export.export_run import Outcome
-from fedstill.export.export_run import export as write
-from fedstill.export.latency import Measured, Protocol, measure, ratios
-from fedstill.export.subject import Subject
-from fedstill.runtime.result import Run
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.export.export_run import Outcome
+    from fedstill.export.latency import Measured
+    from fedstill.runtime.prediction import Prediction
+
+
+def predict(
+    run: RunFolder,
+    files: Annotated[list[Path], typer.Argument(help="Pictures, clouds, meshes, or .npy arrays.", metavar="FILE...")],
+    which: Which = "last",
+    client: OwnModel = None,
+    architecture: Architecture = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Classify files with a run's model."""
+    from fedstill.runtime.prediction import predict as predict_files
+
+    predictions = predict_files(
+        run, files, which=which, client=client, architecture=architecture, device=device, plugins=plugin or []
+    )
+    if predictions[0].labels_points:
+        _show_parts(run, predictions, json)
+        return
+    if json:
+        answers = [{"file": str(one.file), "class": one.label, "probability": one.probability} for one in predictions]
+        print_json({"run": str(run), "predictions": answers})
+        return
+    rows = [(str(one.file), one.label, share(one.probability)) for one in predictions]
+    table("", ("file", "class", "probability"), rows, right=(2,))
 
 
 def export(
-    run: Path,
-    file: Path,
-    which: str,
-    client: int | None,
-    architecture: str | None,
-    int8: bool,
-    data_root: Path | None,
-    plugins: Sequence[Path],
-    as_json: bool,
+    run: RunFolder,
+    file: Annotated[Path, typer.Argument(help="What to write: .onnx, or .pt2 for torch.export.", metavar="FILE")],
+    which: Which = "last",
+    client: OwnModel = None,
+    architecture: Architecture = None,
+    int8: Annotated[bool, typer.Option("--int8", help="8-bit weights (.onnx), with their accuracy measured.")] = False,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
 ) -> None:
+    """Write a run's model as a file for other runtimes, checked."""
+    from fedstill.export.export_run import export as write
+
     outcome = write(
         run,
         file,
@@ -36,47 +80,49 @@ def export(
         architecture=architecture,
         int8=int8,
         data_root=data_root,
-        plugins=plugins,
+        plugins=plugin or [],
     )
-    if as_json:
+    if json:
         print_json(_as_dict(run, outcome))
-        return
-    written, int8_ = outcome.file, outcome.int8
-    console.print(f"{written.path}  {size(written.bytes)}", soft_wrap=True)
-    told = "test and random inputs" if outcome.inputs == "test data" else "random inputs (the test data are not here)"
-    console.print(
-        f"agrees with PyTorch within {written.difference:.1e} on {written.samples} {told}"
-        + (", before its weights became 8-bit" if int8_ else ""),
-        soft_wrap=True,
-    )
-    if int8_:
-        rows = [
-            ("float", size(int8_.float_bytes), share(int8_.float_accuracy)),
-            ("8-bit", size(written.bytes), share(int8_.accuracy)),
-        ]
-        table("", ("weights", "size", "test accuracy"), rows, right=(1, 2))
+    else:
+        _show_export(outcome)
 
 
 def latency(
-    runs: Sequence[Path],
-    which: str,
-    architectures: Sequence[str],
-    passes: int,
-    seconds: float,
-    data_root: Path | None,
-    plugins: Sequence[Path],
-    as_json: bool,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Runs' folders; of two, teacher first.", metavar="RUN...", autocompletion=run_folders),
+    ],
+    which: Which = "last",
+    architecture: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where clients have different models, which; one for all runs, or one each; repeatable.",
+            autocompletion=named("models"),
+        ),
+    ] = None,
+    passes: Annotated[int, typer.Option(help="Timed passes for each figure.")] = 100,
+    seconds: Annotated[float, typer.Option(help="End a setting early after so long, with 5 passes or more.")] = 20.0,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
 ) -> None:
-    chosen = paired(runs, architectures, "--architecture")
+    """Parameters, bytes and milliseconds of runs' models."""
+    from fedstill.core.plugins import use_plugins
+    from fedstill.export.latency import Protocol, measure, ratios
+    from fedstill.export.subject import Subject
+    from fedstill.runtime.result import Run
+
+    chosen = paired(runs, architecture or [], "--architecture")
     if not 1 <= len(chosen) <= 9:
         raise InputError(f"name one to nine runs, not {len(chosen)}")
     if passes < 1 or seconds <= 0:
         raise InputError(f"measuring takes at least one pass and some time, not {passes} and {seconds:g} s")
-    use_plugins(plugins)
-    subjects = [Subject(Run(run), which, None, data_root, architecture) for run, architecture in chosen]
+    use_plugins(plugin or [])
+    subjects = [Subject(Run(run), which, None, data_root, name) for run, name in chosen]
     measured = measure(subjects, Protocol(passes=passes, seconds=seconds))
     compared = ratios(*measured) if len(measured) == 2 else None
-    if as_json:
+    if json:
         print_json({"runs": [one.to_dict() for one in measured], "ratios": compared})
         return
     _show_sizes(measured)
@@ -146,6 +192,46 @@ def _milliseconds(value: float) -> str:
         if value < 100
         else f"{value:.0f}"
     )
+
+
+def _show_parts(path: Path, predictions: Sequence[Prediction], as_json: bool) -> None:
+    """Of models that label every point: how much of each cloud is what, and with --json, which point is what."""
+    if as_json:
+        answers = [
+            {
+                "file": str(one.file),
+                "counts": one.counts,
+                "labels": one.point_labels.tolist(),
+                "points": one.inputs.tolist(),
+            }
+            for one in predictions
+        ]
+        print_json({"run": str(path), "classes": list(predictions[0].classes), "predictions": answers})
+        return
+    rows = [
+        (str(one.file), name, f"{number:,}", share(number / len(one.inputs)))
+        for one in predictions
+        for name, number in one.counts.items()
+        if number
+    ]
+    table("", ("file", "part", "points", "share"), rows, right=(2, 3))
+
+
+def _show_export(outcome: Outcome) -> None:
+    written, int8 = outcome.file, outcome.int8
+    console.print(f"{written.path}  {size(written.bytes)}", soft_wrap=True)
+    inputs = "test and random inputs" if outcome.inputs == "test data" else "random inputs (the test data are not here)"
+    console.print(
+        f"agrees with PyTorch within {written.difference:.1e} on {written.samples} {inputs}"
+        + (", before its weights became 8-bit" if int8 else ""),
+        soft_wrap=True,
+    )
+    if int8:
+        rows = [
+            ("float", size(int8.float_bytes), share(int8.float_accuracy)),
+            ("8-bit", size(written.bytes), share(int8.accuracy)),
+        ]
+        table("", ("weights", "size", "test accuracy"), rows, right=(1, 2))
 
 
 def _as_dict(run: Path, outcome: Outcome) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,10 +60,16 @@ def test_the_probe_alone_says_what_all_models_know(call: Call, alone: str) -> No
     assert "say who asks and for what" in err
 
 
-def test_nobody_knows(call: Call, alone: str) -> None:
+def test_no_peer_passes_the_probe(call: Call, alone: str) -> None:
     code, out, _ = call("query", alone, "--client", "0", "--class", "7", "--set", "threshold=1", "--out", "asked")
     assert code == 0
-    assert "nobody knows 7: client 0 keeps the model it has" in out
+    said = " ".join(out.replace("\u00a0", " ").split())
+    nearest_peer = r"the nearest is peer ([123]) at ([\d.]+) % \(threshold 100.0 %\): client 0 keeps the model it has"
+    found = re.search(f'no peer passed the probe threshold for "7"; {nearest_peer}', said)
+    assert found is not None, out
+    probed = json.loads(call("query", alone, "--probe", "--json")[1])["probed"]
+    nearest = max((1, 2, 3), key=lambda peer: probed[peer][7])
+    assert found.groups() == (str(nearest), f"{100 * probed[nearest][7]:.1f}")
     assert not Path("asked").exists()
 
 

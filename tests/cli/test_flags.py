@@ -49,3 +49,17 @@ def test_a_run_becomes_an_egress_by_its_first_word(call: Call) -> None:
     code, out, err = call("egress", "fedavg", *words, *more)
     assert code == 0, err
     assert "What leaves a client" in out
+
+
+def test_options_that_agree_with_settings_are_no_contradiction(call: Call) -> None:
+    same = ["--rounds", "3", "--set", "rounds=3", "--dropout", "0.2", "--set", "dropout=independent:rate=0.2"]
+    more = ["--partition", "dirichlet:alpha=1", "--set", "partition.min_samples=2"]
+    code, out, err = call("run", "fedavg", *same, *more, "--set", "attack=nan:share=0.3", "--dry-run")
+    assert code == 0, err
+    assert "name: nan\n    share: 0.3\n" in out
+
+
+def test_a_setting_of_a_part_may_hold_a_colon(call: Call) -> None:
+    code, out, err = call("run", "feddf", "--set", "method.proxy=npz:elsewhere.npz", "--dry-run")
+    assert code == 0, err
+    assert "proxy: npz:elsewhere.npz" in out

@@ -1,4 +1,4 @@
-"""`fedstill patches embed` as a user meets it."""
+"""`fedstill patches embed` and `fedstill patches show` as a user meets them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 import fedstill
 from fedstill.runtime.result import Run
+from fedstill.shared_image.patches import PatchSettings, make_patches
 from fedstill.shared_image.proxy_choice import chosen_by
 
 pytestmark = pytest.mark.xdist_group("embed")  # so that the runs are made once
@@ -46,12 +48,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def call(call: Call) -> Call:
+def embed(call: Call) -> Call:
     return partial(call, "patches", "embed")
 
 
-def test_early_and_late_side_by_side(call: Call, runs: dict[str, str]) -> None:
-    code, out, err = call(runs["early"], runs["late"], "--json")
+def test_early_and_late_side_by_side(embed: Call, runs: dict[str, str]) -> None:
+    code, out, err = embed(runs["early"], runs["late"], "--json")
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert [one["round"] for one in told["maps"]] == [1, 2]
@@ -70,23 +72,23 @@ def test_early_and_late_side_by_side(call: Call, runs: dict[str, str]) -> None:
         assert picture.width == 2 * 720  # two panels of 4.5 inches at 160 dots
 
 
-def test_the_same_picture_every_time(call: Call, runs: dict[str, str]) -> None:
+def test_the_same_picture_every_time(embed: Call, runs: dict[str, str]) -> None:
     for picture in ("a.png", "b.png"):
-        code, out, _ = call(runs["early"], "--out", picture)
+        code, out, _ = embed(runs["early"], "--out", picture)
         assert (code, out) == (0, f"drawn in {picture}\n")
     assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
 
 
-def test_patches_of_a_cloud(call: Call, runs: dict[str, str]) -> None:
-    code, out, _ = call(runs["cloud"], "--json")
+def test_patches_of_a_cloud(embed: Call, runs: dict[str, str]) -> None:
+    code, out, _ = embed(runs["cloud"], "--json")
     (told,) = json.loads(out)["maps"]
     assert (code, told["shared"], told["samples"]) == (0, "patches:heads:0", 6)
     assert set(told["predicted"]) <= set(Run(runs["cloud"]).task.classes)
     assert Path("embedding.png").stat().st_size > 10_000
 
 
-def test_the_patches_themselves(call: Call, runs: dict[str, str]) -> None:
-    assert call(runs["early"], "--patches", "--out", "large.png")[0] == 0
+def test_the_patches_themselves(embed: Call, runs: dict[str, str]) -> None:
+    assert embed(runs["early"], "--patches", "--out", "large.png")[0] == 0
     with Image.open("large.png") as picture:
         assert picture.width == 1040
 
@@ -108,9 +110,65 @@ def test_the_patches_themselves(call: Call, runs: dict[str, str]) -> None:
     ],
     ids=lambda value: "-".join(value[:3]) if isinstance(value, list) else "",
 )
-def test_mistakes_get_a_sentence(call: Call, runs: dict[str, str], words: list[str], sentence: str) -> None:
-    code, out, err = call(*(runs.get(word, word) for word in words))
+def test_mistakes_get_a_sentence(embed: Call, runs: dict[str, str], words: list[str], sentence: str) -> None:
+    code, out, err = embed(*(runs.get(word, word) for word in words))
     assert (code, out) == (2, "")
     assert sentence in err
     assert len(err.splitlines()) == 1
     assert not list(Path().glob("*.png"))
+
+
+@pytest.fixture
+def show(call: Call) -> Call:
+    Image.fromarray(np.zeros((30, 40, 3), np.uint8)).save("small.png")
+    Path("bad.png").write_bytes(b"no picture")
+    return partial(call, "patches", "show")
+
+
+def test_patches_beside_their_image(show: Call) -> None:
+    code, out, err = show("noise:96x80", "--size", "16", "--count", "9", "--seed", "2")
+    pool = make_patches("noise:96x80", (3, 16, 16), "image", PatchSettings(seed=2))
+    assert (code, err) == (0, "")
+    assert out == f"drawn in patches.png; pool {pool.fingerprint()[:16]}…\n"
+    with Image.open("patches.png") as sheet:
+        assert sheet.width > sheet.height > 500
+
+
+def test_grey_patches_and_what_other_programs_read(show: Call) -> None:
+    code, out, _ = show("china", "--grey", "--count", "4", "--out", "a.png", "--json")
+    pool = make_patches("china", (1, 32, 32), "image")
+    assert code == 0
+    assert json.loads(out) == {
+        "source": "china",
+        "source_digest": pool.source_digest,
+        "fingerprint": pool.fingerprint(),
+        "patches": 4,
+        "picture": "a.png",
+    }
+    assert Path("a.png").stat().st_size > 50_000
+
+
+def test_the_first_patches_of_a_cloud(show: Call) -> None:
+    np.save("thing.npy", np.random.default_rng(0).normal(size=(300, 3)))
+    assert show("cloud:thing.npy", "--size", "60", "--count", "3", "--out", "c.png")[0] == 0
+    assert Path("c.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["image:small.png"], "an image of 40 x 30 pixels is too small for patches of 32 x 32"),
+        (["image:bad.png"], "bad.png is no image that Pillow can read"),
+        (["image:none.png"], "there is no file none.png"),
+        (["chine"], "did you mean 'china'?"),
+        (["noise:90x90", "--out", "a.gif"], "name a .png file"),
+        (["noise:90x90", "--count", "0"], "--count must be at least 1"),
+        (["noise:90x90", "--count", "1", "--out", "none/a.png"], "none/a.png cannot be written"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_invalid_sources_get_a_sentence(show: Call, words: list[str], sentence: str) -> None:
+    code, out, err = show(*words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstill.cli import deploy as deploying
+from fedstill.cli import deploy as command
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -79,7 +79,7 @@ def test_mistakes_get_a_sentence(deploy: Call, words: list[str], sentence: str) 
 
 
 def test_without_the_extra_it_is_named(deploy: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deploying, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
     code, _, err = deploy("init", "x", "--sites", "2")
     assert code == 2
     assert "deployments need cryptography, flwr: install them with pip install 'fedstill[flower]'" in err

@@ -1,4 +1,4 @@
-"""Runs whose clients have different models: which one a command is about."""
+"""`fedstill predict`, `export` and `latency`, also of runs whose clients have different models, which may teach too."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import fedstill
-from fedstill.cli.pairing import paired
-from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
+from fedstill.data.catalogue import load
+from fedstill.data.point_labels import PARTS
 
 pytestmark = pytest.mark.xdist_group("architectures")  # so that the runs are made once
 
 Call = Callable[..., tuple[int, str, str]]
+TINY = ["--rounds", "2", "--clients", "4", "--set", "epochs=1", "--set", "batch=64"]
 SHORT = {"proxy": "digits", "samples": 40, "steps": 2, "batch": 20}
 MIXED = {"models": {"mlp": 2, "cnn": 1}, "rounds": 1, "training": {"epochs": 1, "batch": 64}}
 QUICK = ("--epochs", "1", "--set", "training.batch=64", "--set", "method.share=0.1")
@@ -93,15 +95,6 @@ def test_latency_compares_the_models_of_one_run(
     assert told["ratios"]["parameters"] == pytest.approx(small / 55_210)
 
 
-def test_runs_and_names_are_paired() -> None:
-    one, two = Path("one"), Path("two")
-    assert paired([one, two], [], "--a") == [(one, None), (two, None)]
-    assert paired([one, two], ["x", "y"], "--a") == [(one, "x"), (two, "y")]
-    assert paired([one], ["x", "y"], "--a") == [(one, "x"), (one, "y")]
-    with pytest.raises(InputError, match="--a is given 2 times for 3 runs: give it once, or once for each"):
-        paired([one, two, one], ["x", "y"], "--a")
-
-
 def test_either_model_can_teach(call: Call, mixed: fedstill.Run) -> None:
     """The first one is the same teacher whether it is named or not, to the name of the run; the other is another."""
     words = ("distill", "--teacher", str(mixed.path), "--student", "cnn-bn", *QUICK)
@@ -154,3 +147,46 @@ def test_mistakes(call: Call, mixed: fedstill.Run, personal: fedstill.Run, words
     assert sentence in err
     assert len(err.splitlines()) == 1
     assert [path.name for path in Path().iterdir()] == ["x.npy"]
+
+
+def test_predict_reads_pictures_and_arrays(call: Call) -> None:
+    run = answer(call, "run", "fedavg", "--rounds", "3")["run"]
+    digits = load("digits").test
+    pixels = np.asarray(digits.columns["inputs"][:6])  # type: ignore[attr-defined]
+    np.save("first.npy", pixels[0])
+    for number, image in enumerate(pixels[1:]):
+        Image.fromarray(image[0]).save(f"{number}.png")
+    found = answer(call, "predict", run, "first.npy", *(f"{number}.png" for number in range(5)))["predictions"]
+    truth = [str(label) for label in digits.labels()[:6].tolist()]  # type: ignore[index]
+    assert sum(one["class"] == label for one, label in zip(found, truth, strict=True)) >= 5
+    code, out, _ = call("predict", run, "first.npy", "--which", "best")
+    assert code == 0
+    assert "first.npy" in out
+
+
+def test_predict_with_a_clients_own_model(call: Call) -> None:
+    run = answer(call, "run", "local-only", *TINY)["run"]
+    np.save("x.npy", np.zeros((8, 8), dtype=np.uint8))
+    assert answer(call, "predict", run, "x.npy", "--client", "2")["predictions"][0]["probability"] > 0
+    code, _, err = call("predict", run, "x.npy")
+    assert code == 2
+    assert "--client" in err
+    assert call("predict", run, "x.npy", "--client", "9")[0] == 2
+
+
+def test_predictions_are_parts(succeed: Callable[..., str], tmp_path: Path) -> None:
+    sizes = {"points": 32, "clients": 2, "rounds": 1}
+    run = fedstill.run("fedavg", data="head-parts", out=tmp_path, training={"epochs": 1}, **sizes)
+    cloud = np.random.default_rng(0).normal(size=(40, 3))
+    np.save("a.npy", cloud)
+    np.save("b.npy", 2 * cloud + np.array([5, 0, 0]))
+    told = json.loads(succeed("predict", str(run.path), "a.npy", "b.npy", "--json"))
+    assert told["classes"] == list(PARTS)
+    for answer in told["predictions"]:
+        assert answer["counts"] == {part: answer["labels"].count(number) for number, part in enumerate(PARTS)}
+        assert len(answer["labels"]) == len(answer["points"]) == 32
+        assert np.linalg.norm(answer["points"], axis=1).max() == pytest.approx(1, rel=1e-6)
+    said = succeed("predict", str(run.path), "a.npy").splitlines()
+    assert said[0].split() == ["file", "part", "points", "share"]
+    first = told["predictions"][0]["counts"]
+    assert {line.split()[1]: int(line.split()[2]) for line in said[1:]} == {k: v for k, v in first.items() if v}

@@ -1,23 +1,27 @@
-"""The commands below `fedstill patches`."""
+"""`fedstill patches show` and `fedstill patches embed`: patches of one shared image, and what models make of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedstill.cli.completion import runs as offer_runs
-from fedstill.cli.extensions import commands
-from fedstill.cli.options import Device, Json, OwnModel, Picture, Plugin, Root, SeedOfDraw, Which
-from fedstill.cli.plain import Commands
+from fedstill.cli.extensions import Commands, commands
+from fedstill.cli.options import Device, Json, OwnModel, Picture, Plugin, Root, SeedOfDraw, Which, run_folders
+from fedstill.cli.screen import console, print_json
+from fedstill.core.errors import InputError
+from fedstill.core.plugins import use_plugins
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.runtime.result import Run
+    from fedstill.shared_image.proxy_choice import Chosen
 
 patches_app = Commands(name="patches", help="Patches of one shared image or cloud, to distil on.")
+commands.register("patches")(patches_app)
 
 _PIXELS, _POINTS = 32, 512
-
-
-commands.register("patches")(patches_app)
 
 
 @patches_app.callback()
@@ -43,8 +47,6 @@ def patches_show(
     json: Json = False,
 ) -> None:
     """Draw the first patches of a source, beside it."""
-    from fedstill.cli.screen import console, print_json
-    from fedstill.core.errors import InputError
     from fedstill.shared_image.patch_settings import PatchSettings
     from fedstill.shared_image.patch_sheet import draw_patches
     from fedstill.shared_image.patch_sources import is_cloud_source
@@ -78,7 +80,9 @@ def patches_embed(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Runs' folders: early, late, or of different experiments.", metavar="RUN...", autocompletion=offer_runs
+            help="Runs' folders: early, late, or of different experiments.",
+            metavar="RUN...",
+            autocompletion=run_folders,
         ),
     ],
     out: Picture = Path("embedding.png"),
@@ -92,6 +96,42 @@ def patches_embed(
     json: Json = False,
 ) -> None:
     """Map the shared samples that runs' models choose, by what they make of them: coloured by predicted class."""
-    from fedstill.shared_image import embed_command
+    from fedstill.runtime.result import Run
+    from fedstill.shared_image.proxy_choice import chosen_by
+    from fedstill.shared_image.proxy_maps import MOST, check_picture, draw_maps
 
-    embed_command.embed(runs, out, patches, which, client, seed, data_root, device, plugin or [], json)
+    if len(runs) > MOST:
+        raise InputError(f"name one to {MOST} runs, not {len(runs)}")
+    if seed < 0:
+        raise InputError(f"--seed must be at least 0, not {seed}")
+    check_picture(out)
+    use_plugins(plugin or [])
+    found = [Run(path) for path in runs]
+    names = found[0].task.classes
+    for run in found:
+        if run.task.classes != names:
+            raise InputError(f"{run.path} and {found[0].path} know different classes: draw them one by one")
+    every = [chosen_by(run, which, client, data_root, device) for run in found]
+    draw_maps(every, names, out, patches, seed)
+    if json:
+        print_json(
+            {
+                "picture": str(out),
+                "maps": [_as_dict(run, one, names) for run, one in zip(found, every, strict=True)],
+            }
+        )
+        return
+    console.print(f"drawn in {out}", soft_wrap=True)
+
+
+def _as_dict(run: Run, one: Chosen, names: Sequence[str]) -> dict[str, object]:
+    counts = one.classes.bincount(minlength=len(names)).tolist()
+    return {
+        "run": str(run.path),
+        "shared": one.shared,
+        "round": one.rounds,
+        "accuracy": one.accuracy,
+        "samples": len(one.rows),
+        "pool": one.pool,
+        "predicted": {name: count for name, count in zip(names, counts, strict=True) if count},
+    }

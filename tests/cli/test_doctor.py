@@ -1,11 +1,12 @@
-"""The check-up: every topic with nothing wrong, and with what is wrong most often."""
+"""`fedstill doctor`: every topic with nothing wrong, with what is wrong most often, and as a user meets it."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +16,25 @@ import pytest
 import torch
 
 from fedstill._version import __version__
-from fedstill.cli.doctor import Finding, check_up, disk, kernel_check, optional_packages, places, versions
-from fedstill.cli.doctor.data_sets import look_at_data
-from fedstill.cli.doctor.disk import NONE_LEFT, SCARCE, look_at_disk
-from fedstill.cli.doctor.kernel_check import look_at_kernels
-from fedstill.cli.doctor.optional_packages import EXTRAS, look_at_extras
-from fedstill.cli.doctor.places import free_bytes, obstacle, standing
-from fedstill.cli.doctor.thread_check import look_at_threads
-from fedstill.cli.doctor.versions import look_at_plugins, look_at_versions, needed
+from fedstill.cli import doctor
+from fedstill.cli.doctor import (
+    EXTRAS,
+    NONE_LEFT,
+    SCARCE,
+    Finding,
+    check_up,
+    free_bytes,
+    look_at_data,
+    look_at_disk,
+    look_at_extras,
+    look_at_kernels,
+    look_at_plugins,
+    look_at_threads,
+    look_at_versions,
+    needed,
+    obstacle,
+    standing,
+)
 from fedstill.core.errors import InputError
 from fedstill.core.threads import usable_cores
 from fedstill.data.readers.cache import VARIABLE as CACHE
@@ -31,8 +43,9 @@ from fedstill.data.roots import RECORDS
 from fedstill.data.roots import VARIABLE as DATA
 from fedstill.models.kernels import plain
 
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 Patch = pytest.MonkeyPatch
+Call = Callable[..., tuple[int, str, str]]
 
 
 def states(findings: Iterable[Finding]) -> list[str]:
@@ -60,13 +73,13 @@ def file(tmp_path: Path) -> Path:
 def quick_kernels(monkeypatch: Patch) -> None:
     """So small that nobody waits; how fast they are then means nothing."""
     for name, small in (("CLOUDS", 1), ("POINTS", 64), ("SAMPLES", 8), ("TIMES", 1)):
-        monkeypatch.setattr(kernel_check, name, small)
+        monkeypatch.setattr(doctor, name, small)
 
 
 @pytest.mark.usefixtures("quick_kernels")
 def test_every_topic_has_something_to_say_and_every_fault_its_advice(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
-    monkeypatch.setattr(kernel_check, "EXPECTED", 0.0)
+    monkeypatch.setattr(doctor, "EXPECTED", 0.0)
     found = check_up(tmp_path / "runs", tmp_path)
     topics = dict.fromkeys(one.topic for one in found)
     assert list(topics) == ["versions", "threads", "kernels", "data", "disk", "extras"]
@@ -84,7 +97,7 @@ def test_versions_name_what_bits_depend_on() -> None:
 
 def test_a_version_out_of_range_and_a_package_that_is_missing(monkeypatch: Patch) -> None:
     listed = ["torch<2,>=1.0", "nowhere-to-be-found>=2", "numpy>=1.26", 'ray>=2.30; extra == "ray"']
-    monkeypatch.setattr(versions, "requires", lambda name: listed)
+    monkeypatch.setattr(doctor, "requires", lambda name: listed)
     assert [one.name for one in needed()] == ["torch", "nowhere-to-be-found", "numpy"]
     _, other, missing = look_at_versions()
     assert (other.state, other.advice) == ("problem", "pip install 'torch<2,>=1.0'")
@@ -94,13 +107,13 @@ def test_a_version_out_of_range_and_a_package_that_is_missing(monkeypatch: Patch
 
 @pytest.mark.parametrize("found", ["2.13.0", "2.13.0+cpu", "2.13.0+cu126", "2.14.0.dev20260101"])
 def test_any_build_within_the_range_will_do(monkeypatch: Patch, found: str) -> None:
-    monkeypatch.setattr(versions, "requires", lambda name: ["torch>=2.6"])
-    monkeypatch.setattr(versions, "version", lambda name: found)
+    monkeypatch.setattr(doctor, "requires", lambda name: ["torch>=2.6"])
+    monkeypatch.setattr(doctor, "version", lambda name: found)
     assert states(look_at_versions()) == ["ok"]
 
 
 def test_without_being_installed_nothing_is_known_to_be_needed(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(versions, "requires", nothing_is_installed)
+    monkeypatch.setattr(doctor, "requires", nothing_is_installed)
     assert list(needed()) == []
 
 
@@ -110,7 +123,7 @@ def test_a_plugin_that_does_not_load(monkeypatch: Patch) -> None:
     def broken() -> None:
         raise InputError("the plugin `mine` cannot be loaded: no module")
 
-    monkeypatch.setattr(versions, "load_entry_points", broken)
+    monkeypatch.setattr(doctor, "load_entry_points", broken)
     found = only(look_at_plugins())
     assert (found.state, found.says) == ("problem", "the plugin `mine` cannot be loaded: no module")
     assert "uninstall" in found.advice
@@ -145,7 +158,7 @@ def test_more_threads_of_torch_than_cores(monkeypatch: Patch) -> None:
 @pytest.mark.usefixtures("quick_kernels")
 def test_kernels_that_are_right_and_slow(monkeypatch: Patch) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.setattr(kernel_check, "EXPECTED", 1e9)
+    monkeypatch.setattr(doctor, "EXPECTED", 1e9)
     cache, speed = look_at_kernels()
     assert "numba cache in" in cache.says
     assert speed.state == "look"
@@ -169,7 +182,7 @@ def test_a_kernel_cache_that_cannot_be_written(file: Path, monkeypatch: Patch) -
     assert f"NUMBA_CACHE_DIR is {file}, which cannot be written" in named.says
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     kernel: Any = SimpleNamespace(stats=SimpleNamespace(cache_path=str(file / "cache")))
-    own = kernel_check._cache(kernel, Path(kernel_check.__file__))
+    own = doctor._kernel_cache(kernel, Path(doctor.__file__))
     assert own.state == "problem"
     assert "every process compiles all kernels anew" in own.says
 
@@ -212,7 +225,7 @@ def test_a_folder_that_cannot_be_written(file: Path, monkeypatch: Patch) -> None
 
 @pytest.mark.parametrize(("left", "state"), [(SCARCE, "ok"), (SCARCE - 1, "look"), (NONE_LEFT - 1, "problem")])
 def test_a_disk_that_fills_up(left: int, state: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: left)
+    monkeypatch.setattr(doctor, "free_bytes", lambda folder: left)
     assert states(look_at_disk(tmp_path)) == [state, state]
 
 
@@ -237,7 +250,7 @@ def test_places(tmp_path: Path, file: Path, monkeypatch: Patch) -> None:
     def full(dir: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(places.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", full)
     assert obstacle(tmp_path) == f"{tmp_path}: No space left on device"
 
 
@@ -250,10 +263,53 @@ def test_extras_are_those_of_the_project() -> None:
 
 
 def test_extras_that_are_here_and_extras_that_are_not(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(optional_packages, "installed", lambda name: None if name == "uvicorn" else "1.0")
+    monkeypatch.setattr(doctor, "installed", lambda name: None if name == "uvicorn" else "1.0")
     missing, here = look_at_extras()
     assert (missing.state, missing.advice) == ("look", "if you want that: pip install 'fedstill[flower]'")
     assert "flower is not installed (uvicorn): it gives a federation across machines" in missing.says
     assert here.says.startswith("installed: export (onnx 1.0, ")
-    monkeypatch.setattr(optional_packages, "installed", lambda name: None)
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
     assert states(look_at_extras()) == ["look"] * len(EXTRAS)
+
+
+WELL = Finding("versions", "ok", "all is [well]")
+ODD = Finding("threads", "look", "many threads", "set fewer")
+BROKEN = Finding("disk", "problem", "no room", "free some")
+
+
+@pytest.fixture
+def found(monkeypatch: Patch) -> Callable[..., None]:
+    def tell(*findings: Finding) -> None:
+        monkeypatch.setattr(doctor, "check_up", lambda out, data_root: list(findings))
+
+    return tell
+
+
+def test_nothing_is_broken(call: Call, found: Callable[..., None]) -> None:
+    found(WELL, ODD)
+    code, out, _ = call("doctor")
+    assert code == 0
+    assert "ok      versions: all is [well]\n" in out  # brackets are no markup
+    assert "look    threads: many threads\n        → set fewer\n" in out
+    assert out.endswith("nothing is broken, 1 worth a look\n")
+
+
+def test_something_is_broken(call: Call, found: Callable[..., None]) -> None:
+    found(WELL, BROKEN)
+    code, out, _ = call("doctor")
+    assert code == 1
+    assert out.endswith("one problem\n")
+    code, out, _ = call("doctor", "--json")
+    assert code == 1
+    told = json.loads(out)
+    assert told["ok"] is False
+    assert told["findings"][1] == {"topic": "disk", "state": "problem", "says": "no room", "advice": "free some"}
+
+
+def test_the_real_one_says_where_runs_and_data_are(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("doctor", "--json", "--out", "here", "--data-root", str(tmp_path / "nowhere"))
+    assert code == 1
+    said = [one["says"] for one in json.loads(out)["findings"]]
+    assert any(line.startswith("runs in here: ") for line in said)
+    assert f"--data-root names {tmp_path / 'nowhere'}, which is no folder" in said
+    assert not (tmp_path / "here").exists()

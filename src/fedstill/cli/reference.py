@@ -1,24 +1,72 @@
-"""Commands as they are typed: usage, arguments, options.
+"""`fedstill reference`: every command, part and setting as one Markdown page, written from the code.
 
-Read from the functions' own signatures: the objects that Typer makes of them differ between its releases.
+Commands are read from the functions' own signatures: the objects that Typer makes of them differ between its releases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from fedstill.cli.reference.markdown import code, table
+from fedstill.cli.list import shelves
+from fedstill.cli.options import Plugin
+from fedstill.core.files import writable_file, write_atomically
+from fedstill.core.plugins import use_plugins
 
 # What a value is called in usage lines, by its type.
 _KINDS: dict[Any, str] = {str: "TEXT", int: "INTEGER", float: "FLOAT", Path: "PATH"}
+
+
+def reference(
+    out: Annotated[Path | None, typer.Option(help="The file (.md); else it is printed.")] = None,
+    names: Annotated[Path | None, typer.Option(help="Also write the names that shells complete (.json).")] = None,
+    plugin: Plugin = None,
+) -> None:
+    """Write down every command, part and setting, as Markdown."""
+    from fedstill.cli.reference_page import reference_page
+
+    use_plugins(plugin or [])
+    for path in filter(None, (out, names)):
+        writable_file(path)
+    if names is not None:
+        write_atomically(names, _names_text().encode())
+    if out is None:
+        sys.stdout.write(reference_page())
+    else:
+        write_atomically(out, reference_page().encode())
+
+
+def _names_text() -> str:
+    return json.dumps(completed_names(), indent=1, ensure_ascii=False) + "\n"
+
+
+def completed_names() -> dict[str, Any]:
+    """What `names.json` holds: by shelf, names with their sentences; by recipe, presets and variants."""
+    from fedstill.audit.conditions import TOPICS
+    from fedstill.audit.verdicts import SEVERITIES
+    from fedstill.runtime.recipes import recipe_layers
+    from fedstill.studies.table import metrics
+
+    names = {shelf: dict(sorted(listed().items())) for shelf, listed in shelves().items()}
+    layers = recipe_layers()
+    return {
+        **names,
+        "shelves": dict.fromkeys(names, ""),
+        "metrics": {name: what for name, (what, _, _) in metrics().items()},
+        "findings": dict.fromkeys([*SEVERITIES, *TOPICS], ""),
+        "presets": {recipe: kinds["presets"] for recipe, kinds in layers.items() if kinds["presets"]},
+        "variants": {recipe: kinds["variants"] for recipe, kinds in layers.items() if kinds["variants"]},
+    }
 
 
 @dataclass(frozen=True)
@@ -84,16 +132,16 @@ def _command(typed: str, function: Any) -> Command:
     arguments, options = list[Argument](), list[Option]()
     for one in signature(function).parameters.values():
         hint = hints[one.name]
-        said = next(iter(getattr(hint, "__metadata__", ())), None)
-        kind = _value_type(get_args(hint)[0] if said is not None else hint)
+        info = next(iter(getattr(hint, "__metadata__", ())), None)
+        kind = _value_type(get_args(hint)[0] if info is not None else hint)
         if kind is typer.Context:
             continue
-        text = str(getattr(said, "help", None) or "")
+        text = str(getattr(info, "help", None) or "")
         required = one.default is Parameter.empty
-        if isinstance(said, ArgumentInfo) or (said is None and required):
-            arguments.append(Argument(getattr(said, "metavar", None) or one.name.upper(), text, required))
+        if isinstance(info, ArgumentInfo) or (info is None and required):
+            arguments.append(Argument(getattr(info, "metavar", None) or one.name.upper(), text, required))
         else:
-            options.append(Option(_names(one.name, kind, said), kind, one.default, text))
+            options.append(Option(_names(one.name, kind, info), kind, one.default, text))
     return Command(typed, getdoc(function) or "", tuple(arguments), tuple(options))
 
 
@@ -108,9 +156,9 @@ def _value_type(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is list else hint
 
 
-def _names(parameter: str, kind: Any, said: OptionInfo | None) -> tuple[str, ...]:
+def _names(parameter: str, kind: Any, info: OptionInfo | None) -> tuple[str, ...]:
     """Inside `Annotated` the first name of an option stands where its default would: it has no other place there."""
-    declared = (said.default, *(said.param_decls or ())) if said is not None else ()
+    declared = (info.default, *(info.param_decls or ())) if info is not None else ()
     names = tuple(name for one in declared if isinstance(one, str) for name in one.split("/"))
     word = parameter.replace("_", "-")
     return names or ((f"--{word}", f"--no-{word}") if kind is bool else (f"--{word}",))
@@ -125,6 +173,36 @@ def described(command: Command) -> str:
         rows = [(code(one.usage()), one.help) for one in command.arguments]
         pieces.append(table(("argument", "what it is"), rows))
     if command.options:
-        told = [(one.usage(), one.default_text(), one.help) for one in command.options]
-        pieces.append(table(("option", "default", "what it is"), told))
+        lines = [(one.usage(), one.default_text(), one.help) for one in command.options]
+        pieces.append(table(("option", "default", "what it is"), lines))
     return "\n\n".join(pieces)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; bars in its cells would end them.
+
+    >>> print(table(("name", "what"), [("a", "b|c")]))
+    | name | what |
+    |---|---|
+    | a | b\\|c |
+    """
+    lines = [heads, *rows]
+    written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return "\n".join([written[0], "|" + "---|" * len(heads), *written[1:]])
+
+
+def anchor(heading: str) -> str:
+    """What code hosts make of a heading to link to it.
+
+    >>> anchor("fedstill data list"), anchor("Method fedavg"), anchor("Wrappers: `none`")
+    ('fedstill-data-list', 'method-fedavg', 'wrappers-none')
+    """
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def link(heading: str, text: str | None = None) -> str:
+    return f"[{text or heading}](#{anchor(heading)})"
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
