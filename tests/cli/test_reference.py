@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.cli.completion import FILE
-from fedstill.cli.reference import completed_names, reference_page
-from fedstill.cli.reference.page import ENVIRONMENT, anchors
+from fedstill.cli.options import FILE
+from fedstill.cli.reference import completed_names
+from fedstill.cli.reference_page import ENVIRONMENT, anchors, reference_page
 from fedstill.methods import methods
 
 Call = Callable[..., tuple[int, str, str]]
@@ -75,7 +75,7 @@ def test_every_setting_is_described(page: str) -> None:
 
 
 def test_the_command_writes_both_files_or_prints_the_page(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstill.cli.reference.reference_page", lambda: "# Reference\n")
+    monkeypatch.setattr("fedstill.cli.reference_page.reference_page", lambda: "# Reference\n")
     assert call("reference") == (0, "# Reference\n", "")
     assert call("reference", "--out", "new/page.md", "--names", "new/names.json") == (0, "", "")
     assert Path("new/page.md").read_text(encoding="utf-8") == "# Reference\n"

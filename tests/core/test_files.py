@@ -12,6 +12,7 @@ from fedstill.core.files import (
     disk_trouble,
     from_home,
     sweep_temporaries,
+    writable_file,
     writable_folder,
     write_atomically,
 )
@@ -109,6 +110,14 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path, place: str) -> N
 def test_an_unwritable_folder_is_refused() -> None:
     with pytest.raises(InputError, match="cannot write to the folder"):
         writable_folder(Path("/proc/self"))
+
+
+def test_a_folder_in_place_of_the_file_is_refused_and_folders_above_it_are_made(tmp_path: Path) -> None:
+    page = tmp_path / "new" / "page.md"
+    assert writable_file(page) == page
+    assert os.listdir(tmp_path / "new") == []
+    with pytest.raises(InputError, match="new is a folder: name a file in it"):
+        writable_file(tmp_path / "new")
 
 
 def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedstill
-from fedstill.cli import exporting
+from fedstill.cli.export import export as command
 from fedstill.core.errors import InputError
 from fedstill.export.export_run import export_run
 from fedstill.export.subject import Subject, bytes_of, parameters_of
@@ -111,11 +111,11 @@ def test_sizes_by_hand() -> None:
 
 def test_the_command_prints_what_it_wrote(digits_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
-    exporting.export(digits_run.path, tmp_path / "s.onnx", "last", None, None, True, None, [], False)
+    command(digits_run.path, tmp_path / "s.onnx", int8=True)
     said = capsys.readouterr().out
     assert "agrees with PyTorch within" in said
     assert "8-bit" in said
-    exporting.export(digits_run.path, tmp_path / "s.pt2", "best", None, None, False, None, [], True)
+    command(digits_run.path, tmp_path / "s.pt2", which="best", json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["bytes"] == (tmp_path / "s.pt2").stat().st_size
     assert told["int8"] is None

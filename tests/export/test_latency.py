@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstill.cli import exporting
+from fedstill.cli import export as command
 from fedstill.core.errors import InputError
 from fedstill.core.threads import threads_of
 from fedstill.export import latency
@@ -98,8 +98,8 @@ def test_the_table_fits_a_terminal(
     count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits_run: Run
 ) -> None:
     every = [replace(made(1234.5), run="runs/a"), replace(made(0.1234), run="runs/b")][:count]
-    monkeypatch.setattr(exporting, "measure", lambda subjects, protocol: every)
-    exporting.latency([digits_run.path] * count, "last", [], 3, 1.0, None, [], False)
+    monkeypatch.setattr("fedstill.export.latency.measure", lambda subjects, protocol: every)
+    command.latency([digits_run.path] * count, passes=3, seconds=1.0)
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if "fedstill[export]" not in line) <= 80
     assert any("pytorch" in line and "1234" in line for line in lines)
@@ -109,8 +109,8 @@ def test_the_table_fits_a_terminal(
 def test_the_command_answers_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits_run: Run
 ) -> None:
-    monkeypatch.setattr(exporting, "measure", lambda subjects, protocol: [made(3.0), made(1.5)])
-    exporting.latency([digits_run.path] * 2, "last", [], 3, 1.0, None, [], True)
+    monkeypatch.setattr("fedstill.export.latency.measure", lambda subjects, protocol: [made(3.0), made(1.5)])
+    command.latency([digits_run.path] * 2, passes=3, seconds=1.0, json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["ratios"]["latency"][0] == {"runtime": "pytorch", "batch": 1, "threads": 1, "median": 2.0}
     assert told["runs"][0]["latency"][0]["median"] == 3.0
@@ -119,6 +119,6 @@ def test_the_command_answers_in_json(
 def test_nonsense_is_refused(digits_run: Run, tmp_path: Path) -> None:
     for runs, passes, seconds in (([], 3, 1.0), ([digits_run.path], 0, 1.0), ([digits_run.path], 3, 0.0)):
         with pytest.raises(InputError):
-            exporting.latency(runs, "last", [], passes, seconds, None, [], False)
+            command.latency(runs, passes=passes, seconds=seconds)
     with pytest.raises(InputError, match="is not a run"):
-        exporting.latency([tmp_path], "last", [], 3, 1.0, None, [], False)
+        command.latency([tmp_path], passes=3, seconds=1.0)

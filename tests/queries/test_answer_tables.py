@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstill.cli import studies
+from fedstill.studies import load_results
 
 Call = Callable[..., tuple[int, str, str]]
 SMALL = (
@@ -100,7 +100,7 @@ def test_a_study_ends_in_a_table_of_queries_and_has_a_page(call: Call) -> None:
     tables = json.loads(call("study", "r.json", "--json", "--metric", "query.gain")[1])["tables"]
     assert list(tables) == ["query.gain", "queries"]
     assert tables["queries"].strip() == "\n".join(lines).strip()
-    assert studies.load_results(Path("runs/asking.json")).runs == studies.load_results(Path("r.json")).runs
+    assert load_results(Path("runs/asking.json")).runs == load_results(Path("r.json")).runs
     code, out, err = call("report", "runs")
     assert (code, err) == (0, "")
     page = Path("runs/asking.html").read_text()

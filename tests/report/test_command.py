@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedstill.cli.app import app
-from fedstill.cli.flags import asked_for
+from fedstill.cli.flags import parse_queries
 from fedstill.report.command import command
 from fedstill.runtime.assemble import make_experiment, named_part, overlay, override
 from fedstill.runtime.experiment import Experiment
@@ -57,7 +57,7 @@ def parsed(text: str) -> Experiment:
             settings.append(value)
         elif key == "query":
             before = given.get("queries", {"by_hand": {}})["by_hand"]
-            given = overlay(given, {"queries": {"by_hand": {**before, **asked_for([value])}}})
+            given = overlay(given, {"queries": {"by_hand": {**before, **parse_queries([value])}}})
         elif key in ("partition", "participation"):
             given = overlay(given, {key: named_part(value)})
         else:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from fedstill._version import __version__
-from fedstill.cli import checking, looking, training, using
-from fedstill.cli.auditing import audit
-from fedstill.cli.data_app import data_app
-from fedstill.cli.deploy_app import deploy_app
-from fedstill.cli.extensions import commands
-from fedstill.cli.plain import USAGE_ERROR, Commands
+from fedstill.cli import data, deploy, deploy_server
+from fedstill.cli.audit import audit
+from fedstill.cli.clean import clean
+from fedstill.cli.demo import demo
+from fedstill.cli.distill import distill
+from fedstill.cli.doctor import doctor
+from fedstill.cli.export import export, latency, predict
+from fedstill.cli.extensions import USAGE_ERROR, Commands, commands
+from fedstill.cli.list import list_
+from fedstill.cli.reference import reference
+from fedstill.cli.report import report
+from fedstill.cli.run import egress, run, show
+from fedstill.cli.study import study
 from fedstill.core.errors import FedstillError
 
 # What a command's end tells a script.
@@ -27,33 +34,62 @@ EXIT_CODES = {
 }
 _INTERRUPTED = 130  # as shells count it: 128 and the number of SIGINT
 
-app = Commands(name="fedstill", help="Federated learning and knowledge distillation.")
-
 COMMANDS: dict[str, Callable[..., None]] = {
-    "run": training.run,
-    "study": training.study,
-    "distill": training.distill,
-    "demo": training.demo,
-    "list": looking.list_,
-    "show": looking.show,
+    "run": run,
+    "study": study,
+    "distill": distill,
+    "demo": demo,
+    "list": list_,
+    "show": show,
     "audit": audit,
-    "report": looking.report,
-    "egress": looking.egress,
-    "predict": using.predict,
-    "export": using.export,
-    "latency": using.latency,
-    "doctor": checking.doctor,
-    "clean": looking.clean,
-    "reference": checking.reference,
+    "report": report,
+    "egress": egress,
+    "predict": predict,
+    "export": export,
+    "latency": latency,
+    "doctor": doctor,
+    "clean": clean,
+    "reference": reference,
 }
-for name, command in COMMANDS.items():
-    app.command(name=name)(command)
-for name in commands:
-    added = commands[name]
-    if not isinstance(added, Commands):
-        app.command(name=name)(added)
-for group in (data_app, deploy_app, *(one for name in commands if isinstance(one := commands[name], Commands))):
-    app.add_typer(group)
+DATA_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": data.data_list,
+    "check": data.data_check,
+    "show": data.data_show,
+    "add": data.data_add,
+    "partition": data.data_partition,
+}
+DEPLOY_COMMANDS: dict[str, Callable[..., None]] = {
+    "init": deploy.deploy_init,
+    "renew": deploy.deploy_renew,
+    "split": deploy.deploy_split,
+    "server": deploy_server.deploy_server,
+    "site": deploy_server.deploy_site,
+    "status": deploy.deploy_status,
+    "try": deploy.deploy_try,
+}
+
+
+def _group(name: str, help: str, members: Mapping[str, Callable[..., None]]) -> Commands:
+    group = Commands(name=name, help=help)
+    for word, command in members.items():
+        group.command(name=word)(command)
+    return group
+
+
+def _assemble() -> Commands:
+    """All commands: first the single ones, then groups, each with those of slices last."""
+    added = [commands[name] for name in commands]
+    single = {name: one for name, one in zip(commands, added, strict=True) if not isinstance(one, Commands)}
+    whole = _group("fedstill", "Federated learning and knowledge distillation.", {**COMMANDS, **single})
+    whole.add_typer(_group("data", "Data sets: list, check, add, show and partition them.", DATA_COMMANDS))
+    whole.add_typer(_group("deploy", "A federation across machines: folders, server and sites.", DEPLOY_COMMANDS))
+    for group in added:
+        if isinstance(group, Commands):
+            whole.add_typer(group)
+    return whole
+
+
+app = _assemble()
 
 
 @app.callback(invoke_without_command=True)
@@ -73,11 +109,11 @@ def main() -> None:
         if code == _INTERRUPTED:  # typer has made a return value of the interrupt
             raise KeyboardInterrupt
     except FedstillError as error:
-        _complain(str(error), error.exit_code)
+        _exit_with(str(error), error.exit_code)
     except USAGE_ERROR as error:
-        _complain(error.format_message(), 2)
+        _exit_with(error.format_message(), 2)
     except (typer.Abort, KeyboardInterrupt):
-        _complain("interrupted: run the same command again to go on", _INTERRUPTED)
+        _exit_with("interrupted: run the same command again to go on", _INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has had enough (`| head`): not an error.
         sys.stderr.close()
@@ -85,6 +121,6 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _complain(text: str, code: int) -> None:
+def _exit_with(text: str, code: int) -> None:
     print(f"fedstill: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(code)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedstill.cli.options import DataName, Json, Plugin, Root, SeedOfDraw, named, one_of
 from fedstill.cli.screen import console, print_json, table
-from fedstill.core.dataset import has_boxes
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count as counted
 from fedstill.core.plugins import use_plugins
-from fedstill.core.streams import Streams
-from fedstill.data.catalogue import add, available, check, load
-from fedstill.data.partitions import partition as cut
-from fedstill.data.point_labels import has_point_labels, kind_names, partition_labels, shape_kinds
-from fedstill.report.pictures.class_table import draw_partition, partition_text
-from fedstill.runtime.assemble import named_part
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.data.check import CheckReport
 
 
-def show_available(root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:
-    use_plugins(plugins)
-    entries = available(root)
-    if as_json:
+def data_list(data_root: Root = None, plugin: Plugin = None, json: Json = False) -> None:
+    """The data sets that are known, and which of them are here."""
+    from fedstill.data.catalogue import available
+
+    use_plugins(plugin or [])
+    entries = available(data_root)
+    if json:
         print_json([asdict(entry) for entry in entries])
         return
     table(
@@ -37,43 +37,95 @@ def show_available(root: Path | None, plugins: Sequence[Path], as_json: bool) ->
         console.print("`fedstill list datasets` says what these are, `fedstill data check NAME` how to come by one")
 
 
-def show_check(name: str, path: Path | None, root: Path | None, plugins: Sequence[Path], as_json: bool) -> None:
-    """Exit code 0 if the data can be used as it is, 2 if it cannot."""
-    use_plugins(plugins)
-    report = check(name, path, root)
-    if as_json:
+def data_check(
+    name: DataName,
+    path: Annotated[Path | None, typer.Option(help="Its file or folder, if not under the data root.")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Counts, classes, shapes and everything that is wrong with a data set."""
+    from fedstill.data.catalogue import check
+
+    use_plugins(plugin or [])
+    report = check(name, path, data_root)
+    if json:
         print_json(asdict(report))
     else:
-        console.print(f"{report.name} ({report.where})", style="bold", soft_wrap=True)
-        if report.sizes:
-            shape = "x".join(map(str, next(iter(report.shapes.values()))))
-            low, high = report.range or (0, 0)
-            whole = report.counted == "samples"
-            console.print(
-                f"{report.kind}s of shape {shape}, {report.dtype} from {low:g} to {high:g},"
-                f" {len(report.classes)} classes" + ("" if whole else f" of {report.counted}"),
-            )
-            columns = ("class" if whole else f"{report.counted} of", *report.sizes)
-            rows = [
-                (label, *(f"{report.counts[split][number]:,}" for split in report.sizes))
-                for number, label in enumerate(report.classes)
-            ]
-            rows.append(("all" if whole else f"{report.kind}s", *(f"{count:,}" for count in report.sizes.values())))
-            table("", columns, rows, right=range(1, len(columns)))
-        for text in report.notes:
-            console.print(f"note: {text}")
-        for text in report.problems:
-            console.print(f"problem: {text}")
-        console.print("no problems found" if report.ok else counted(len(report.problems), "problem"))
-        if report.fingerprint:
-            console.print(f"fingerprint {report.fingerprint[:16]}…")
+        _show_report(report)
     if not report.usable:
-        raise typer.Exit(2)
+        raise typer.Exit(2)  # the data cannot be used as it is
 
 
-def add_name(name: str, path: Path, root: Path | None, as_json: bool) -> None:
-    bundle = add(name, path, root)
-    if as_json:
+def _show_report(report: CheckReport) -> None:
+    console.print(f"{report.name} ({report.where})", style="bold", soft_wrap=True)
+    if report.sizes:
+        shape = "x".join(map(str, next(iter(report.shapes.values()))))
+        low, high = report.range or (0, 0)
+        whole = report.counted == "samples"
+        console.print(
+            f"{report.kind}s of shape {shape}, {report.dtype} from {low:g} to {high:g},"
+            f" {len(report.classes)} classes" + ("" if whole else f" of {report.counted}"),
+        )
+        columns = ("class" if whole else f"{report.counted} of", *report.sizes)
+        rows = [
+            (label, *(f"{report.counts[split][number]:,}" for split in report.sizes))
+            for number, label in enumerate(report.classes)
+        ]
+        rows.append(("all" if whole else f"{report.kind}s", *(f"{count:,}" for count in report.sizes.values())))
+        table("", columns, rows, right=range(1, len(columns)))
+    for text in report.notes:
+        console.print(f"note: {text}")
+    for text in report.problems:
+        console.print(f"problem: {text}")
+    console.print("no problems found" if report.ok else counted(len(report.problems), "problem"))
+    if report.fingerprint:
+        console.print(f"fingerprint {report.fingerprint[:16]}…")
+
+
+def data_show(
+    name: DataName,
+    class_: Annotated[
+        str | None, typer.Option("--class", help="The class to show, or type of room; else a few of each.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many samples of a class, or scenes in all.")] = 6,
+    out: Annotated[
+        Path | None, typer.Option(help="The picture (.png), or, for clouds and scenes, a page (.html).")
+    ] = None,
+    up: Annotated[
+        str, typer.Option(help="The axis of clouds that points up: x, y or z.", autocompletion=one_of("x", "y", "z"))
+    ] = "z",
+    turn: Annotated[float, typer.Option(help="Degrees to turn clouds about that axis, to see their front.")] = 0.0,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
+) -> None:
+    """Draw a few samples of a data set."""
+    from fedstill.data.catalogue import load
+    from fedstill.data.point_labels import kind_names
+    from fedstill.report.pictures.samples import show
+
+    use_plugins(plugin or [])
+    bundle = load(name, data_root)
+    path = show(bundle, class_, count, out, up, turn)
+    if json:
+        every = bundle.classes if bundle.kind == "scene" else kind_names(bundle)
+        print_json({"data": name, "classes": every if class_ is None else [class_], "picture": str(path)})
+        return
+    console.print(f"drawn in {path}", soft_wrap=True)
+
+
+def data_add(
+    name: Annotated[str, typer.Argument(help="A name for it: small letters, digits, - _ and .", metavar="NAME")],
+    path: Annotated[Path, typer.Argument(help="Its file or folder.", metavar="PATH")],
+    data_root: Root = None,
+    json: Json = False,
+) -> None:
+    """Give a file or folder of yours a name."""
+    from fedstill.data.catalogue import add
+
+    bundle = add(name, path, data_root)
+    if json:
         sizes = {split: len(data) for split, data in bundle.splits().items()}
         print_json({"name": name, "path": str(path), "sizes": sizes, "classes": list(bundle.classes)})
         return
@@ -84,43 +136,31 @@ def add_name(name: str, path: Path, root: Path | None, as_json: bool) -> None:
     )
 
 
-def show_samples(
-    name: str,
-    wanted: str | None,
-    count: int,
-    out: Path | None,
-    up: str,
-    turn: float,
-    root: Path | None,
-    plugins: Sequence[Path],
-    as_json: bool,
+def data_partition(
+    name: DataName,
+    partition: Annotated[
+        str, typer.Option(help="Partition, e.g. iid or dirichlet:alpha=0.1.", autocompletion=named("partitions"))
+    ] = "iid",
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    seed: SeedOfDraw = 0,
+    out: Annotated[Path | None, typer.Option(help="A picture to write (.png or .svg).")] = None,
+    data_root: Root = None,
+    plugin: Plugin = None,
+    json: Json = False,
 ) -> None:
-    from fedstill.report.pictures.samples import show  # here, because drawing takes a second that listing need not wait
+    """Draw who would hold how much of which class."""
+    from fedstill.core.dataset import has_boxes
+    from fedstill.core.streams import Streams
+    from fedstill.data.catalogue import load
+    from fedstill.data.partitions import partition as cut
+    from fedstill.data.point_labels import has_point_labels, kind_names, partition_labels, shape_kinds
+    from fedstill.report.pictures.class_table import draw_partition, partition_text
+    from fedstill.runtime.assemble import named_part
 
-    use_plugins(plugins)
-    bundle = load(name, root)
-    path = show(bundle, wanted, count, out, up, turn)
-    if as_json:
-        every = bundle.classes if bundle.kind == "scene" else kind_names(bundle)
-        print_json({"data": name, "classes": every if wanted is None else [wanted], "picture": str(path)})
-        return
-    console.print(f"drawn in {path}", soft_wrap=True)
-
-
-def show_partition(
-    name: str,
-    partition: str,
-    clients: int,
-    seed: int,
-    out: Path | None,
-    root: Path | None,
-    plugins: Sequence[Path],
-    as_json: bool,
-) -> None:
-    use_plugins(plugins)
+    use_plugins(plugin or [])
     if out is not None and out.suffix.lower() not in (".png", ".svg"):
         raise InputError(f"cannot draw {out}: name a .png or .svg file")
-    bundle = load(name, root)
+    bundle = load(name, data_root)
     labels = bundle.train.labels()
     if labels is None:
         raise InputError(f"{name} has no labels, so there is nothing to show")
@@ -134,7 +174,7 @@ def show_partition(
     counts, scenes = shards.table(shown, len(names)), shards.sizes() if boxes else None
     if out is not None:
         draw_partition(counts, names, out, f"{name}, {partition}, seed {seed}", scenes)
-    if as_json:
+    if json:
         by = "box" if boxes else "kind" if has_point_labels(bundle.train) else "class"
         held = {} if scenes is None else {"scenes": scenes.tolist()}
         print_json({"by": by, "classes": names, "table": counts.tolist(), "picture": str(out) if out else None, **held})

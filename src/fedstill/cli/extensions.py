@@ -1,24 +1,118 @@
-"""What slices add to the command line: commands, and lines about a finished run."""
+"""What commands are made of, and what slices add: commands, groups of them, and lines about a finished run.
+
+Help is plain text with every argument explained; an unknown command or option gets one sentence.
+"""
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedstill.core.registry import Registry
-from fedstill.core.settings import Settings
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo, CommandFunctionType
 
-if TYPE_CHECKING:
-    from fedstill.cli.plain import Commands
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.registry import Registry
+
+if TYPE_CHECKING:  # help need not wait for these
+    from fedstill.core.settings import Settings
     from fedstill.runtime.result import Run
+
+# Typer brings its own copy of click or uses the installed one, depending on its release.
+USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help is plain text, and that suggests the option that was probably meant."""
+
+    def get_help(self, ctx: Any) -> str:
+        explain_arguments(self)
+        return _unescaped(super().get_help(ctx))
+
+    def format_arguments(self, ctx: Any, formatter: Any) -> None:
+        """Typer has listed them; since 8.4 click would do it once more."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            unknown = getattr(error, "option_name", None)
+            if not isinstance(unknown, str) or not hasattr(error, "possibilities"):
+                raise
+            known = [name for one in self.get_params(ctx) for name in one.opts if name.startswith("--")]
+            raise InputError(
+                f"`{ctx.command_path}` has no option {unknown!r}: {did_you_mean(unknown, known)}"
+            ) from None
+
+
+class PlainGroup(TyperGroup):
+    """Commands below one word."""
+
+    def get_help(self, ctx: Any) -> str:
+        return _unescaped(super().get_help(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            raise typer.Exit
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            known = [name for name, command in self.commands.items() if not command.hidden]
+            raise InputError(
+                f"`{ctx.command_path}` has no command {args[0]!r}: {did_you_mean(args[0], known)};"
+                f" see `{ctx.command_path} --help`"
+            )
+        return super().resolve_command(ctx, args)
+
+
+class Commands(typer.Typer):
+    """A group of commands, all of them plain."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            cls=PlainGroup,
+            rich_markup_mode=None,
+            pretty_exceptions_enable=False,
+            **settings,
+        )
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        return super().command(name, cls=PlainCommand, **settings)
+
+
+def explain_arguments(command: Any) -> None:
+    """Give arguments back what is said of them.
+
+    Since click 8.4 arguments have a help of their own, by which that of older releases of Typer is overwritten with
+    nothing; it still stands in the function's signature.
+    """
+    function = getattr(command.callback, "__wrapped__", command.callback)
+    hints = typing.get_type_hints(function, include_extras=True)
+    for one in command.params:
+        for said in getattr(hints.get(one.name), "__metadata__", ()):
+            if isinstance(said, ArgumentInfo) and not getattr(one, "help", None):
+                one.help = said.help
+
+
+def _unescaped(text: str) -> str:
+    r"""Without the backslashes that Typer puts before brackets wherever rich is installed, used or not.
+
+    >>> _unescaped(r"Folder.  \[default: runs]")
+    'Folder.  [default: runs]'
+    """
+    return text.replace("\\[", "[")
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What is said of a finished run beside the usual."""
+    """Lines about a finished run beside the usual ones."""
 
-    told: Callable[[Run], dict[str, Any]]  # for `--json`; empty where there is nothing to say
+    to_dict: Callable[[Run], dict[str, Any]]  # for `--json`; empty where there is nothing to add
     show: Callable[[Run], None]  # in the terminal
 
 

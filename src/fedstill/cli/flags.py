@@ -23,6 +23,7 @@ from fedstill.cli.options import (
     Set,
     Variant,
 )
+from fedstill.core.errors import InputError
 
 if TYPE_CHECKING:  # at run time only when a command is called: help need not wait for torch
     from fedstill.runtime.experiment import Experiment
@@ -59,7 +60,6 @@ class Flags:
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given with these laid over it; refuses a setting that has two values on the command line."""
-        from fedstill.core.errors import InputError
         from fedstill.runtime.assemble import assignments, overlay, override, section_of, set_part
         from fedstill.runtime.experiment import PARTS, spelt_out
 
@@ -86,25 +86,23 @@ class Flags:
         if self.dropout is not None:
             rate = parse_value(self.dropout)
             parts["dropout"] = rate if isinstance(rate, int | float) else named_part(self.dropout)
-        queries = {"queries": {"by_hand": asked_for(self.query)}} if self.query else {}
+        queries = {"queries": {"by_hand": parse_queries(self.query)}} if self.query else {}
         return {**{key: value for key, value in plain.items() if value is not None}, **parts, **queries}
 
 
-def asked_for(words: Sequence[str]) -> dict[int, list[int]]:
+def parse_queries(words: Sequence[str]) -> dict[int, list[int]]:
     """Classes by client, as written on the command line.
 
-    >>> asked_for(["3:7,8", "0:1", "3:2"])
+    >>> parse_queries(["3:7,8", "0:1", "3:2"])
     {3: [7, 8, 2], 0: [1]}
     """
-    from fedstill.core.errors import InputError
-
-    asked: dict[int, list[int]] = {}
+    queries: dict[int, list[int]] = {}
     for word in words:
         if re.fullmatch(r"\d+:\d+(,\d+)*", word) is None:
             raise InputError(f"cannot read the query {word!r}: write client:class,class, e.g. 3:7,8, both by number")
         client, _, classes = word.partition(":")
-        asked.setdefault(int(client), []).extend(map(int, classes.split(",")))
-    return asked
+        queries.setdefault(int(client), []).extend(map(int, classes.split(",")))
+    return queries
 
 
 def with_flags(*left_out: str, **defaults: Any) -> Callable[[Command], Command]:

@@ -1,30 +1,113 @@
-"""Options and arguments that mean the same in every command: one name, one sentence, one completion."""
+"""Options and arguments that mean the same in every command: one name, one sentence, one completion.
+
+What a shell offers after TAB comes from `names.json`, which `fedstill reference` writes and a test compares with what
+is registered: nothing is imported, so that completion is quick. Plugins and the user's own data sets are not in it.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli.completion import layers, named, one_of, runs
+from fedstill.core.errors import InputError
+
+FILE = "names.json"
+_MOST = 200  # runs that are offered
+Offered = list[tuple[str, str]]
+
+
+@cache
+def _names() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(files("fedstill.cli").joinpath(FILE).read_text(encoding="utf-8"))
+    return content
+
+
+def named(*shelves: str) -> Callable[[str], Offered]:
+    """Offers the names on these shelves of `fedstill list`.
+
+    >>> named("methods")("fedp")
+    [('fedprox', 'FedAvg whose clients are pulled towards the shared model.')]
+    """
+
+    def offer(incomplete: str) -> Offered:
+        return [
+            (name, sentence)
+            for shelf in shelves
+            for name, sentence in _names()[shelf].items()
+            if name.startswith(incomplete)
+        ]
+
+    return offer
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """Offers some words.
+
+    >>> one_of("last", "best", "selected")("b")
+    ['best']
+    """
+
+    def offer(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return offer
+
+
+def layers(kind: str) -> Callable[[typer.Context, str], list[str]]:
+    """Offers the presets, or the variants, of the recipe that was typed before."""
+
+    def offer(ctx: typer.Context, incomplete: str) -> list[str]:
+        recipe = next((ctx.params[key] for key in ("recipe", "experiment", "source") if ctx.params.get(key)), None)
+        known: dict[str, list[str]] = _names()[kind]
+        every = known.get(recipe, []) if recipe in known else sorted({name for some in known.values() for name in some})
+        return [name for name in every if name.startswith(incomplete)]
+
+    return offer
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """Folders of runs that go on as typed, and folders that hold some; before anything is typed, those in `runs`."""
+    found = []
+    for folder in _folders(incomplete or "runs/"):
+        if (folder / "config.json").is_file():
+            found.append(str(folder))
+        elif next(folder.glob("*/config.json"), None) is not None:
+            found.append(f"{folder}/")
+        if len(found) == _MOST:
+            break
+    return found
+
+
+def _folders(typed: str) -> Iterator[Path]:
+    path = Path(typed)
+    above, begun = (path, "") if typed.endswith("/") else (path.parent, path.name)
+    try:
+        every = sorted(above.iterdir())
+    except OSError:
+        return
+    yield from (one for one in every if one.name.startswith(begun) and one.is_dir())
+
 
 _PAGES = (".html", ".htm")
 _SEED = "Seed of every random draw."
 _DATA = "Data set, npz:FILE or folder:FOLDER."
 
 
-def a_page(path: Path | None) -> Path | None:
-    """Refuse, before any work, a page under the name of something else; of folders others say that they are such."""
+def html_path(path: Path | None) -> Path | None:
+    """Refuse, before any work, a page whose name does not end in .html; folders are refused later."""
     if path is None or path.suffix.lower() in _PAGES or path.is_dir():
         return path
-    from fedstill.core.errors import InputError
-
     raise InputError(f"{path} is to hold a page: give it a name that ends in .html")
 
 
 def _in_runs(path: Path) -> Path:
-    """A run by its mere name, as `--dry-run` tells it."""
+    """A run by its name alone, as `--dry-run` prints it."""
     inside = Path("runs") / path
     return inside if not path.exists() and inside.is_dir() else path
 
@@ -35,7 +118,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that holds the runs.")]
 Picture = Annotated[Path, typer.Option("--out", help="The picture (.png).")]
-Html = Annotated[Path | None, typer.Option("--html", help="Also write a page with figures (.html).", callback=a_page)]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Also write a page with figures (.html).", callback=html_path)
+]
 Root = Annotated[
     Path | None, typer.Option("--data-root", help="Where data sets are; else FEDSTILL_DATA, else your data folder.")
 ]
@@ -52,7 +137,7 @@ Device = Annotated[
 ]
 
 # What an experiment is.
-Experiment = Annotated[
+ExperimentName = Annotated[
     str,
     typer.Argument(
         help="A method, a recipe, or a recipe file.",
@@ -90,11 +175,11 @@ Dropout = Annotated[
     str | None,
     typer.Option(
         "--dropout",
-        help="Who is lost, e.g. 0.4, or bursty:rate=0.4,replace=true.",
+        help="Who drops out, e.g. 0.4, or bursty:rate=0.4,replace=true.",
         autocompletion=named("dropouts"),
     ),
 ]
-Clients = Annotated[int | None, typer.Option("--clients", help="How many clients.")]
+Clients = Annotated[int | None, typer.Option("--clients", help="Number of clients.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", help="How many rounds.")]
 Seed = Annotated[int | None, typer.Option("--seed", help=_SEED)]
 SeedOfDraw = Annotated[int, typer.Option("--seed", help=_SEED)]
@@ -104,7 +189,7 @@ Query = Annotated[
 
 # A run and its models.
 RunFolder = Annotated[
-    Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=runs, callback=_in_runs)
+    Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=run_folders, callback=_in_runs)
 ]
 Which = Annotated[
     str,
@@ -125,3 +210,17 @@ OneData = Annotated[
     str | None,
     typer.Option("--data", help="Of a study on several data sets, which is meant.", autocompletion=named("datasets")),
 ]
+
+
+def paired(runs: Sequence[Path], architectures: Sequence[str], option: str) -> list[tuple[Path, str | None]]:
+    """Each run with the architecture that is meant: one for all, one each, or of a single run as many as are named.
+
+    >>> [(run.name, model) for run, model in paired([Path("a"), Path("b")], ["cnn"], "--architecture")]
+    [('a', 'cnn'), ('b', 'cnn')]
+    """
+    names: Sequence[str | None] = architectures or [None]
+    if len(names) == 1 or len(runs) == 1:
+        return [(run, name) for run in runs for name in names]
+    if len(names) != len(runs):
+        raise InputError(f"{option} is given {len(names)} times for {len(runs)} runs: give it once, or once for each")
+    return list(zip(runs, names, strict=True))

@@ -76,6 +76,14 @@ def writable_folder(path: Path) -> Path:
     return path
 
 
+def writable_file(path: Path) -> Path:
+    """Refuse a file that cannot be written, before any work."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file in it")
+    writable_folder(path.parent)
+    return path
+
+
 def _sync_folder(folder: Path) -> None:
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)

@@ -8,75 +8,82 @@ import sys
 from collections.abc import Sequence
 from math import degrees
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from fedstill.cli.extensions import commands
+from fedstill.cli.options import Architecture, Device, Html, Json, OwnModel, Plugin, RunFolder, Which
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.core.errors import InputError
-from fedstill.core.files import writable_folder, write_atomically
-from fedstill.detection.scans import Scan
-from fedstill.detection.scans import detect as find
-from fedstill.runtime.result import Run
+from fedstill.core.files import writable_file, write_atomically
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.detection.scans import Scan
 
 UNITS = "metres with z up; sizes are full, along a box's own axes; heading in radians, counter-clockwise from above"
 
 
+@commands.register("detect")
 def detect(
-    path: Path,
-    files: Sequence[Path],
-    out: Path | None,
-    html: Path | None,
-    least: float,
-    which: str,
-    client: int | None,
-    architecture: str | None,
-    device: str,
-    plugins: Sequence[Path],
-    as_json: bool,
+    run: RunFolder,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Scans (.ply .obj .npy .npz .txt ...) in metres with z up, or folders of them.", metavar="SCAN..."
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write the boxes (.json).")] = None,
+    html: Html = None,
+    least: Annotated[float, typer.Option(help="The score that a box must have, from 0 to 1.")] = 0.3,
+    which: Which = "last",
+    client: OwnModel = None,
+    architecture: Architecture = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    json: Json = False,
 ) -> None:
+    """Find objects in scans of your own with a run's detector."""
+    from fedstill.detection.scans import detect as find
+    from fedstill.runtime.result import Run
+
     if not 0 <= least <= 1:
         raise InputError(f"--least is a score from 0 to 1, not {least:g}")
     for written in filter(None, (out, html)):
-        _check(written)
+        writable_file(written)
     # All that there is: pages show what is less sure if asked, and where nothing is found it is said what came nearest.
-    every = find(path, files, which=which, client=client, architecture=architecture, device=device, plugins=plugins)
-    run = Run(path)
-    told = {
-        "run": str(path),
-        "model": run.architecture(architecture, client),
+    every = find(run, files, which=which, client=client, architecture=architecture, device=device, plugins=plugin or [])
+    found = Run(run)
+    content = {
+        "run": str(run),
+        "model": found.architecture(architecture, client),
         "which": which if client is None else f"client {client}",
         "least": least,
         "units": UNITS,
-        "scenes": [_told(scan, least) for scan in every],
+        "scenes": [_as_dict(scan, least) for scan in every],
     }
     if out is not None:
-        write_atomically(out, _text(told).encode())
+        write_atomically(out, _text(content).encode())
     if html is not None:
         from fedstill.detection.scan_page import write_detected_page
 
-        write_detected_page(run, every, least, html, shlex.join(["fedstill", *sys.argv[1:]]))
+        write_detected_page(found, every, least, html, shlex.join(["fedstill", *sys.argv[1:]]))
     for scan in every:
         if scan.warning:
             errors.print(f"warning: {scan.warning}", soft_wrap=True)
-    if as_json:
-        print_json(told)
+    if json:
+        print_json(content)
         return
     _show(every, least)
     for written in filter(None, (out, html)):
         console.print(str(written), soft_wrap=True)
 
 
-def _check(path: Path) -> None:
-    """Refuse, before any work, what cannot be written."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file in it")
-    writable_folder(path.parent)
-
-
-def _text(told: dict[str, Any]) -> str:
+def _text(content: dict[str, Any]) -> str:
     """JSON with a line for each box."""
-    head = "".join(f" {_json(key)}: {_json(value)},\n" for key, value in told.items() if key != "scenes")
+    head = "".join(f" {_json(key)}: {_json(value)},\n" for key, value in content.items() if key != "scenes")
     scenes = []
-    for scene in told["scenes"]:
+    for scene in content["scenes"]:
         rest = _json({key: value for key, value in scene.items() if key != "boxes"}).removesuffix("}")
         boxes = ",\n".join(f"   {_json(box)}" for box in scene["boxes"])
         scenes.append(f'  {rest}, "boxes": [\n{boxes}\n  ]}}')
@@ -87,7 +94,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _told(scan: Scan, least: float) -> dict[str, Any]:
+def _as_dict(scan: Scan, least: float) -> dict[str, Any]:
     return {
         "file": str(scan.file),
         "points": len(scan.points),

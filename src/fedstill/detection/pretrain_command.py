@@ -2,65 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-from rich.progress import Progress
+import typer
 
-from fedstill.cli.plans import print_plan
-from fedstill.cli.progress import bar_of, fitting
-from fedstill.cli.screen import console, errors, print_json, sparkline
+from fedstill.cli.extensions import commands
+from fedstill.cli.options import Device, DryRun, Json, Plugin, Quiet, Root, Seed, Set, named
+from fedstill.cli.run import print_plan
+from fedstill.cli.screen import console, print_json, sparkline
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import size
 from fedstill.core.plugins import use_plugins
-from fedstill.detection.pretrain import Pretrained, pretrain_encoder, resolved
-from fedstill.detection.pretraining import Pretraining, make_pretraining
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.detection.pretrain import Pretrained
+    from fedstill.detection.pretraining import Pretraining
 
 
-class Display:
-    """An observer that draws one line in the terminal."""
+@commands.register("pretrain")
+def pretrain(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Scenes to learn from, e.g. rooms-unlabelled.", metavar="DATA", autocompletion=named("datasets")
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Whose encoder: a detector, by name; else detr3d-lite.", autocompletion=named("models")),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Only the first so many scenes.")] = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="The weights (.safetensors); a .json beside them says how.")] = Path(
+        "encoder.safetensors"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that was made otherwise.")] = False,
+    data_root: Root = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Pre-train a detector's encoder on scenes without labels."""
+    from fedstill.detection.pretraining import make_pretraining
 
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet or not errors.is_terminal
-        self.bar: Progress | None = None
-
-    def start(self, settings: Pretraining, losses: Sequence[float]) -> None:
-        if losses and len(losses) < settings.epochs:
-            self.note(f"going on after epoch {len(losses)}")
-        if self.quiet:
-            return
-        self.bar = bar_of("epoch")
-        self.bar.start()
-        told = _told(losses[-1]) if losses else ""
-        name = fitting(f"pre-training {settings.model} on {settings.data}")
-        self.bar.add_task(name, total=settings.epochs, completed=len(losses), told=told)
-
-    def epoch(self, loss: float) -> None:
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], advance=1, told=_told(loss))
-
-    def note(self, text: str) -> None:
-        if not self.quiet:
-            errors.print(f"note: {text}", soft_wrap=True)
-
-    def warn(self, text: str) -> None:
-        errors.print(f"warning: {text}", soft_wrap=True)
-
-    def close(self) -> None:
-        """Give the terminal back, also when the work was interrupted."""
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
-
-def assemble(given: Mapping[str, Any], settings: Sequence[str], plugins: Sequence[Path]) -> Pretraining:
-    use_plugins(plugins)
-    return make_pretraining({key: value for key, value in given.items() if value is not None}, settings)
+    use_plugins(plugin or [])
+    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed}
+    chosen = make_pretraining({key: value for key, value in given.items() if value is not None}, set_ or [])
+    if dry_run:
+        _show_plan(chosen, data_root, json)
+    else:
+        _run_and_show(chosen, out, overwrite, data_root, device, quiet, json)
 
 
-def show_plan(settings: Pretraining, data_root: Path | None, as_json: bool) -> None:
-    """The resolved settings; data that is not here is said, and is no error."""
+def _show_plan(settings: Pretraining, data_root: Path | None, as_json: bool) -> None:
+    """The resolved settings; missing data is reported and is no error."""
+    from fedstill.detection.pretrain import resolved
+
     try:
         settings, scenes = resolved(settings, data_root)
         status = f"found: {scenes:,} scenes to learn from"
@@ -69,7 +71,7 @@ def show_plan(settings: Pretraining, data_root: Path | None, as_json: bool) -> N
     print_plan(settings, status, as_json, "pretraining")
 
 
-def run(
+def _run_and_show(
     settings: Pretraining,
     out: Path,
     overwrite: bool,
@@ -78,7 +80,10 @@ def run(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    display = Display(quiet or as_json)
+    from fedstill.detection.pretrain import pretrain_encoder
+    from fedstill.detection.pretrain_progress import PretrainDisplay
+
+    display = PretrainDisplay(quiet or as_json)
     try:
         made = pretrain_encoder(
             settings, out, data_root=data_root, device=device, overwrite=overwrite, observers=[display]
@@ -92,19 +97,17 @@ def run(
 
 
 def _show(made: Pretrained) -> None:
-    told, losses = made.record["pretraining"], made.losses
+    from fedstill.detection.pretrain_progress import distance
+
+    settings, losses = made.record["pretraining"], made.losses
     console.print(
-        f"{told['model']}, the encoder, on {told['data']}: {made.record['scenes']:,} scenes, "
-        f"{len(losses)} epochs, seed {told['seed']}, {made.record['seconds']:.0f} s"
+        f"{settings['model']}, the encoder, on {settings['data']}: {made.record['scenes']:,} scenes, "
+        f"{len(losses)} epochs, seed {settings['seed']}, {made.record['seconds']:.0f} s"
         + ("" if made.fresh else " (made before: nothing was done)"),
     )
-    console.print(f"{_told(losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}")
+    console.print(f"{distance(losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}")
     console.print(
         f"{made.file}, {size(made.file.stat().st_size)}, sha256 {made.record['sha256'][:16]}…\n"
         f"start a run from it with --set initial.file={made.file}",
         soft_wrap=True,
     )
-
-
-def _told(loss: float) -> str:
-    return f"Chamfer distance {loss:.4f}"

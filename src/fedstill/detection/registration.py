@@ -26,5 +26,8 @@ BRINGS = {
     "report section": {"fedstill.detection.report_section": ("detection",)},
     "figure to turn": {"fedstill.detection.scene_stills": ("scene",)},
     "settings for the reference": {"fedstill.detection.pretraining": ("a pre-training",)},
-    "command": {"fedstill.detection.commands": ("detect", "pretrain")},
+    "command": {
+        "fedstill.detection.detect_command": ("detect",),
+        "fedstill.detection.pretrain_command": ("pretrain",),
+    },
 }

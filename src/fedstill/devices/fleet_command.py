@@ -4,23 +4,52 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from fedstill.cli.flags import Flags
+import typer
+
+from fedstill.cli.extensions import Commands, commands
+from fedstill.cli.flags import Flags, with_flags
+from fedstill.cli.options import Html, Json, Root, named
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import use_plugins
-from fedstill.devices.fleet_page import Described, described, write_fleet_page
-from fedstill.devices.fleet_tables import costs_table, left_table, tiers_table
-from fedstill.report.table import Table
-from fedstill.report.writer import checked_page
-from fedstill.runtime.assemble import make_experiment
-from fedstill.runtime.experiment import Experiment
-from fedstill.runtime.recipes import recipe_by
-from fedstill.runtime.result import Run
-from fedstill.studies.grid import expand, read_axes
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.devices.fleet_page import Described
+    from fedstill.report.table import Table
+    from fedstill.runtime.experiment import Experiment
+
+fleet_app = Commands(name="fleet", help="Devices with batteries: look at them.")
+commands.register("fleet")(fleet_app)
 
 
-def show(source: str, flags: Flags, html: Path | None, data_root: Path | None, as_json: bool) -> None:
+@fleet_app.callback()
+def _only_below() -> None:
+    """A callback keeps `show` a command of its own, although it is the only one."""
+
+
+@fleet_app.command(name="show")
+@with_flags()
+def fleet_show(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A run's folder, a method, a recipe, or a recipe file.",
+            metavar="RUN_OR_METHOD_OR_RECIPE",
+            autocompletion=named("methods", "recipes", "studies"),
+        ),
+    ],
+    flags: Flags,
+    html: Html = None,
+    data_root: Root = None,
+    json: Json = False,
+) -> None:
+    """Devices by tier, and what a round costs them; of a run, also what became of them. Nothing is run."""
+    from fedstill.devices.fleet_page import described, write_fleet_page
+    from fedstill.report.writer import checked_page
+    from fedstill.runtime.result import Run
+
     if html is not None:
         checked_page(html)
     use_plugins(flags.plugin or ())
@@ -30,8 +59,8 @@ def show(source: str, flags: Flags, html: Path | None, data_root: Path | None, a
     experiment = run.experiment if run is not None else _experiment(source, flags)
     found = described(experiment, data_root, run)
     page = None if html is None else write_fleet_page(found, html)
-    if as_json:
-        print_json(_told(found) | {"page": None if page is None else str(page)})
+    if json:
+        print_json(_as_dict(found) | {"page": None if page is None else str(page)})
         return
     _print(found)
     if page is not None:
@@ -40,6 +69,10 @@ def show(source: str, flags: Flags, html: Path | None, data_root: Path | None, a
 
 def _experiment(name: str, flags: Flags) -> Experiment:
     """As for `fedstill run`; of a study, the first of its experiments."""
+    from fedstill.runtime.assemble import make_experiment
+    from fedstill.runtime.recipes import recipe_by
+    from fedstill.studies.grid import expand, read_axes
+
     recipe = recipe_by(name, flags.preset, flags.variant)
     given = recipe.experiment
     if recipe.grid:
@@ -47,7 +80,7 @@ def _experiment(name: str, flags: Flags) -> Experiment:
     return make_experiment(flags.over(given))
 
 
-def _told(found: Described) -> dict[str, object]:
+def _as_dict(found: Described) -> dict[str, object]:
     return {
         "experiment": found.experiment.model_dump(mode="json"),
         "tiers": [asdict(one) for one in found.tiers],
@@ -61,6 +94,8 @@ def _told(found: Described) -> dict[str, object]:
 
 
 def _print(found: Described) -> None:
+    from fedstill.devices.fleet_tables import costs_table, left_table, tiers_table
+
     console.print(found.heading, style="bold")
     _print_table(tiers_table(found.tiers))
     if found.job is None:

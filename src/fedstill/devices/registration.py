@@ -10,5 +10,5 @@ BRINGS = {
     },
     "figures of a study": {"fedstill.devices.study_figures": ("devices",)},
     "report section": {"fedstill.devices.report_section": ("devices",)},
-    "command": {"fedstill.devices.commands": ("fleet",)},
+    "command": {"fedstill.devices.fleet_command": ("fleet",)},
 }

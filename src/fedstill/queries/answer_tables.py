@@ -11,7 +11,7 @@ from fedstill.queries.study_figures import ALONE, beside, fates_of
 from fedstill.runtime.result import Run
 
 
-def queries_told(run: Run) -> dict[str, Any]:
+def queries_to_dict(run: Run) -> dict[str, Any]:
     """As `--json` has it: means over clients that asked, and each of them; nothing where nobody asked."""
     alone = beside(run)
     fates = fates_of(run, alone)
@@ -55,4 +55,4 @@ def show_answers(run: Run) -> None:
         console.print(f"compared with {alone.path}", soft_wrap=True)
 
 
-run_summaries.register("queries")(RunSummary(queries_told, show_answers))
+run_summaries.register("queries")(RunSummary(queries_to_dict, show_answers))

@@ -5,54 +5,76 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fedstill.cli.plans import print_plan
+import typer
+
+from fedstill.cli.extensions import commands
+from fedstill.cli.options import Device, DryRun, Json, Out, Plugin, Quiet, Root, RunFolder, Set, html_path, one_of
+from fedstill.cli.run import print_plan
 from fedstill.cli.screen import console, errors, print_json, sparkline, table
+from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
 from fedstill.core.plugins import use_plugins
-from fedstill.queries.probe import Probed, Shares
-from fedstill.queries.query_page import write_asked_page
-from fedstill.queries.transfer import Asked, Question, answer, look, make_question
-from fedstill.report.writer import checked_page
-from fedstill.runtime.assemble import assignments
-from fedstill.runtime.result import Run
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.queries.probe import Shares
+    from fedstill.queries.transfer import Asked, Question
+    from fedstill.runtime.result import Run
 
 _PEERS = 12  # in the table of who knows what; the figure has all
 _CLIENTS = 30  # in that of what all models seem to know
 
 
-@dataclass(frozen=True)
-class Typed:
-    """A query as it was typed."""
+@commands.register("query")
+def query(
+    run: RunFolder,
+    client: Annotated[int | None, typer.Option(help="Who asks.")] = None,
+    class_: Annotated[
+        list[str] | None, typer.Option("--class", help="For which class, by number or name; repeatable.")
+    ] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask nobody: only show what all models seem to know.")] = False,
+    method: Annotated[
+        str,
+        typer.Option(help="qkt, qkt-light or naive-kd.", autocompletion=one_of("qkt", "qkt-light", "naive-kd")),
+    ] = "qkt",
+    set_: Set = None,
+    out: Out = Path("runs"),
+    html: Annotated[
+        Path | None, typer.Option(help="The page with its figures; else in the new run's folder.", callback=html_path)
+    ] = None,
+    data_root: Root = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Let a client of a finished run ask the others for a class."""
+    use_plugins(plugin or [])
+    if probe:
+        _show_probe(run, set_ or [], data_root, device, json)
+        return
+    if client is None or not class_:
+        raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
+    if html is not None and not dry_run:
+        from fedstill.report.writer import checked_page
 
-    run: Path
-    client: int
-    classes: Sequence[str]
-    method: str
-    set_: Sequence[str]
-    data_root: Path | None
-    device: str
-    plugins: Sequence[Path]
-
-    def question(self) -> Question:
-        """As whoever answers it wants it."""
-        use_plugins(self.plugins)
-        settings = _settings(self.set_)
-        return make_question(self.run, self.client, self.classes, settings, self.method, self.data_root, self.device)
-
-
-def show_plan(typed: Typed, as_json: bool) -> None:
-    """The experiment that would be kept with the answer."""
-    print_plan(typed.question().experiment, "nobody has been asked", as_json)
-
-
-def query(typed: Typed, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
-    if html is not None:
         checked_page(html)
-    question = typed.question()
+    from fedstill.queries.transfer import make_question
+
+    question = make_question(run, client, class_, _settings(set_ or []), method, data_root, device)
+    if dry_run:
+        print_plan(question.experiment, "no peer has been asked", json)
+    else:
+        _answer_and_show(question, out, html, quiet, json)
+
+
+def _answer_and_show(question: Question, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+    from fedstill.queries.query_page import write_asked_page
+    from fedstill.queries.transfer import answer
+
     display = _Display(quiet or as_json)
     try:
         asked = answer(question, [display])
@@ -65,12 +87,11 @@ def query(typed: Typed, out: Path, html: Path | None, quiet: bool, as_json: bool
     if as_json:
         print_json(_as_dict(asked, kept) | {"page": None if page is None else str(page)})
         return
-    _tell_probe(asked)
+    _show_peers(asked)
     if kept is None:
-        names = " or ".join(asked.classes[number] for number in asked.fate.query)
-        console.print(f"\nnobody knows {names}: client {asked.client} keeps the model it has")
+        console.print(f"\n{_no_teacher(asked)}: client {asked.client} keeps the model it has")
         return
-    _tell_change(asked)
+    _show_change(asked)
     console.print(f"\n{kept.path}\n{page}", soft_wrap=True)
 
 
@@ -92,16 +113,12 @@ class _Display:
             self.status.stop()
 
 
-def probe(
-    path: Path,
-    set_: Sequence[str],
-    data_root: Path | None,
-    device: str,
-    plugins: Sequence[Path],
-    as_json: bool,
-) -> None:
+def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device: str, as_json: bool) -> None:
     """What noise tells of all clients' models, beside what they were trained on."""
-    use_plugins(plugins)
+    from fedstill.queries.probe import Probed
+    from fedstill.queries.transfer import look
+    from fedstill.runtime.result import Run
+
     seen = look(Run(path), _settings(set_), data_root, device)
     clients = tuple(range(len(seen.probed)))
     found = Probed(clients, seen.classes, seen.held.double().numpy(), seen.probed.double().numpy(), seen.threshold)
@@ -146,10 +163,12 @@ def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:
     """Those of the method that answers; in experiments they stand below `method`."""
+    from fedstill.runtime.assemble import assignments
+
     return {key.removeprefix("method."): value for key, value in assignments(texts, "query_weight=2")}
 
 
-def _tell_probe(asked: Asked) -> None:
+def _show_peers(asked: Asked) -> None:
     """Which peers know what is asked for: what their models say of noise, and what their clients really have."""
     wanted = list(asked.fate.query)
     order = sorted(range(len(asked.probed)), key=lambda number: -float(asked.probed[number, wanted].max()))
@@ -168,7 +187,21 @@ def _tell_probe(asked: Asked) -> None:
         console.print(f"and {len(order) - _PEERS} more clients, who know less")
 
 
-def _tell_change(asked: Asked) -> None:
+def _no_teacher(asked: Asked) -> str:
+    """Why nobody teaches: which peer came nearest to the threshold of the probe."""
+    wanted = list(asked.fate.query)
+    names = " or ".join(f'"{asked.classes[number]}"' for number in wanted)
+    said = {number: float(row.max()) for number, row in enumerate(asked.probed[:, wanted]) if number != asked.client}
+    if not said:
+        return f"there is no peer to ask for {names}"
+    nearest = max(said, key=lambda number: said[number])
+    return (
+        f"no peer passed the probe threshold for {names}; the nearest is peer {nearest} at {share(said[nearest], 1)}"
+        f" (threshold {share(float(asked.settings['threshold']), 1)})"
+    )
+
+
+def _show_change(asked: Asked) -> None:
     """Before and after, by class and altogether."""
     fate = asked.fate
     rows = [

@@ -16,5 +16,5 @@ BRINGS = {
     "page about a study": {"fedstill.queries.study_page": ("queries",)},
     "report section": {"fedstill.queries.report_section": ("queries",)},
     "summary of a run": {"fedstill.queries.answer_tables": ("queries",)},
-    "command": {"fedstill.queries.commands": ("query",)},
+    "command": {"fedstill.queries.query_command": ("query",)},
 }

@@ -7,5 +7,5 @@ BRINGS = {
         "fedstill.shared_image.single_image": ("single-image",),
     },
     "input of a method": {"fedstill.shared_image.shared_proxy": ("shared samples",)},
-    "command": {"fedstill.shared_image.commands": ("patches",)},
+    "command": {"fedstill.shared_image.patches_command": ("patches",)},
 }

@@ -1,0 +1,257 @@
+"""`fedstill deploy ...`: the folders of a deployment, its status, and a rehearsal of it on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedstill.cli.flags import Flags, with_flags
+from fedstill.cli.options import ExperimentName, Json, Quiet, Root
+from fedstill.cli.run import run_to_dict, show_result
+from fedstill.cli.screen import console, errors, print_json, table
+from fedstill.core.errors import InputError, RunError
+from fedstill.core.numbers import count, size
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.runtime.result import Run
+
+INSECURE = "INSECURE: nothing is encrypted, anybody on the way can read and change it. Never do this with real data."
+Folder = Annotated[Path, typer.Argument(help="The deployment's folder.", metavar="DIR")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="WITHOUT ENCRYPTION: for tests on one machine only.")]
+Days = Annotated[int, typer.Option(help="How long the server's certificate counts.")]
+
+
+def deploy_init(
+    folder: Folder,
+    sites: Annotated[int, typer.Option(help="How many sites take part.")],
+    address: Annotated[str, typer.Option(help="The name or IP at which sites call the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port on which the server listens.")] = 9092,
+    days: Days = 365,
+    json: Json = False,
+) -> None:
+    """Make certificates, keys and instructions for a server and its sites."""
+    need_extra()
+    from fedstill.deploy.certificates import day, expiry
+    from fedstill.deploy.deployment_folder import make_deployment, open_server
+
+    make_deployment(folder, sites, address, port, days)
+    made = open_server(folder)
+    made.check()
+    until = expiry(made.certificate)
+    if json:
+        facts = {"name": made.name, "address": made.address, "port": made.port, "sites": made.sites}
+        print_json({"folder": str(folder), **facts, "expires": until.isoformat()})
+        return
+    console.print(
+        f"{folder}: a server at {made.address}, port {made.port}, and {count(sites, 'site')};"
+        f" its certificate counts until {day(until)}\n"
+        f"who gets which folder, and what to do there: {folder / 'README.md'}\n"
+        f"keep {folder / 'authority'} offline, and give each site its own folder only",
+        soft_wrap=True,
+    )
+
+
+def deploy_renew(
+    folder: Folder,
+    address: Annotated[str | None, typer.Option(help="Where sites call the server, if that has changed.")] = None,
+    days: Days = 365,
+    json: Json = False,
+) -> None:
+    """Make a new certificate for the server; sites need nothing new."""
+    need_extra()
+    from fedstill.deploy.certificates import day, expiry
+    from fedstill.deploy.deployment_folder import open_server
+    from fedstill.deploy.renewal import renew_certificate
+
+    renew_certificate(folder, address, days)
+    made = open_server(folder)
+    until = expiry(made.certificate)
+    if json:
+        print_json({"folder": str(folder), "address": made.address, "expires": until.isoformat()})
+        return
+    console.print(
+        f"{made.certificate} counts until {day(until)}: copy the files in {made.path} to the server's folder",
+        soft_wrap=True,
+    )
+    if address is not None:
+        console.print(f"each site: write `address: {made.address}` into its site.yaml", soft_wrap=True)
+
+
+@with_flags("clients")
+def deploy_split(
+    experiment: ExperimentName,
+    flags: Flags,
+    out: Annotated[Path, typer.Argument(help="Folder for the files.", metavar="OUT")],
+    sites: Annotated[
+        int | None, typer.Option(help="How many sites; else as many as the experiment has clients.")
+    ] = None,
+    data_root: Root = None,
+    json: Json = False,
+) -> None:
+    """Cut an experiment's data into a file for each site, as a simulation would."""
+    from fedstill.deploy.shard_files import write_shards
+    from fedstill.runtime.plan import make_plan
+
+    chosen = replace(flags, clients=sites, set_=[*(flags.set_ or []), "evaluation=on-site"]).assemble(experiment)
+    if sites is not None and chosen.clients != sites:
+        raise InputError(f"{chosen.method.name} pools the data in one place: there is nothing to cut for {sites} sites")
+    plan = make_plan(chosen, data_root)
+    paths = write_shards(plan, out)
+    assert plan.clients.test is not None
+    training, test = plan.clients.shards.sizes().tolist(), plan.clients.test[1].sizes().tolist()
+    if json:
+        files = [
+            {"file": str(path), "training": rows, "test": held, "bytes": path.stat().st_size}
+            for path, rows, held in zip(paths, training, test, strict=True)
+        ]
+        print_json({"data": plan.experiment.data, "partition": plan.experiment.partition.name, "files": files})
+        return
+    lines = [
+        (str(path), f"{rows:,}", f"{held:,}", size(path.stat().st_size))
+        for path, rows, held in zip(paths, training, test, strict=True)
+    ]
+    table("", ("file", "training samples", "test samples", "size"), lines, right=(1, 2, 3))
+
+
+def deploy_status(folder: Folder, json: Json = False) -> None:
+    """What the server is doing, which sites are connected, and until when its certificate counts."""
+    need_extra()
+    from fedstill.deploy.certificates import day, expiry
+    from fedstill.deploy.deployment_folder import open_server
+    from fedstill.deploy.server_status import read_status
+
+    place = open_server(folder)
+    known = read_status(place.path)
+    until = expiry(place.certificate)
+    if json:
+        print_json(
+            {"name": place.name, "address": place.address, "port": place.port, "expires": until.isoformat()}
+            | (known or {"alive": False})
+        )
+        return
+    console.print(f"{place.name}: {place.address} port {place.port}, certificate until {day(until)}")
+    if known is None:
+        console.print("no server has run here yet: start one with `fedstill deploy server`")
+        return
+    alive = known["state"] if known["alive"] else f"not running (last heard {known['at']}, then {known['state']})"
+    console.print(f"server: {alive}")
+    if known["run"]:
+        console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}")
+    rows = [
+        (name, "connected" if here and known["alive"] else "away", known["lost"].get(name, ""))
+        for name, here in known["sites"].items()
+    ]
+    table("", ("site", "is", "last lost"), rows)
+
+
+@with_flags("clients", rounds=3)
+def deploy_try(
+    folder: Folder,
+    flags: Flags,
+    experiment: ExperimentName = "fedavg",
+    data_root: Root = None,
+    compare: Annotated[bool, typer.Option(help="Also run it in this process, and compare the models.")] = True,
+    insecure: Insecure = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Rehearse a deployment on this machine: a server and all sites, each with its own shard only."""
+    need_extra()
+    stop_cleanly()
+    from fedstill.deploy.create import SERVER
+    from fedstill.deploy.deployment_folder import open_server, open_site
+    from fedstill.deploy.private_files import site_name
+    from fedstill.deploy.shard_files import write_shards
+    from fedstill.deploy.site_registry import for_sites
+    from fedstill.runtime.launch import launch
+    from fedstill.runtime.plan import make_plan
+
+    place = open_server(folder)
+    open_site(folder, 0)  # all folders must be here
+    on_site = [*(flags.set_ or ()), "evaluation=on-site"]
+    chosen = replace(flags, clients=place.sites, set_=on_site).assemble(experiment)
+    for_sites(chosen, place.sites, place.name)  # refused now if it cannot be deployed
+    if insecure:
+        errors.print(INSECURE, style="bold red")
+    plan = make_plan(chosen, data_root)
+    tried = folder / "try"
+    shutil.rmtree(tried, ignore_errors=True)  # of an earlier rehearsal
+    shards = write_shards(plan, tried / "data")
+    # Copies: what is handed out later must not hold agreements and states of a rehearsal.
+    for part in (SERVER, *(site_name(site) for site in range(place.sites))):
+        shutil.copytree(folder / part, tried / "folders" / part)
+    run = _rehearse(tried, experiment, flags, shards, insecure, quiet)
+    same = launch(chosen, out=tried / "alone", data_root=data_root).sha256 == run.sha256 if compare else None
+    if json:
+        print_json({**run_to_dict(run), **({} if same is None else {"as_in_one_process": same})})
+    else:
+        show_result(run)
+        if same:
+            console.print("the same experiment in one process gives the same models, bit for bit")
+    if same is False:
+        raise RunError("the same experiment in one process gives other models: that must not be, please report it")
+
+
+def _rehearse(tried: Path, name: str, flags: Flags, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
+    from fedstill.deploy.rehearsal import LocalDeployment
+    from fedstill.runtime.result import Run
+
+    folder = tried / "folders"
+    plain = ["--insecure"] if insecure else []
+    port = str(_free_port())
+    if not quiet:
+        started = f"starting a server and {len(shards)} sites on this machine"
+        errors.print(f"{started}; their logs are in {tried / 'logs'}", soft_wrap=True)
+    with LocalDeployment(tried / "logs", {"FEDSTILL_DATA": str(tried / "no-data-here")}) as company:
+        answer = tried / "result.json"
+        with open(answer, "wb") as output:
+            listen = ["--host", "127.0.0.1", "--port", port, "--json", *plain]
+            same = [*_server_arguments(name, flags), "--out", str(tried / "runs")]
+            company.start("server", ["server", str(folder), *same, *listen], output)
+            for number, shard in enumerate(shards):
+                where = ["--site", str(number), "--server", f"127.0.0.1:{port}", "--data", f"npz:{shard}", *plain]
+                company.start(f"site-{number}", ["site", str(folder), *where, *_plugin_arguments(flags.plugin or ())])
+            company.wait("server")
+        content: dict[str, Any] = json.loads(answer.read_text())
+    return Run(content["run"])
+
+
+def _server_arguments(experiment: str, flags: Flags) -> list[str]:
+    """The same experiment for `fedstill deploy server`, without data and partition, which each site has itself."""
+    once = ("model", "participation", "dropout", "rounds", "seed", "preset", "variant")
+    given = [text for name in once if (value := getattr(flags, name)) is not None for text in (f"--{name}", str(value))]
+    repeated = [text for setting in flags.set_ or () for text in ("--set", setting)]
+    repeated += [text for query in flags.query or () for text in ("--query", query)]
+    return [experiment, *given, *repeated, *_plugin_arguments(flags.plugin or ())]
+
+
+def _plugin_arguments(plugins: Sequence[Path]) -> list[str]:
+    return [text for plugin in plugins for text in ("--plugin", str(plugin))]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def need_extra() -> None:
+    """Refuse, before any work, what only the extra `flower` makes possible."""
+    if missing := [name for name in ("cryptography", "flwr") if find_spec(name) is None]:
+        raise InputError(f"deployments need {', '.join(missing)}: install them with pip install 'fedstill[flower]'")
+
+
+def stop_cleanly() -> None:
+    """A service is stopped with SIGTERM: what was started is then ended as with Ctrl-C."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)

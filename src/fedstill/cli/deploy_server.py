@@ -1,0 +1,198 @@
+"""`fedstill deploy server` and `fedstill deploy site`: the two processes of a deployment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedstill.cli.deploy import INSECURE, Folder, Insecure, need_extra, stop_cleanly
+from fedstill.cli.flags import Flags, with_flags
+from fedstill.cli.options import Device, DryRun, ExperimentName, Json, Out, Plugin, Quiet, Root, named
+from fedstill.cli.run import manifest_table, print_plan, print_run
+from fedstill.cli.screen import errors
+from fedstill.core.errors import InputError
+from fedstill.core.numbers import count, size
+from fedstill.core.plugins import use_plugins
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.core.protocols import Failure, Reply
+    from fedstill.deploy.server_options import ServerOptions
+    from fedstill.runtime.experiment import Experiment
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
+
+
+@with_flags("data", "partition", "clients")
+def deploy_server(
+    folder: Folder,
+    experiment: ExperimentName,
+    flags: Flags,
+    out: Out = Path("runs"),
+    only: Annotated[str | None, typer.Option(help="Only these sites, e.g. 0,2; else all of the deployment.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",
+    port: Annotated[int | None, typer.Option(help="The port to listen on; else the deployment's.")] = None,
+    patience: Annotated[float, typer.Option(help="Seconds for one reply, after which a site counts as failed.")] = 3600,
+    wait: Annotated[float, typer.Option(help="Seconds for missing sites when an interrupted run goes on.")] = 60,
+    limit: Annotated[float, typer.Option(help="The largest reply that is accepted, in megabytes.")] = 1024,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew with whatever data the sites have now.")] = False,
+    data_root: Root = None,
+    device: Device = "cpu",
+    insecure: Insecure = False,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
+    from fedstill.deploy.server_options import ServerOptions, bytes_of
+
+    chosen = flags.assemble(experiment)
+    sites, largest = _site_numbers(only), bytes_of(limit)
+    terms = ServerOptions(host, port, insecure, sites, patience, wait, largest, fresh, data_root, device)
+    need_extra()
+    if dry_run:
+        _show_plan(folder, chosen, terms, json)
+    else:
+        _serve(folder, chosen, out, terms, quiet, json)
+
+
+def deploy_site(
+    folder: Folder,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="This site's own data: a file, npz:FILE, folder:FOLDER or a name.", autocompletion=named("datasets")
+        ),
+    ],
+    site: Annotated[int | None, typer.Option(help="Its number, where DIR is the whole deployment's folder.")] = None,
+    server: Annotated[str | None, typer.Option(help="HOST:PORT of the server; else the deployment's.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Leave when an experiment has ended.")] = False,
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Shared samples that an experiment may use here, by name; repeatable.")
+    ] = None,
+    insecure: Insecure = False,
+    data_root: Root = None,
+    device: Device = "cpu",
+    plugin: Plugin = None,
+    quiet: Quiet = False,
+) -> None:
+    """Take part with this site's own data, as far as its policy file allows."""
+    need_extra()
+    from fedstill.core.devices import check_device
+    from fedstill.data.catalogue import load
+    from fedstill.deploy.deployment_folder import open_site
+    from fedstill.deploy.rehearsal import die_with_parent
+    from fedstill.deploy.site import take_part
+
+    stop_cleanly()
+    die_with_parent()
+    use_plugins(plugin or [])
+    check_device(device)
+    if server is not None and not _ADDRESS.fullmatch(server):
+        raise InputError(f"cannot read the server's address {server!r}: write HOST:PORT, as in fl.example.org:9092")
+    place = open_site(folder, site)
+    bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
+    if insecure:
+        errors.print(INSECURE, style="bold red")
+    watcher = _SiteLog(quiet)
+    watcher.note(
+        f"site {place.site} of {place.name}: {len(bundle.train):,} training and {len(bundle.test):,} test samples"
+    )
+    take_part(
+        place,
+        bundle,
+        watcher,
+        address=server,
+        insecure=insecure,
+        once=once,
+        data_root=data_root,
+        proxies=proxy or [],
+        device=device,
+    )
+
+
+def _site_numbers(text: str | None) -> tuple[int, ...]:
+    """`0,2` as numbers."""
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")})) if text else ()
+    except ValueError:
+        raise InputError(f"cannot read the sites {text!r}: write their numbers, as in --only 0,2") from None
+
+
+def _show_plan(folder: Path, experiment: Experiment, terms: ServerOptions, as_json: bool) -> None:
+    """The experiment as sites would be sent it; no site is contacted."""
+    from fedstill.deploy.deployment_folder import open_server
+    from fedstill.deploy.site_registry import for_sites
+
+    place = open_server(folder)
+    sites = len(terms.sites) or place.sites
+    print_plan(for_sites(experiment, sites, place.name), f"for {count(sites, 'site')} of {place.name}", as_json)
+
+
+def _serve(folder: Path, experiment: Experiment, out: Path, terms: ServerOptions, quiet: bool, as_json: bool) -> None:
+    from fedstill.cli.progress import RunDisplay
+    from fedstill.core.devices import check_device
+    from fedstill.deploy import server as deployed
+    from fedstill.deploy.deployment_folder import open_server
+    from fedstill.deploy.rehearsal import die_with_parent
+    from fedstill.runtime.result import Run
+
+    stop_cleanly()
+    die_with_parent()
+    check_device(terms.device)
+    if terms.insecure:
+        errors.print(INSECURE, style="bold red")
+    display = RunDisplay(quiet or as_json)
+    try:
+        done = deployed.serve(open_server(folder), experiment, out, _ServerLog(quiet), terms, [display])
+    finally:
+        display.close()
+    print_run(Run(done.path), as_json)
+
+
+class _ServerLog:
+    """Prints what happens at the server, each thing once."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.missing = quiet, tuple[int, ...]()
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            errors.print(text, soft_wrap=True)
+
+    def waiting(self, for_sites: Sequence[int]) -> None:
+        if tuple(for_sites) != self.missing:
+            self.missing = tuple(for_sites)
+            self.note(f"waiting for site {', '.join(map(str, for_sites))}")
+
+
+class _SiteLog:
+    """A site's log: what will leave, each request and its outcome, where the model is."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+
+    def note(self, text: str) -> None:
+        errors.print(text, soft_wrap=True)
+
+    def manifest(self, manifest: Mapping[str, Any], experiment: str) -> None:
+        if not self.quiet:
+            errors.print(
+                f"\nExperiment {experiment}: {manifest['method']}, {manifest['model']}. What will leave this site in"
+                " each round, from a rehearsal on its own data:",
+            )
+            manifest_table(manifest, errors)
+
+    def answered(self, exchange: str, round: int, rounds: int, outcome: Reply | Failure) -> None:
+        from fedstill.core.protocols import Failure
+
+        if isinstance(outcome, Failure):
+            self.note(f"round {round + 1} of {rounds}, {exchange}: {outcome.reason}, {outcome.detail}")
+        elif not self.quiet:
+            self.note(f"round {round + 1} of {rounds}, {exchange}: sent {size(outcome.message.nbytes)}")
+
+    def received(self, folder: Path) -> None:
+        self.note(f"the experiment is over; its models are in {folder}: see `fedstill export {folder} model.onnx`")

@@ -1,0 +1,208 @@
+"""`fedstill reference`: every command, part and setting as one Markdown page, written from the code.
+
+Commands are read from the functions' own signatures: the objects that Typer makes of them differ between its releases.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, getdoc, signature
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from fedstill.cli.list import shelves
+from fedstill.cli.options import Plugin
+from fedstill.core.files import writable_file, write_atomically
+from fedstill.core.plugins import use_plugins
+
+# What a value is called in usage lines, by its type.
+_KINDS: dict[Any, str] = {str: "TEXT", int: "INTEGER", float: "FLOAT", Path: "PATH"}
+
+
+def reference(
+    out: Annotated[Path | None, typer.Option(help="The file (.md); else it is printed.")] = None,
+    names: Annotated[Path | None, typer.Option(help="Also write the names that shells complete (.json).")] = None,
+    plugin: Plugin = None,
+) -> None:
+    """Write down every command, part and setting, as Markdown."""
+    from fedstill.cli.reference_page import reference_page
+
+    use_plugins(plugin or [])
+    for path in filter(None, (out, names)):
+        writable_file(path)
+    if names is not None:
+        write_atomically(names, _names_text().encode())
+    if out is None:
+        sys.stdout.write(reference_page())
+    else:
+        write_atomically(out, reference_page().encode())
+
+
+def _names_text() -> str:
+    return json.dumps(completed_names(), indent=1, ensure_ascii=False) + "\n"
+
+
+def completed_names() -> dict[str, Any]:
+    """What `names.json` holds: by shelf, names with their sentences; by recipe, presets and variants."""
+    from fedstill.audit.conditions import TOPICS
+    from fedstill.audit.verdicts import SEVERITIES
+    from fedstill.runtime.recipes import recipe_layers
+    from fedstill.studies.table import metrics
+
+    names = {shelf: dict(sorted(listed().items())) for shelf, listed in shelves().items()}
+    layers = recipe_layers()
+    return {
+        **names,
+        "shelves": dict.fromkeys(names, ""),
+        "metrics": {name: what for name, (what, _, _) in metrics().items()},
+        "findings": dict.fromkeys([*SEVERITIES, *TOPICS], ""),
+        "presets": {recipe: kinds["presets"] for recipe, kinds in layers.items() if kinds["presets"]},
+        "variants": {recipe: kinds["variants"] for recipe, kinds in layers.items() if kinds["variants"]},
+    }
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what is typed to call it, what it does, and what may follow."""
+
+    typed: str
+    help: str
+    arguments: tuple[Argument, ...]
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class Argument:
+    metavar: str
+    help: str
+    required: bool
+
+    def usage(self) -> str:
+        return self.metavar if self.required else f"[{self.metavar}]"
+
+
+@dataclass(frozen=True)
+class Option:
+    names: tuple[str, ...]
+    kind: Any
+    default: Any
+    help: str
+
+    def usage(self) -> str:
+        long_first = ", ".join(code(name) for name in sorted(self.names, key=lambda name: not name.startswith("--")))
+        return long_first if self.kind is bool else f"{long_first} {_KINDS[self.kind]}"
+
+    def default_text(self) -> str:
+        if self.default is Parameter.empty:
+            return "required"
+        if self.default is None or self.default is False:
+            return ""
+        return code(self.names[0] if self.default is True else str(self.default))
+
+
+def commands(app: typer.Typer, above: str = "fedstill") -> Iterator[Command]:
+    """Every command below a word, in the order of the help.
+
+    >>> app = typer.Typer()
+    >>> @app.command(name="greet")
+    ... def greet(name: str, loud: bool = False) -> None:
+    ...     "Say hello."
+    >>> [one] = commands(app, "polite")
+    >>> one.typed, one.help, one.arguments[0].usage(), one.options[0].usage()
+    ('polite greet', 'Say hello.', 'NAME', '`--loud`, `--no-loud`')
+    """
+    for registered in app.registered_commands:
+        if registered.callback is not None and not registered.hidden:
+            yield _command(f"{above} {registered.name}", registered.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from commands(group.typer_instance, f"{above} {group.typer_instance.info.name}")
+
+
+def _command(typed: str, function: Any) -> Command:
+    hints = get_type_hints(function, include_extras=True)
+    arguments, options = list[Argument](), list[Option]()
+    for one in signature(function).parameters.values():
+        hint = hints[one.name]
+        info = next(iter(getattr(hint, "__metadata__", ())), None)
+        kind = _value_type(get_args(hint)[0] if info is not None else hint)
+        if kind is typer.Context:
+            continue
+        text = str(getattr(info, "help", None) or "")
+        required = one.default is Parameter.empty
+        if isinstance(info, ArgumentInfo) or (info is None and required):
+            arguments.append(Argument(getattr(info, "metavar", None) or one.name.upper(), text, required))
+        else:
+            options.append(Option(_names(one.name, kind, info), kind, one.default, text))
+    return Command(typed, getdoc(function) or "", tuple(arguments), tuple(options))
+
+
+def _value_type(hint: Any) -> Any:
+    """The type of one value: without `None`, and of a list what it holds.
+
+    >>> _value_type(list[int] | None), _value_type(Path | None), _value_type(bool)
+    (<class 'int'>, <class 'pathlib.Path'>, <class 'bool'>)
+    """
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+    return get_args(hint)[0] if get_origin(hint) is list else hint
+
+
+def _names(parameter: str, kind: Any, info: OptionInfo | None) -> tuple[str, ...]:
+    """Inside `Annotated` the first name of an option stands where its default would: it has no other place there."""
+    declared = (info.default, *(info.param_decls or ())) if info is not None else ()
+    names = tuple(name for one in declared if isinstance(one, str) for name in one.split("/"))
+    word = parameter.replace("_", "-")
+    return names or ((f"--{word}", f"--no-{word}") if kind is bool else (f"--{word}",))
+
+
+def described(command: Command) -> str:
+    """A command's part of the page."""
+    words = [command.typed, *(["[OPTIONS]"] if command.options else [])]
+    usage = " ".join([*words, *(one.usage() for one in command.arguments)])
+    pieces = [command.help, f"```\n{usage}\n```"]
+    if command.arguments:
+        rows = [(code(one.usage()), one.help) for one in command.arguments]
+        pieces.append(table(("argument", "what it is"), rows))
+    if command.options:
+        lines = [(one.usage(), one.default_text(), one.help) for one in command.options]
+        pieces.append(table(("option", "default", "what it is"), lines))
+    return "\n\n".join(pieces)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; bars in its cells would end them.
+
+    >>> print(table(("name", "what"), [("a", "b|c")]))
+    | name | what |
+    |---|---|
+    | a | b\\|c |
+    """
+    lines = [heads, *rows]
+    written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return "\n".join([written[0], "|" + "---|" * len(heads), *written[1:]])
+
+
+def anchor(heading: str) -> str:
+    """What code hosts make of a heading to link to it.
+
+    >>> anchor("fedstill data list"), anchor("Method fedavg"), anchor("Wrappers: `none`")
+    ('fedstill-data-list', 'method-fedavg', 'wrappers-none')
+    """
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def link(heading: str, text: str | None = None) -> str:
+    return f"[{text or heading}](#{anchor(heading)})"
+
+
+def code(text: str) -> str:
+    return f"`{text}`"

@@ -1,0 +1,297 @@
+"""`fedstill run`, `egress` and `show`: one experiment before, while and after it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedstill.cli.extensions import run_summaries
+from fedstill.cli.flags import Flags, with_flags
+from fedstill.cli.options import Device, DryRun, ExperimentName, Json, Out, Plugin, Quiet, Root, RunFolder, named
+from fedstill.cli.screen import console, print_json, sparkline, table
+from fedstill.core.errors import InputError
+from fedstill.core.numbers import count, share, size
+
+if TYPE_CHECKING:  # help need not wait for torch
+    from rich.console import Console
+
+    from fedstill.core.settings import Settings
+    from fedstill.runtime.experiment import Experiment
+    from fedstill.runtime.result import Run
+
+_ROWS = 20  # rounds in the table of `show`
+
+
+@with_flags()
+def run(
+    experiment: ExperimentName,
+    flags: Flags,
+    out: Out = Path("runs"),
+    engine: Annotated[
+        str, typer.Option(help="in-process, processes, flower-ray or wire.", autocompletion=named("engines"))
+    ] = "in-process",
+    workers: Annotated[int, typer.Option(help="Processes of the engines processes and flower-ray.")] = 2,
+    data_root: Root = None,
+    device: Device = "cpu",
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment, go on with it, or show a finished one."""
+    chosen = flags.assemble(experiment)
+    if dry_run:
+        show_plan(chosen, data_root, json)
+    else:
+        run_and_show(chosen, out, engine, workers, data_root, device, quiet, json)
+
+
+@with_flags()
+def egress(experiment: ExperimentName, flags: Flags, data_root: Root = None, json: Json = False) -> None:
+    """What leaves a client in this experiment, with measured sizes."""
+    from fedstill.runtime.egress_manifest import egress_manifest
+    from fedstill.runtime.plan import make_plan
+
+    manifest = egress_manifest(make_plan(flags.assemble(experiment), data_root))
+    if json:
+        print_json(manifest)
+        return
+    console.print(f"What leaves a client in each round of {manifest['method']} ({manifest['model']}):\n")
+    manifest_table(manifest, console)
+    console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.")
+    for part in ("participation", "evaluation"):
+        console.print(f"{part.capitalize()}: {manifest[part]}.")
+
+
+def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
+    """A run's rounds as a table and a curve."""
+    from fedstill.core.plugins import use_plugins
+    from fedstill.runtime.result import Run
+    from fedstill.tasks.measures import measure_of
+
+    use_plugins(plugin or [])
+    found = Run(run)
+    journal = found.journal
+    if json:
+        print_json(run_to_dict(found) | {"journal": journal})
+        return
+    measure = measure_of(found.experiment.architectures[0])
+    _rounds_table(found, measure)
+    curve = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
+    if curve:
+        console.print(f"\n{measure} {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n")
+    if found.finished:
+        show_result(found)
+    else:
+        rounds = found.config.get("rounds", found.experiment.rounds)
+        console.print(f"not finished: {len(journal)} of {rounds} rounds; run the same command again to go on")
+
+
+def show_plan(experiment: Experiment, data_root: Path | None, as_json: bool) -> None:
+    """The resolved experiment; missing data is reported and is no error."""
+    from fedstill.runtime.plan import make_plan
+
+    try:
+        plan = make_plan(experiment, data_root)
+        experiment, found = plan.experiment, f"found; this run is called {plan.folder_name}"
+    except InputError as error:
+        found = f"cannot run here: {error}"
+    print_plan(experiment, found, as_json)
+
+
+def print_plan(settings: Settings, status: str, as_json: bool, called: str = "experiment") -> None:
+    """Settings as a recipe has them, and whether they can be run."""
+    import yaml
+
+    content = settings.model_dump(mode="json")
+    if as_json:
+        print_json({called: content, "status": status})
+        return
+    console.print(yaml.safe_dump({called: content}, sort_keys=False).rstrip())
+    console.print(f"# {status}")
+
+
+def run_and_show(
+    experiment: Experiment,
+    out: Path,
+    engine: str,
+    workers: int,
+    data_root: Path | None,
+    device: str,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run an experiment with live progress, and print its result."""
+    from fedstill.cli.progress import RunDisplay
+    from fedstill.runtime.launch import launch
+
+    display = RunDisplay(quiet or as_json)
+    try:
+        done = launch(
+            experiment,
+            out=out,
+            engine=engine,
+            workers=workers,
+            data_root=data_root,
+            device=device,
+            observers=[display],
+        )
+    finally:
+        display.close()
+    print_run(done, as_json, display.begun())
+
+
+def print_run(run: Run, as_json: bool, begun: str = "") -> None:
+    if as_json:
+        print_json(run_to_dict(run))
+    else:
+        show_result(run, begun)
+
+
+def run_to_dict(run: Run) -> dict[str, Any]:
+    """A run as `--json` has it, in every command: its result, what is called accuracy in it, and its queries."""
+    from fedstill.tasks.measures import measure_of
+
+    content = run.to_dict() if run.finished else {"run": str(run.path)}
+    for name in run_summaries if run.finished else ():
+        content |= run_summaries[name].to_dict(run)
+    return content | {"measure": measure_of(run.experiment.architectures[0])}
+
+
+def show_result(run: Run, begun: str = "") -> None:
+    """A finished run's figures; `begun` says how much of it was there before."""
+    result = run.result
+    console.print(
+        f"{result['method']} on {result['data']}: {result['model']}, {count(result['clients'], 'client')},"
+        f" {result['partition']}, seed {result['seed']}, {count(result['rounds'], 'round')}",
+        style="bold",
+    )
+    heads, rows = _scores(run)
+    table("", ("model", "round", *heads), rows, right=range(1, len(heads) + 2))
+    _show_teachers(run)
+    for name, accuracy in result["also"].items():
+        console.print(f"{name}: {share(accuracy)}")
+    if result["personal"]:
+        _show_personal(run)
+    for name in run_summaries:
+        run_summaries[name].show(run)
+    for name, value in result["facts"].items():
+        console.print(f"{name}: {value:.4g}")
+    if result["lost"] or result["skipped"]:
+        _show_failures(run)
+    if not result["finite"]:
+        console.print("some rounds had models that are not finite: they are never `best`", style="bold")
+    if begun:
+        console.print(begun)
+    console.print(
+        f"traffic ↑{size(result['bytes']['up'])} ↓{size(result['bytes']['down'])}, {run.seconds:.1f} s,"
+        f" sha256 {result['sha256'][:16]}…\n{run.path}",
+        soft_wrap=True,
+    )
+
+
+def _scores(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The names of a run's measures, and a row of them for each of its models."""
+    from fedstill.tasks.measures import measures_of
+
+    result = run.result
+    measures = measures_of(run.experiment.architectures[0])
+    metrics = {record["round"]: record.get("metrics") or {} for record in run.journal} if measures else {}
+    rows = []
+    for which, accuracy in result["accuracy"].items():
+        held = metrics.get(result["round_of"][which], {})
+        figures = [held.get(name) for name in measures] if measures else [accuracy, result["class_accuracy"][which]]
+        rows.append((which, str(result["round_of"][which]), *map(share, figures)))
+    return tuple(measures.values()) if measures else ("accuracy", "class accuracy"), rows
+
+
+def _show_teachers(run: Run) -> None:
+    from fedstill.tasks.measures import ACCURACY, measure_of
+
+    result, measure = run.result, measure_of(run.experiment.architectures[0])
+    for teacher in result["teachers"]:
+        model = ", ".join(filter(None, (teacher["model"], teacher["which"])))
+        console.print(
+            f"teacher {teacher['name']} ({model}): {measure} {share(teacher['accuracy'])}"
+            + ("" if measure != ACCURACY else f", class accuracy {share(teacher['class_accuracy'])}")
+            + ("; it says the same of every test sample" if teacher["constant"] == 1 else ""),
+        )
+    if result.get("ceiling") is not None:
+        console.print(
+            f"its teacher leaves the labels at most {share(result['ceiling'])} of the proxy data (masking ceiling)",
+        )
+
+
+def _show_personal(run: Run) -> None:
+    personal = run.result["personal"]
+    own = f" on the whole test set, {share(personal['own_mean'])} on each client's own mix of classes"
+    where = " on each site's own test data" if run.experiment.evaluation == "on-site" else own
+    spread = f"{share(personal['mean'])} ± {share(personal['std'])}"
+    console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}")
+    if personal.get("non_finite"):
+        console.print(f"{personal['non_finite']} of them are not finite: they count as chance", style="bold")
+
+
+def _show_failures(run: Run) -> None:
+    from fedstill.runtime.round_outcome import by_reason, only_not_finite
+
+    lost = [one for record in run.journal for one in record["lost"]]  # none where a site was sent the result
+    why = f" ({by_reason(lost)})" if lost else ""
+    console.print(f"{run.result['lost']} replies lost{why}, {run.result['skipped']} rounds skipped")
+    if only_not_finite(lost) and run.experiment.attack.name == "none":
+        console.print("training diverged: lower training.rate", style="bold")
+
+
+def manifest_table(manifest: Mapping[str, Any], where: Console) -> None:
+    """What a data officer reads: everything that leaves, its kind, its receiver and its measured size."""
+    rows = [
+        (line["name"], line["kind"], line["to"], str(line["tensors"]), size(line["bytes"]), line["why"])
+        for line in manifest["leaves"]
+    ]
+    table("", ("name", "kind", "to", "tensors", "size", "what it is"), rows, right=(3, 4), where=where)
+
+
+def _rounds_table(run: Run, measure: str) -> None:
+    from fedstill.tasks.measures import detects
+
+    journal = run.journal
+    together = detects(run.experiment.architectures[0])  # its terms are too many for one line
+    rows = [
+        (
+            str(record["round"]),
+            share(record.get("metrics", {}).get("accuracy")),
+            " ".join(f"{value:.4f}" for value in _losses(record, together)) or "-",
+            f"{len(record['accepted'])}/{len(record['asked'])}",
+            f"↑{size(record['bytes']['up'])} ↓{size(record['bytes']['down'])}",
+            _trouble(record),
+        )
+        for record in _thinned(journal)
+    ]
+    terms = list(dict.fromkeys(name for record in journal for name in record["loss"]))
+    loss = "training loss" if len(terms) < 2 or together else ", ".join(terms)
+    table("", ("round", measure, loss, "replies", "traffic", "trouble"), rows, right=(0, 1, 2, 3))
+
+
+def _losses(record: dict[str, Any], together: bool) -> list[float]:
+    """A round's terms, or their sum."""
+    terms = list(record["loss"].values())
+    return [sum(terms)] if together and terms else terms
+
+
+def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most a screenful: the first, the last, and evenly between."""
+    if len(journal) <= _ROWS:
+        return journal
+    picks = sorted({number * (len(journal) - 1) // (_ROWS - 1) for number in range(_ROWS)})
+    return [journal[number] for number in picks]
+
+
+def _trouble(record: dict[str, Any]) -> str:
+    from fedstill.runtime.round_outcome import by_reason
+
+    if record["skipped"]:
+        return f"skipped: {record['skipped']}"
+    failures = [by_reason(record["lost"])] if record["lost"] else []
+    return ", ".join([*failures, *([] if record.get("finite", True) else ["not finite"])])
