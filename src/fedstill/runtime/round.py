@@ -37,6 +37,10 @@ from fedstill.runtime.round_outcome import Outcome, by_reason, failure_records
 from fedstill.runtime.spool import Spool
 
 
+class EveryClientFailedError(RunError):
+    """Not one client of an exchange could answer: the experiment is at fault, or something they all depend on."""
+
+
 @dataclass(frozen=True)
 class Federation:
     """The parts of a run, and how they play one round."""
@@ -186,4 +190,4 @@ def _mean_losses(replies: Sequence[Reply]) -> Mapping[str, float]:
 def _stop_if_all_failed(lost: Sequence[Failure], replies: Sequence[Reply]) -> None:
     """A client that fails is a client's misfortune; if every one does, the experiment is at fault."""
     if lost and not replies and all(one.reason == "failed" for one in lost):
-        raise RunError(f"every client failed; client {lost[0].profile.id} says: {lost[0].detail}")
+        raise EveryClientFailedError(f"every client failed; client {lost[0].profile.id} says: {lost[0].detail}")
