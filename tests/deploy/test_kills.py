@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,3 +73,37 @@ def test_a_server_that_is_killed_goes_on_and_ends_with_the_same_bits(stage: Any)
         == json.loads((alone.path / "result.json").read_text())["sha256"]
     )
     assert deployed.journal() == alone.journal()
+
+
+# In a round of two sites: a survey of both, training and recalibration by one, and an evaluation by both.
+SEVERAL: dict[str, Any] = {
+    "method": {"name": "scaffold", "buffers": "recalibrate"},
+    "participation": {"name": "power-of-choice", "number": 1, "losses": "ask"},
+}
+EXCHANGES = {"losses": 4, "train": 2, "recalibrate": 2, "evaluate": 4}  # in two rounds, each asked for once
+
+
+def test_a_server_that_is_killed_between_two_exchanges_goes_on_with_the_same_clients(stage: Any) -> None:
+    """Whatever was answered is not asked again, and the run ends like one that nobody disturbed."""
+    made = stage(2)
+    for site in range(2):
+        made.start_site(site)
+    server = [sys.executable, str(Path(__file__).with_name("killable_server.py")), str(made.path), str(made.port)]
+
+    def serve(results: int) -> subprocess.CompletedProcess[str]:
+        command = [*server, json.dumps(SEVERAL), str(results)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    killed = serve(3)  # between training and recalibration
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (path,) = (made.path / "runs").iterdir()
+    recorded = sorted(file.name for file in (path / "exchanges").iterdir())
+    assert [name[:4] for name in recorded] == ["0.0.", "0.0.", "0.1."]
+    ended = serve(0)
+    assert ended.returncode == 0, ended.stderr
+    alone = made.alone(**SEVERAL)
+    assert json.loads((path / "result.json").read_text())["sha256"] == (alone.result() or {})["sha256"]
+    assert (path / "journal.jsonl").read_bytes() == (alone.path / "journal.jsonl").read_bytes()
+    assert not (path / "exchanges").exists()
+    answers = {name: made.log(0).count(f"{name}: sent") + made.log(1).count(f"{name}: sent") for name in EXCHANGES}
+    assert answers == EXCHANGES

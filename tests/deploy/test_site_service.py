@@ -178,6 +178,18 @@ def test_states_are_found_by_the_round_and_the_digest_that_the_server_names(tmp_
     assert list(folder.iterdir()) == []
 
 
+def test_states_of_the_round_under_way_stay_until_it_is_over(tmp_path: Path) -> None:
+    """A server that was killed in round 1 may ask for its first exchange again after the second, or for the second."""
+    states = SiteStates(tmp_path)
+    made = [StateVersion(round, states.save(round, {"x": torch.tensor(x)})) for x, round in enumerate((0, 1, 1))]
+    assert int(states.load(made[2], round=1)["x"]) == 2
+    assert int(states.load(made[1], round=1)["x"]) == 1
+    assert int(states.load(made[0], round=1)["x"]) == 0
+    assert int(states.load(made[2], round=1)["x"]) == 2
+    assert int(states.load(made[2], round=2)["x"]) == 2
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -82,7 +82,7 @@ def arm(place: str, times: int, method: str) -> None:
     elif place == "right after replacing files":
         os.replace = dying(os.replace, place, count, after=True)
     elif place == "idle":
-        Federation.play = dying(Federation.play, place, count)  # type: ignore[method-assign]
+        Federation.run_round = dying(Federation.run_round, place, count)  # type: ignore[method-assign]
     else:
         raise SystemExit(f"no place {place}")
 

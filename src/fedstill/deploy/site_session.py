@@ -149,7 +149,7 @@ class SiteSession:
         counts = None if kept < 0 else StateVersion(kept, str(header.get("state")))
         who = replace(own, last_round=None if since < 0 else since, kept=counts)
         context = RoundContext.of(self.plan.streams, round, self.plan.rounds, self.experiment.clients, exchange.name)
-        state = self.states.load(who.kept)
+        state = self.states.load(who.kept, round)
         with one_thread():
             outcome = answer(self.plan.clients, exchange, who, request, state, context)
         if isinstance(outcome, Failure) or outcome.state is None or outcome.state is state:

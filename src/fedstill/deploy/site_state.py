@@ -1,8 +1,9 @@
 """A site's own state in a run, by the round that wrote it and its digest.
 
-The server says in each request which version counts. What came later than that was never accepted (the server lost the
-reply, or was restarted) and is dropped; the version before is kept, in case the server has to go back one round. Since
-the digest is part of its name, a state can be missing but never be mistaken for another.
+The server says in each request which version counts. The version before is kept, in case the server has to go back one
+round, and so is what this site wrote in the round under way: a server that was killed in it may ask again for an
+exchange before the last. Anything else was never accepted and is dropped. Since the digest is part of its name, a state
+can be missing but never be mistaken for another.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ class SiteStates:
         self.folder = folder
         sweep_temporaries(folder)
 
-    def load(self, kept: StateVersion | None) -> Tensors:
-        """The version that counts; those that are of no more use are deleted."""
+    def load(self, kept: StateVersion | None, round: int = -1) -> Tensors:
+        """The version that counts, in a round where one is under way; those that are of no more use are deleted."""
         held = self._held()
         counts = -1 if kept is None else kept.round
         older = [version for version in held if version.round < counts]
         useful = {kept, *(version for version in older if version.round == older[-1].round)}
+        useful |= {version for version in held if version.round == round}
         for version in held:
             if version not in useful:
                 self._path(version).unlink(missing_ok=True)

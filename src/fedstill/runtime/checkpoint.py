@@ -6,24 +6,18 @@ what is known of the best rounds. The one before it is kept, so that a damaged f
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from fedstill.core.files import write_atomically
-from fedstill.core.message import Message, MessageError, under
+from fedstill.core.message import Message, under
 from fedstill.core.task import Tensors
+from fedstill.runtime.sealed import DAMAGED, sealed, unsealed
 
 NAME = "checkpoint.safetensors"
 PREVIOUS = "checkpoint-previous.safetensors"
-_DIGEST = "digest"
 
 
 @dataclass(frozen=True)
@@ -56,22 +50,18 @@ class Progress:
             **under("server/", self.server),
             **under("fleet/", self.fleet),
             **under("clients/", self.clients),
-            "facts": _text_tensor(json.dumps(facts)),
         }
-        return Message({**tensors, _DIGEST: _digest_of(tensors)})
+        return sealed(tensors, facts)
 
     @classmethod
     def unpack(cls, message: Message) -> Progress:
-        tensors = {name: tensor for name, tensor in message.items() if name != _DIGEST}
-        if _DIGEST not in message or not torch.equal(message[_DIGEST], _digest_of(tensors)):
-            raise MessageError("its contents do not match its digest")
-        facts = json.loads(bytes(message["facts"].numpy().tobytes()))
+        tensors, facts = unsealed(message)
         leaders = {name: Leader(**leader) for name, leader in facts["leaders"].items()}
         return cls(
             facts["round"],
-            message.part("server/"),
-            message.part("fleet/"),
-            message.part("clients/"),
+            tensors.part("server/"),
+            tensors.part("fleet/"),
+            tensors.part("clients/"),
             tuple(facts["journal"]),
             leaders,
         )
@@ -94,7 +84,7 @@ def candidates(folder: Path) -> tuple[list[Progress], list[str]]:
             found.append(_read(folder / name))
         except FileNotFoundError:
             continue
-        except _DAMAGED as error:
+        except DAMAGED as error:
             damaged.append(f"{name} is damaged ({error})")
     return found, damaged
 
@@ -108,22 +98,11 @@ def settle_on(folder: Path, progress: Progress) -> None:
         newest = _read(folder / NAME)
     except FileNotFoundError:
         return
-    except _DAMAGED:
+    except DAMAGED:
         newest = None
     if newest is None or (newest.round, newest.journal) != (progress.round, progress.journal):
         (folder / NAME).unlink()
 
 
-_DAMAGED = (MessageError, OSError, KeyError, ValueError, TypeError)
-
-
 def _read(path: Path) -> Progress:
     return Progress.unpack(Message.decode(path.read_bytes()))
-
-
-def _text_tensor(text: str) -> Tensor:
-    return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).copy())
-
-
-def _digest_of(tensors: Tensors) -> Tensor:
-    return torch.from_numpy(np.frombuffer(sha256(Message(tensors).encode()).digest(), dtype=np.uint8).copy())

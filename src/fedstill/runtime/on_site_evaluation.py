@@ -7,9 +7,8 @@ that client's data only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, cast
 
@@ -24,7 +23,6 @@ from fedstill.core.protocols import (
     Client,
     Engine,
     Exchange,
-    Failure,
     Method,
     Profile,
     Reply,
@@ -35,9 +33,9 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
 from fedstill.runtime.client_store import Store
+from fedstill.runtime.dispatch import dispatch
 from fedstill.runtime.evaluation import Evaluation, Metrics, all_say_something, means_of, negative_variances, spread_of
-from fedstill.runtime.reply_validation import validate_reply
-from fedstill.runtime.round_outcome import failure_records
+from fedstill.runtime.round_outcome import Outcome, failure_records
 
 SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
 _SERVER = "server/"  # the part of the request that makes a client's own model complete
@@ -127,32 +125,9 @@ class OnSiteEvaluator:
     ) -> Evaluation:
         exchange = self.exchange(method)
         context = RoundContext.of(self.streams, round, self.rounds, len(profiles), exchange.name)
-        requests: dict[int, Message] = {}
-
-        def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
-            for who in profiles:
-                request = exchange.request(server, who, context)
-                assert request is not None
-                requests[who.id] = request
-                yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
-
-        heard, lost = list[Reply](), list[Failure]()
-        with closing(engine.dispatch(exchange, jobs(), context)) as results:
-            for result in results:
-                if isinstance(result, Failure):
-                    lost.append(result)
-                    continue
-                who = result.profile
-                wrong = validate_reply(result.message, requests[who.id], exchange.expect(server, who, Message({})))
-                if wrong is None:
-                    heard.append(result)
-                else:
-                    lost.append(Failure(who, "refused", wrong))
-        heard.sort(key=lambda reply: reply.profile.id)
-        traffic = {
-            "up": sum(reply.message.nbytes for reply in heard),
-            "down": sum(request.nbytes for request in requests.values()),
-        }
+        outcome = Outcome()
+        heard = dispatch(engine, exchange, server, profiles, context, store, outcome)
+        traffic = {"up": sum(reply.message.nbytes for reply in heard), "down": outcome.traffic.down}
         models = method.models(server)
         test = self._shared(list(models), heard, SHARED)
         validation = self._shared(list(models), heard, VALIDATION) if self.validation else {}
@@ -161,9 +136,9 @@ class OnSiteEvaluator:
         if not models and every:
             test = means_of(self.task, every)
         finite = all_say_something(models, test, personal)
-        sites: dict[str, Any] = {"asked": len(requests), "heard": len(heard), **traffic}
-        if lost:
-            sites["lost"] = failure_records(lost)
+        sites: dict[str, Any] = {"asked": len(outcome.asked), "heard": len(heard), **traffic}
+        if outcome.lost:
+            sites["lost"] = failure_records(outcome.lost)
         also = {name: self._shared([name], heard, SHARED) for name in models} if len(models) > 1 and heard else {}
         return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite, sites)
 

@@ -11,16 +11,13 @@ fleet --survey, sample--> cohort --prepare, request--> Message --engine.dispatch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from fedstill.core.errors import RunError
-from fedstill.core.message import Message
 from fedstill.core.protocols import (
-    DropoutEvent,
     Engine,
     Exchange,
     Failure,
@@ -35,9 +32,13 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.client_store import Store
-from fedstill.runtime.reply_validation import validate_reply
+from fedstill.runtime.dispatch import Availability, dispatch
 from fedstill.runtime.round_outcome import Outcome, by_reason, failure_records
 from fedstill.runtime.spool import Spool
+
+
+class EveryClientFailedError(RunError):
+    """Not one client of an exchange could answer: the experiment is at fault, or something they all depend on."""
 
 
 @dataclass(frozen=True)
@@ -156,55 +157,19 @@ class Federation:
         survey: bool = False,
     ) -> list[Reply]:
         """Send the cohort its requests and validate what comes back: the accepted replies, sorted by client id."""
-        requests: dict[int, Message] = {}
-
-        def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
-            for who in cohort:
-                fate = outcome.fates.get(who.id)
-                if book.flat(who.id):
-                    outcome.lost.append(Failure(who, "battery", "its battery is flat"))
-                elif fate is not None and fate.when == "before":
-                    outcome.lost.append(Failure(who, "dropped", "before it was asked"))
-                elif (request := exchange.request(server, who, context)) is not None:
-                    requests[who.id] = request
-                    outcome.traffic.send(request, exchange.first_contact_prefix)
-                    if fate is not None and fate.when == "during":
-                        outcome.lost.append(_lost_during(who, request, fate, book))
-                        outcome.work.append(outcome.lost[-1].work)
-                    else:
-                        yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
-
-        def validated(result: Reply | Failure) -> Reply | Failure:
-            who = result.profile
-            up = result.message.nbytes if isinstance(result, Reply) else 0
-            if (ran_out := book.charge(who, requests[who.id].nbytes, result.work, up)) is not None:
-                return Failure(who, "battery", ran_out, result.work)
-            if who.id in outcome.fates:
-                return Failure(who, "dropped", "its reply was lost", result.work)
-            if isinstance(result, Reply):
-                outcome.traffic.up += result.message.nbytes
-                request = requests[who.id]
-                expected = exchange.expect(server, who, request)
-                wrong = validate_reply(result.message, request, expected, self.norm_limit, exchange.update_prefix)
-                if wrong is not None:
-                    return Failure(who, "refused", wrong, result.work)
-            return result
-
-        accepted: list[Reply] = []
-        with closing(self.engine.dispatch(exchange, jobs(), context)) as results:
-            for result in map(validated, results):
-                outcome.work.append(result.work)
-                if isinstance(result, Failure):
-                    outcome.lost.append(result)
-                    continue
-                if not survey:
-                    store.take(result, context.round)
-                accepted.append(self.spool.keep(result) if exchange.spill_to_disk else result)
-        accepted.sort(key=lambda reply: reply.profile.id)
-        outcome.asked |= set(requests)
-        outcome.heard |= {reply.profile.id for reply in accepted}
-        outcome.told.update({reply.profile.id: loss for reply in accepted if (loss := _total_loss(reply)) is not None})
-        return accepted
+        return dispatch(
+            self.engine,
+            exchange,
+            server,
+            cohort,
+            context,
+            store,
+            outcome,
+            availability=Availability(book, outcome.fates),
+            norm_limit=self.norm_limit,
+            spool=self.spool,
+            keep_state=not survey,
+        )
 
 
 def _in_order(state: Tensors) -> Tensors:
@@ -222,22 +187,7 @@ def _mean_losses(replies: Sequence[Reply]) -> Mapping[str, float]:
     return means
 
 
-def _total_loss(reply: Reply) -> float | None:
-    """The training loss that a client reports, if it does."""
-    terms = reply.message.part("loss/")
-    return float(sum(float(value) for value in terms.values())) if terms else None
-
-
-def _lost_during(who: Profile, request: Message, fate: DropoutEvent, book: RoundParticipation) -> Failure:
-    """A client that stops on the way: nobody computes what nobody will see, but it pays for what it would have done."""
-    work = fate.fraction * book.predicted(who)
-    ran_out = book.charge(who, request.nbytes, work, 0)
-    if ran_out is not None:
-        return Failure(who, "battery", ran_out, work)
-    return Failure(who, "dropped", f"after {fate.fraction:.0%} of its work", work)
-
-
 def _stop_if_all_failed(lost: Sequence[Failure], replies: Sequence[Reply]) -> None:
     """A client that fails is a client's misfortune; if every one does, the experiment is at fault."""
     if lost and not replies and all(one.reason == "failed" for one in lost):
-        raise RunError(f"every client failed; client {lost[0].profile.id} says: {lost[0].detail}")
+        raise EveryClientFailedError(f"every client failed; client {lost[0].profile.id} says: {lost[0].detail}")

@@ -23,10 +23,11 @@ from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.checkpoint import Leader, Progress
 from fedstill.runtime.client_store import ClientStore, SiteStore, Store
 from fedstill.runtime.evaluation import CentralEvaluator, Evaluation
+from fedstill.runtime.exchange_log import DurableEngine, ExchangeLog
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import Plan
-from fedstill.runtime.round import Federation
+from fedstill.runtime.round import EveryClientFailedError, Federation
 from fedstill.runtime.run_folder import RunFolder, digest_of, file_digest, pack_models, write_json
 from fedstill.runtime.spool import Spool
 
@@ -94,6 +95,10 @@ class Attempt:
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer] = ()) -> None:
         self.plan, self.folder, self.observers = plan, folder, observers
         self.at_sites = engine.at_sites
+        # Replies of real sites cannot be computed again; a simulation's can, and are not written.
+        self.log = ExchangeLog(folder.path / "exchanges", self._note, self._warn) if self.at_sites else None
+        if self.log is not None:
+            engine = DurableEngine(engine, self.log)
         self.store = self._empty_store()
         self.unsaved: dict[str, bytes] = {}
         self.federation = Federation(
@@ -110,6 +115,8 @@ class Attempt:
         self.federation.spool.clear()
         engine.open(plan.clients)
         self.progress = self._resume() or self.federation.begin(self.store)
+        if self.log is not None:
+            self.log.begin(self.progress.round)
         self.timing = self.folder.timing()
         for name in ("rounds", "checkpoints"):
             del self.timing[name][self.progress.round :]
@@ -119,6 +126,14 @@ class Attempt:
                 if teacher["constant"] == 1:
                     observer.note(f"the teacher {teacher['name']} says the same of every test sample")
             observer.start(as_played, self.progress.journal)
+
+    def _note(self, text: str) -> None:
+        for observer in self.observers:
+            observer.note(text)
+
+    def _warn(self, text: str) -> None:
+        for observer in self.observers:
+            observer.warn(text)
 
     def _empty_store(self) -> Store:
         clients = len(self.plan.profiles)
@@ -131,7 +146,12 @@ class Attempt:
     def round(self) -> Progress:
         """Run the next round and evaluate its models; nothing of it counts until it is kept."""
         index = self.progress.round
-        progress, outcome = self.federation.run_round(self.progress, self.store)
+        try:
+            progress, outcome = self.federation.run_round(self.progress, self.store)
+        except EveryClientFailedError:
+            if self.log is not None:  # somebody has to mend something, and then all of them are asked again
+                self.log.forget_last()
+            raise
         record: Record = {
             "round": progress.round,
             **outcome.record(),
@@ -193,6 +213,8 @@ class Attempt:
             self.folder.save_models(which, data, progress.leaders[which].round)
         self.folder.append_journal(progress.journal[-1])
         checkpoint.save(self.folder.path, progress)
+        if self.log is not None:
+            self.log.begin(progress.round)
         self.store.committed()
         self.folder.drop_leaders(progress.leaders, before.leaders)
 
@@ -218,8 +240,7 @@ class Attempt:
             notes.append("the journal was restored from the checkpoint")
         for note in notes:
             where = f"going on after round {progress.round}" if progress else "starting again"
-            for observer in self.observers:
-                observer.warn(f"{note}: {where}")
+            self._warn(f"{note}: {where}")
         return progress
 
     def finish(self) -> None:

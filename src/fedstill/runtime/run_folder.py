@@ -4,6 +4,7 @@ config.json            the experiment, its identity, data fingerprint and versio
 journal.jsonl          one line a round, nothing in it depends on time
 checkpoint.safetensors what the run has reached (and `checkpoint-previous`, the round before)
 clients/               state of clients that have any
+exchanges/             of a deployment: what sites have answered in the round under way
 model-last, -best, -selected.safetensors
 predictions.json       what those models say of every test sample
 detections.json        the boxes they find in test scenes, where that is the task

@@ -1,0 +1,143 @@
+"""Dispatch an exchange's requests and validate the replies: the same for rounds, surveys and evaluation on site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from fedstill.core.message import Message
+from fedstill.core.protocols import (
+    DropoutEvent,
+    Engine,
+    Exchange,
+    Failure,
+    Profile,
+    Reply,
+    RoundContext,
+    RoundParticipation,
+)
+from fedstill.core.task import Tensors
+from fedstill.runtime.client_store import Store
+from fedstill.runtime.reply_validation import validate_reply
+from fedstill.runtime.round_outcome import Outcome
+from fedstill.runtime.spool import Spool
+
+
+class AlwaysAvailable:
+    """No client has a battery or drops out: as in evaluation, which charges nothing."""
+
+    def before(self, who: Profile) -> Failure | None:
+        """Why a client is sent no request."""
+        return None
+
+    def during(self, who: Profile, request: Message) -> Failure | None:
+        """Why a client that was sent a request does not finish its work, which is then not computed."""
+        return None
+
+    def after(self, request: Message, result: Reply | Failure) -> Failure | None:
+        """Why a result that was computed does not reach the server."""
+        return None
+
+
+@dataclass(frozen=True)
+class Availability(AlwaysAvailable):
+    """Batteries and dropout in one round; whatever a client does is charged."""
+
+    book: RoundParticipation
+    fates: Mapping[int, DropoutEvent]
+
+    def before(self, who: Profile) -> Failure | None:
+        if self.book.flat(who.id):
+            return Failure(who, "battery", "its battery is flat")
+        if (fate := self.fates.get(who.id)) is not None and fate.when == "before":
+            return Failure(who, "dropped", "before it was asked")
+        return None
+
+    def during(self, who: Profile, request: Message) -> Failure | None:
+        """Nothing is computed for a client that drops out, but the finished fraction of its work is charged."""
+        fate = self.fates.get(who.id)
+        if fate is None or fate.when != "during":
+            return None
+        work = fate.fraction * self.book.predicted(who)
+        ran_out = self.book.charge(who, request.nbytes, work, 0)
+        if ran_out is not None:
+            return Failure(who, "battery", ran_out, work)
+        return Failure(who, "dropped", f"after {fate.fraction:.0%} of its work", work)
+
+    def after(self, request: Message, result: Reply | Failure) -> Failure | None:
+        who, up = result.profile, result.message.nbytes if isinstance(result, Reply) else 0
+        if (ran_out := self.book.charge(who, request.nbytes, result.work, up)) is not None:
+            return Failure(who, "battery", ran_out, result.work)
+        if who.id in self.fates:
+            return Failure(who, "dropped", "its reply was lost", result.work)
+        return None
+
+
+def dispatch(
+    engine: Engine,
+    exchange: Exchange,
+    server: Tensors,
+    cohort: Sequence[Profile],
+    context: RoundContext,
+    store: Store,
+    outcome: Outcome,
+    *,
+    availability: AlwaysAvailable | None = None,
+    norm_limit: float | None = None,
+    spool: Spool | None = None,
+    keep_state: bool = False,
+) -> list[Reply]:
+    """Send the cohort its requests and validate what comes back: the accepted replies, sorted by client id.
+
+    Failures, traffic and work are added to `outcome`. Only with `keep_state` do clients' states change.
+    """
+    requests: dict[int, Message] = {}
+    limits = availability or AlwaysAvailable()
+
+    def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
+        for who in cohort:
+            if (failure := limits.before(who)) is not None:
+                outcome.lost.append(failure)
+            elif (request := exchange.request(server, who, context)) is not None:
+                requests[who.id] = request
+                outcome.traffic.send(request, exchange.first_contact_prefix)
+                if (failure := limits.during(who, request)) is not None:
+                    outcome.lost.append(failure)
+                    outcome.work.append(failure.work)
+                else:
+                    yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
+
+    def validated(result: Reply | Failure) -> Reply | Failure:
+        who, request = result.profile, requests[result.profile.id]
+        if (failure := limits.after(request, result)) is not None:
+            return failure
+        if isinstance(result, Reply):
+            outcome.traffic.up += result.message.nbytes
+            expected = exchange.expect(server, who, request)
+            wrong = validate_reply(result.message, request, expected, norm_limit, exchange.update_prefix)
+            if wrong is not None:
+                return Failure(who, "refused", wrong, result.work)
+        return result
+
+    accepted: list[Reply] = []
+    with closing(engine.dispatch(exchange, jobs(), context)) as results:
+        for result in map(validated, results):
+            outcome.work.append(result.work)
+            if isinstance(result, Failure):
+                outcome.lost.append(result)
+                continue
+            if keep_state:
+                store.take(result, context.round)
+            accepted.append(spool.keep(result) if spool is not None and exchange.spill_to_disk else result)
+    accepted.sort(key=lambda reply: reply.profile.id)
+    outcome.asked |= set(requests)
+    outcome.heard |= {reply.profile.id for reply in accepted}
+    outcome.told.update({reply.profile.id: loss for reply in accepted if (loss := _total_loss(reply)) is not None})
+    return accepted
+
+
+def _total_loss(reply: Reply) -> float | None:
+    """The training loss that a client reports, if it does."""
+    terms = reply.message.part("loss/")
+    return float(sum(float(value) for value in terms.values())) if terms else None
