@@ -36,7 +36,7 @@ from fedstill.core.protocols import Method
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
-from fedstill.methods.adaptive import Adaptive
+from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedavgm import FedAvgM
@@ -53,7 +53,16 @@ MOST_CLIENTS = 5_000  # whose pairs are kept: two tensors of 100 MB in the serve
 
 # The servers' rules that are rules of the mean of the clients' models.
 MEANS: frozenset[Rule] = frozenset(
-    {FedAvg.aggregate, FedAvgM.aggregate, Adaptive.aggregate, FedBn.aggregate, FineTuned.aggregate, Scaffold.aggregate}
+    {
+        FedAvg.aggregate,
+        FedAvgM.aggregate,
+        FedAdam.aggregate,
+        FedYogi.aggregate,
+        FedAdagrad.aggregate,
+        FedBn.aggregate,
+        FineTuned.aggregate,
+        Scaffold.aggregate,
+    }
 )
 
 
