@@ -125,14 +125,18 @@ class FedAvg(Method):
 
     def shared_weights(self, server: Tensors) -> list[str]:
         """The names of the weights that every client starts from and sends back."""
-        return [
-            name for name in sorted(server) if name.startswith(WEIGHTS) and name.removeprefix(MODEL) not in self.local
-        ]
+        weights = [name for name in sorted(server) if name.startswith(WEIGHTS)]
+        return [name for name in weights if name.removeprefix(MODEL) not in self.local]
 
     def moving(self, server: Tensors) -> list[str]:
         """What goes through the server's rule: weights, and running statistics only with `buffers: as-parameters`."""
         kinds = (WEIGHTS, MODEL + BUFFERS) if self.settings.buffers == "as-parameters" else (WEIGHTS,)
         return [name for name in sorted(server) if name.startswith(kinds)]
+
+
+def buffers_of(settings: Settings) -> str | None:
+    """How the server treats running statistics under these settings of a method; None where they do not say."""
+    return settings.buffers if isinstance(settings, ModelSettings) else None
 
 
 def weigh(replies: Sequence[Reply], by: Weighting) -> list[float]:

@@ -9,8 +9,8 @@ https://arxiv.org/abs/2205.13222 (FL-FDMS; without its cheaper variant that stop
     w_i   <- w_j,  j = argmax R_ij among those that replied  for each client i that dropped out
     aggregate as the method does, over all who were sampled
 
-A substitute counts as much as the dropped client would have: its samples are the weight, the friend's model and steps are
-what is weighed. Of equals the smaller id is the friend.
+A substitute counts as much as the dropped client would have: the weight is the dropped client's samples, what is weighed
+are the friend's model and steps. Of equals the smaller id is the friend.
 
 Where this departs from the paper:
 
@@ -20,7 +20,7 @@ Where this departs from the paper:
 * The cosine is one of weights, without BatchNorm's running statistics, which live on another scale. An update of zero
   has no direction, and says nothing of anybody.
 * What else a reply carries is a change of its sender's own state, such as SCAFFOLD's control variate. The dropped
-  client's did not change, so a substitute brings zero of it: else the server's control would leave the mean of the clients'.
+  client's did not change, so a substitute brings zero of it: else the server's control would not be the clients' mean.
 
 Substitutes are for clients that dropped out or whose battery ran flat. A client that was refused, failed or abstained
 is left out as it would be without mitigation.

@@ -17,8 +17,8 @@ Where this departs from the paper:
 
 * There every client replies in the first round. Here the first reply of a client is never corrected.
 * There clients count alike; here as the method weighs them.
-* V is the mean of what is aggregated, also where a server's optimiser (momentum, Adam) makes a longer or shorter step of
-  it: an update of a client can be compared with that mean only.
+* V is the mean of what is aggregated, also where a server's optimiser (momentum, Adam) scales the step: an update of a
+  client can be compared with that mean only.
 * As in the authors' program u_i is the change of the weights, rates and all: where rates decay, an old correction is
   one at an older rate.
 * Running statistics are averaged as they come: a corrected variance could be negative.
