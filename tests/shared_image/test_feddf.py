@@ -23,7 +23,7 @@ from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.simulated_clients import SimulatedClients
 from fedstill.shared_image.feddf import INITIALISE, LESSON, EnsembleSettings, FedDF, steps_in
-from fedstill.shared_image.shared_samples import SELECTED, StepSettings, on_logits, towards, words
+from fedstill.shared_image.shared_samples import SELECTED, StepSettings, logits_on, on_logits, towards
 
 TINY: dict[str, Any] = {
     "data": "digits",
@@ -196,7 +196,7 @@ def test_what_a_client_says_is_its_trained_model_in_evaluation_mode() -> None:
     assert isinstance(reply, Reply)
     model = plan.task.build("cnn-bn", reply.message.part("model/"))
     rows = request[SELECTED].long()
-    expected = words(plan.task, model, ArrayDataset(inputs=plan.bundle.train.batch(rows)["inputs"]))
+    expected = logits_on(plan.task, model, ArrayDataset(inputs=plan.bundle.train.batch(rows)["inputs"]))
     assert torch.equal(reply.message[LOGITS], expected.half())
 
 

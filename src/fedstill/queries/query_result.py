@@ -12,7 +12,7 @@ from fedstill.core.files import disk_trouble, writable_folder
 from fedstill.core.kinds import state_of
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
-from fedstill.queries.qkt import QKT
+from fedstill.queries.peers import PeerMethod
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import described, run_digest
@@ -49,7 +49,7 @@ def experiment_of(run: Run, client: int, classes: Sequence[int], settings: dict[
     return experiment_class().model_validate({**given, "method": settings, "rounds": 1, "queries": {"by_hand": wanted}})
 
 
-def settings_of(method: QKT) -> dict[str, Any]:
+def settings_of(method: PeerMethod) -> dict[str, Any]:
     return {"name": methods.name_of(type(method)), **method.settings.model_dump(mode="json")}
 
 

@@ -9,8 +9,8 @@ https://arxiv.org/abs/2205.13222 (FL-FDMS; without its cheaper variant that stop
     w_i   <- w_j,  j = argmax R_ij among those that replied  for each client i that dropped out
     aggregate as the method does, over all who were sampled
 
-A substitute counts as much as the dropped client would have: the weight is the dropped client's samples, what is weighed
-are the friend's model and steps. Of equals the smaller id is the friend.
+A substitute counts as much as the dropped client would have: it is weighed by the dropped client's samples, and has the
+friend's model and steps. Of equals the smaller id is the friend.
 
 Where this departs from the paper:
 
