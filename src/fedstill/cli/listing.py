@@ -38,15 +38,18 @@ SHELVES: dict[str, Callable[[], dict[str, str]]] = {
     "partitions": _registered(partitions),  # type: ignore[arg-type]
     "participation": _registered(policies),  # type: ignore[arg-type]
     "dropouts": _registered(dropouts),  # type: ignore[arg-type]
-    "cures": _registered(mitigations),  # type: ignore[arg-type]
+    "mitigations": _registered(mitigations),  # type: ignore[arg-type]
     "engines": _registered(engines),  # type: ignore[arg-type]
     "recipes": lambda: recipe_names(study=False),
     "studies": lambda: recipe_names(study=True),
 }
 
+FORMER_SHELVES = {"cures": "mitigations"}  # names of earlier releases
+
 
 def show(what: str | None, plugins: Sequence[Path], as_json: bool) -> None:
     use_plugins(plugins)
+    what = FORMER_SHELVES.get(what, what) if what else None
     if what is not None and what not in SHELVES:
         raise InputError(f"cannot list {what!r}: {did_you_mean(what, SHELVES)}")
     shown = {name: shelf() for name, shelf in SHELVES.items() if what in (None, name)}

@@ -26,7 +26,7 @@ def keep(asked: Asked, out: Path) -> Run:
     """The client's new model as a run, to be shown, exported and used like any other."""
     plan, experiment = asked.plan, experiment_of(asked.run, asked.client, asked.fate.query, asked.settings)
     models: dict[str, Tensors] = {plan.profiles[asked.client].architecture: state_of(asked.model)}
-    packed, facts = pack_models(models), json.dumps(experiment.model_dump(mode="json"), sort_keys=True)
+    packed, facts = pack_models(models), json.dumps(experiment.hashed(), sort_keys=True)
     identity = blake2b(f"{facts} {asked.run.sha256} {digest_of(packed)}".encode(), digest_size=8).hexdigest()
     folder = RunFolder(
         writable_folder(out)
