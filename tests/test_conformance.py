@@ -48,7 +48,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
     },
     "fedavgm, buffers as parameters": {"method": {"name": "fedavgm", "buffers": "as-parameters"}},
-    "scaffold, gradients": {"method": {"name": "scaffold", "correction": "gradient"}, "cure": "friends"},
+    "scaffold, gradients": {
+        "method": {"name": "scaffold", "correction": "gradient"},
+        "mitigation": "friend-substitution",
+    },
     "fedavg, private": {"method": {"name": "fedavg", "weights": "uniform"}, "privacy": "client-level"},
     "feddf": {"method": {"name": "feddf", "proxy": "digits", **SHORT, "initialise": 0.5}},
     "feddf, two architectures": {
@@ -88,8 +91,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "fedprox, mimicked, of the highest losses": {
         "method": "fedprox",
-        "participation": {"name": "power-of-choice", "number": 3, "losses": "ask"},
-        "cure": "mimic",
+        "participation": {"name": "power-of-choice", "number": 3, "losses": "poll"},
+        "mitigation": "mimic",
     },
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "distill": {"method": DISTILL},

@@ -141,7 +141,7 @@ def named_in(value: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "shelf", ["methods", "objectives", "attacks", "privacy", "participation", "dropouts", "cures", "engines"]
+    "shelf", ["methods", "objectives", "attacks", "privacy", "participation", "dropouts", "mitigations", "engines"]
 )
 def test_everything_that_can_be_chosen_is_in_an_experiment(shelf: str) -> None:
     usual = {"none", "in-process"}

@@ -71,7 +71,7 @@ WRONG = [
     ("run fedavg --set schedule=cosin", "cosine"),
     ("run fedavg --set evaluation=onsite", "on-site"),
     ("run fedavg --set attack=label-filp", "label-flip"),
-    ("run fedavg --set cure=nonee", "none"),
+    ("run fedavg --set mitigation=nonee", "none"),
     ("run feddf --set precision=haf", "half"),
     ("distill --teacher {run} --student cn", "cnn"),
     ("distill --teacher {run} --student mlp --objective vanila", "vanilla"),

@@ -17,7 +17,7 @@ from fedstill.core.training import Training
 from fedstill.data.point_labels import shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
-from fedstill.methods.local_only import Best, LocalOnly, LocalSettings
+from fedstill.methods.local_only import Best, LocalOnly, LocalSettings, held_out
 from fedstill.tasks.classification import Classification
 
 TASK = Classification(("a", "b", "c"), (1, 8, 8), ("cnn-bn",))
@@ -141,11 +141,10 @@ def test_kept_moments_are_part_of_the_clients_state(keep: bool) -> None:
 
 def test_what_is_held_out_is_never_trained_on() -> None:
     """The same samples are apart in every round, and they are those that the first round's own stream draws."""
-    method = LocalOnly(LocalSettings(patience=1, hold_out=0.3), TASK, TRAINING)
     apart = []
     for round in range(3):
         client = make(WHO, {}, context(round))
-        data, held = method.held_out(client)
+        data, held = held_out(client, 0.3)
         both = [set(one.batch(torch.arange(len(one)))["sample_id"].tolist()) for one in (data, held)]
         assert not both[0] & both[1]
         assert len(both[0] | both[1]) == 13

@@ -60,7 +60,7 @@ def test_a_client_without_samples_does_not_break_the_draw() -> None:
 def test_only_candidates_are_asked_for_their_loss() -> None:
     state = fleet([NAN] * 20)
     model = {"parameters/w": torch.ones(2)}
-    policy, now = PowerOfChoice(number=2, candidates=6, losses="ask"), context(4, 20)
+    policy, now = PowerOfChoice(number=2, candidates=6, losses="poll"), context(4, 20)
     survey = policy.survey(state, np.arange(5, 20), {"mlp": model}, 10, now)
     assert survey is not None
     assert isinstance(survey.exchange, SharedLoss)
@@ -75,10 +75,10 @@ def test_only_candidates_are_asked_for_their_loss() -> None:
 
 def test_of_those_asked_only_answers_count_and_the_silent_come_last() -> None:
     """After the survey only those who answered have a loss; with two answers and three places, luck fills the third."""
-    policy = PowerOfChoice(number=3, candidates=4, losses="ask")
+    policy = PowerOfChoice(number=3, candidates=4, losses="poll")
     state = fleet([NAN, 0.3, NAN, NAN, 0.7, NAN])
     for round in range(10):
         chosen = policy.choose(np.arange(6), state, 6, context(round, 6)).tolist()
         assert {1, 4} <= set(chosen)
         assert len(chosen) == 3
-    assert PowerOfChoice(number=1, losses="ask").choose(np.arange(6), state, 6, context(0, 6)).tolist() == [4]
+    assert PowerOfChoice(number=1, losses="poll").choose(np.arange(6), state, 6, context(0, 6)).tolist() == [4]

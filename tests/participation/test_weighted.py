@@ -147,7 +147,7 @@ def test_what_the_experiment_must_have() -> None:
     assert Clustered(number=1, battery_aware=True).needs == {"clusters", "fleet"}
     assert Clustered(number=1, link=2).needs == {"clusters", "fleet"}
     assert PowerOfChoice(number=1).needs == frozenset()
-    assert PowerOfChoice(number=1, losses="ask").needs == {"shared-model"}
+    assert PowerOfChoice(number=1, losses="poll").needs == {"shared-model"}
     assert LabelBalanced(number=1).needs == {"labels"}
     assert not any(policy.even for policy in everywhere())
 

@@ -15,8 +15,9 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import digest, part
 from fedstill.core.protocols import Failure
 from fedstill.engines import InProcess
+from fedstill.methods.local_only import held_out
 from fedstill.queries.peers import built
-from fedstill.queries.qkt import QKT, NaiveSettings, QKTSettings
+from fedstill.queries.qkt import QKT, NaiveSettings, QKTSettings, QueryTransfer
 from fedstill.queries.transfer_loss import probe
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.run import execute
@@ -77,10 +78,11 @@ def test_everybody_probes_a_peer_with_the_same_noise() -> None:
     askers = [
         plan.clients(plan.profiles[client], {}, table.context(method, round)) for client, round in ((0, 0), (3, 2))
     ]
-    first, second = (method.probed(asker, 2, model) for asker in askers)
+    transfers = [QueryTransfer(asker, method.settings, method.training) for asker in askers]
+    first, second = (transfer.probed(2, model) for transfer in transfers)
     assert torch.equal(first, second)
     assert torch.equal(first, probe(plan.task, model, plan.streams.at("peer", 2), samples=5))
-    assert not torch.equal(first, method.probed(askers[0], 1, model))
+    assert not torch.equal(first, transfers[0].probed(1, model))
     assert [asker.meter.forward for asker in askers] == [10, 5]
 
 
@@ -110,7 +112,7 @@ def test_a_query_by_low_accuracy_is_judged_on_samples_held_out(below: float) -> 
     table.dispatch(method)
     for who, state in zip(plan.profiles, table.states, strict=True):
         client = plan.clients(who, {}, table.context(method))
-        data, apart = method.held_out(client)
+        data, apart = held_out(client, method.settings.hold_out)
         batch = apart.batch(torch.arange(len(apart)))
         assert len(data) + len(apart) == who.samples
         model = plan.task.build("mlp", part(state, "model/")).eval()

@@ -15,6 +15,7 @@ from fedstill.core.message import digest, part
 from fedstill.core.protocols import Meter
 from fedstill.engines import InProcess
 from fedstill.queries.peers import built
+from fedstill.queries.qkt import for_epochs
 from fedstill.queries.qkt_light import LightSettings, QKTLight
 from fedstill.queries.transfer_loss import QueryLesson, learn, query_loss
 from fedstill.runtime.egress_manifest import egress_manifest
@@ -104,7 +105,9 @@ def test_the_server_learns_on_samples_without_labels_from_all() -> None:
     peers = list(built(plan.task, part(table.server, "peer/")).values())
     loss = query_loss(torch.ones(10))
     streams = turn.streams.at("whole")
-    learn(model, QueryLesson(plan.task, peers, method.proxy.data, loss, method.for_epochs(1), streams, Meter()))
+    learn(
+        model, QueryLesson(plan.task, peers, method.proxy.data, loss, for_epochs(method.training, 1), streams, Meter())
+    )
     assert len(peers) == 4
     assert digest(common) == digest(state_of(model))
     assert digest(common) != digest(part(table.server, "start/mlp/"))

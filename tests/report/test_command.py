@@ -27,7 +27,7 @@ EXPERIMENTS: list[dict[str, Any]] = [
     {"method": "fedavg", "participation": {"name": "random", "fraction": 0.5}, "dropout": 0.3},
     {"method": "fedavg", "dropout": {"name": "independent", "rate": 0.2, "when": "before", "replace": True}},
     {"method": "fedavg", "fleet": {}, "clusters": {}, "participation": {"name": "clustered", "number": 2}},
-    {"method": "fedavg", "fleet": {"background": 0.3}, "clusters": {"number": 3}, "cure": "mimic"},
+    {"method": "fedavg", "fleet": {"background": 0.3}, "clusters": {"number": 3}, "mitigation": "mimic"},
     {"method": "fedavg", "dropout": 0.25},
     {"method": "fedavg", "clients": 2, "participation": {"name": "everyone", "availability": [0.5, 1.0]}},
     {"method": "fedavg", "clients": 2, "participation": {"name": "random", "number": 1, "availability": [0.5, 1.0]}},

@@ -153,7 +153,7 @@ OTHERWISE: dict[str, Any] = {
     "dropout.when": "before",
     "fleet": {"background": 0.4},
     "clusters": {"number": 3},
-    "cure": "friends",
+    "mitigation": "friend-substitution",
     "participation.fraction": 0.6,
     "participation.number": 5,
     "attack": "sign-flip",

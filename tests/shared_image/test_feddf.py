@@ -23,7 +23,7 @@ from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.simulated_clients import SimulatedClients
 from fedstill.shared_image.feddf import INITIALISE, LESSON, EnsembleSettings, FedDF, steps_in
-from fedstill.shared_image.shared_samples import SELECTED, StepSettings, on_logits, towards, words
+from fedstill.shared_image.shared_samples import SELECTED, StepSettings, consensus, logits_on, on_logits, towards
 
 TINY: dict[str, Any] = {
     "data": "digits",
@@ -58,9 +58,8 @@ def teacher_outputs(client: int, samples: int, logits: list[list[float]]) -> Rep
 def test_the_consensus_is_the_mean_of_logits_weighted_by_samples() -> None:
     """(1 x [0, 2] + 3 x [4, -2]) / 4 = [3, -1]; of equals, [2, 0]."""
     replies = [teacher_outputs(0, 1, [[0.0, 2.0]]), teacher_outputs(1, 3, [[4.0, -2.0]])]
-    assert feddf(planned()).consensus(replies).tolist() == [[3.0, -1.0]]
-    even = feddf(planned(settings={**SHORT, "weights": "uniform"}))
-    assert even.consensus(replies).tolist() == [[2.0, 0.0]]
+    assert consensus(replies, "samples").tolist() == [[3.0, -1.0]]
+    assert consensus(replies, "uniform").tolist() == [[2.0, 0.0]]
 
 
 @pytest.mark.parametrize(("rate", "rounds"), [(1.0, [0, 1, 2, 3, 4, 5]), (0.5, [0, 2, 4]), (0.2, [0, 5])])
@@ -196,7 +195,7 @@ def test_what_a_client_says_is_its_trained_model_in_evaluation_mode() -> None:
     assert isinstance(reply, Reply)
     model = plan.task.build("cnn-bn", reply.message.part("model/"))
     rows = request[SELECTED].long()
-    expected = words(plan.task, model, ArrayDataset(inputs=plan.bundle.train.batch(rows)["inputs"]))
+    expected = logits_on(plan.task, model, ArrayDataset(inputs=plan.bundle.train.batch(rows)["inputs"]))
     assert torch.equal(reply.message[LOGITS], expected.half())
 
 

@@ -11,6 +11,7 @@ from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.distillation import objectives
 from fedstill.methods import methods
+from fedstill.methods.fedavg import buffers_of
 from fedstill.runtime.result import Run, run_called
 from fedstill.studies.grid import SEED
 from fedstill.studies.results import Labels, Pupil, Results, Row
@@ -110,7 +111,7 @@ class _Reader:
             ceilings=self._ceilings(cell),
             traffic=None if up is None or _pooled(run) else up / 2**20,
             egress=_egress(run),
-            buffers=None if run is None else getattr(run.experiment.method.settings, "buffers", None),
+            buffers=None if run is None else buffers_of(run.experiment.method.settings),
             model=_model(run),
         )
 

@@ -39,6 +39,9 @@ def list_(
         _show_names(what, json)
 
 
+FORMER_SHELVES = {"cures": "mitigations"}  # names of earlier releases
+
+
 def shelves() -> dict[str, Callable[[], dict[str, str]]]:
     """By shelf, what gives its names with their sentences: only what is listed need be imported."""
     from fedstill.data.catalogue import datasets
@@ -63,7 +66,7 @@ def shelves() -> dict[str, Callable[[], dict[str, str]]]:
         "partitions": partitions,
         "participation": policies,
         "dropouts": dropouts,
-        "cures": mitigations,
+        "mitigations": mitigations,
         "engines": engines,
     }
     return {
@@ -79,6 +82,7 @@ def _sentences(registry: Registry[Any]) -> dict[str, str]:
 
 def _show_names(what: str | None, as_json: bool) -> None:
     every = shelves()
+    what = FORMER_SHELVES.get(what, what) if what else None
     if what is not None and what not in every:
         raise InputError(f"cannot list {what!r}: {did_you_mean(what, every)}")
     shown = {name: shelf() for name, shelf in every.items() if what in (None, name)}

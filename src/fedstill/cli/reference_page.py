@@ -42,7 +42,7 @@ _TITLES = {
     "partition": "Partitions",
     "augmentation": "Augmentations",
     "attack": "Attacks",
-    "cure": "Cures",
+    "mitigation": "Dropout mitigation",
     "objective": "Objectives",
 }
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

@@ -30,6 +30,7 @@ class Registry(Generic[Part]):
         self.what = what
         self._parts: dict[str, Part] = {}
         self._homes: dict[str, str] = {}  # modules that register a name when they are imported
+        self._former: dict[str, str] = {}  # names of earlier releases, and what they are now
 
     def register(self, name: str) -> Callable[[Part], Part]:
         """A decorator; registering the same name twice is an error unless it is the same definition."""
@@ -47,7 +48,20 @@ class Registry(Generic[Part]):
         """Names that a module registers when it is imported, which happens when one of them is first looked up."""
         self._homes |= dict.fromkeys(names, module)
 
+    def rename(self, former: str, name: str) -> None:
+        """Accept a name of an earlier release, which is still used in identities of runs."""
+        self._former[former] = name
+
+    def current(self, name: str) -> str:
+        """What a name is now, where it is one of an earlier release."""
+        return self._former.get(name, name)
+
+    def first(self, name: str) -> str:
+        """What a name was in the first release that had it."""
+        return next((former for former, now in self._former.items() if now == name), name)
+
     def __getitem__(self, name: str) -> Part:
+        name = self.current(name)
         if name not in self._parts and (home := self._all_homes().get(name)) is not None:
             import_module(home)
         try:

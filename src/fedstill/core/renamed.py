@@ -1,4 +1,7 @@
-"""Names of earlier releases, for sentences that say what to rename."""
+"""Names of earlier releases: those of settings are accepted, those of code are refused by what they are called now."""
+
+# Settings, e.g. the sections of an experiment.
+FORMER_SETTINGS = {"cure": "mitigation"}
 
 # What parts of Exchange and Method were called before 0.2, for plugins that still say so.
 RENAMED = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-# Other names that the field uses for settings, accepted wherever there is the setting of the name beside them.
-ALIASES = {"lr": "rate", "learning_rate": "rate", "batch_size": "batch"}
+from fedstill.core.renamed import FORMER_SETTINGS
+
+# Other names that the field uses for settings, and names of earlier releases: accepted wherever there is the setting of
+# the name beside them.
+ALIASES = {"lr": "rate", "learning_rate": "rate", "batch_size": "batch", **FORMER_SETTINGS}
 
 
 class Settings(BaseModel):
@@ -22,10 +25,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    # By setting, values of earlier releases and their current names: accepted, and still used in identities of runs.
+    former_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
     @model_validator(mode="before")
     @classmethod
     def _aliases(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or not given.keys() & ALIASES.keys():
+        if not isinstance(given, Mapping):
+            return given
+        given = {key: cls._current(key, value) for key, value in given.items()}
+        if not given.keys() & ALIASES.keys():
             return given
         named: dict[Any, Any] = {}
         for key, value in given.items():
@@ -34,6 +43,19 @@ class Settings(BaseModel):
                 raise ValueError(f"{key} is another name of {name}, which is set too: leave one of them out")
             named[name] = value
         return named
+
+    @classmethod
+    def _current(cls, name: Any, value: Any) -> Any:
+        """A value by its current name."""
+        return cls.former_values.get(name, {}).get(value, value) if isinstance(value, str) else value
+
+    def hashed(self) -> dict[str, Any]:
+        """The settings as identities of runs have always had them: values by their first names."""
+        said = self.model_dump(mode="json")
+        for name, values in self.former_values.items():
+            first = {now: former for former, now in values.items()}
+            said[name] = first.get(said[name], said[name])
+        return said
 
 
 def setting_name(name: str, known: Mapping[str, Any]) -> str:

@@ -117,7 +117,7 @@ def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
 def experiment_digest(experiment: Experiment) -> str:
     """What both ends know an experiment by: its settings, the plugins it may use, and the behaviour of this version."""
     facts = {
-        "experiment": experiment.model_dump(mode="json"),
+        "experiment": experiment.hashed(),
         "plugins": sorted(loaded_plugins().values()),
         "behaviour": BEHAVIOUR,
     }

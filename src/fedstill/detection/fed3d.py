@@ -1,4 +1,4 @@
-"""Fed3D: only prompts and heads travel, and what is got wrong counts for more.
+"""Fed3D: only prompts and heads are communicated, and objects with a large error count for more.
 
 *Fed3D: Federated 3D Object Detection*, Dai, Liu, Li and Lin; algorithm 1, equations 13 to 15, and `class_aware.py` for
 equations 4 to 8.
@@ -43,7 +43,7 @@ from fedstill.core.task import Tensors
 from fedstill.detection.class_aware import COUNTS, SUMS, ClassAware, class_weights
 from fedstill.detection.model import Detector, part_of
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, train, work_expected, work_report
-from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.fedavg import FedAvg, weigh
 from fedstill.models.surgery import freeze
 from fedstill.tasks.classification import Classification
 
@@ -63,7 +63,7 @@ STATISTICS_EGRESS = (
 class Fed3DSettings(Settings):
     share: Literal["prompts-and-heads", "prompts", "all"] = Field(
         "prompts-and-heads",
-        description="what learns and travels; the rest of the model is frozen, and sent to each client once",
+        description="what is trained and communicated; the rest of the model is frozen, and sent to each client once",
     )
     local_weights: bool = Field(True, description="objects weigh by how wrong the client's own model is about them")
     global_weights: bool = Field(
@@ -137,6 +137,9 @@ class Fed3D(FedAvg):
         if not self.settings.global_weights:
             return merged
         return {**merged, CLASS_WEIGHTS: class_weights(state[CLASS_WEIGHTS], [reply.message for reply in replies])}
+
+    def weights(self, replies: Sequence[Reply]) -> list[float]:
+        return weigh(replies, "samples")
 
     def metrics(self, server: Tensors) -> Mapping[str, float]:
         """What each class weighs after the round."""

@@ -18,7 +18,7 @@ from fedstill.report.facts import Facts, number
 from fedstill.report.figure import DASHES, Figure, Key, axis, colour, dash, label, whole_axis
 
 _NOBODY, _DROPPED, _REPLACED = "no dropout", "dropped", "replaced"
-_SHARED = {"seed", "dropout", "cure"}  # in what runs of a group may differ
+_SHARED = {"seed", "dropout", "mitigation"}  # in what runs of a group may differ
 _COLOURS = (6, 1, 0, 3, 2, 4, 5)  # in the order of ways: grey for no dropout, orange, blue
 _METRICS = {"accuracy": "test accuracy", "loss": "test loss"}
 
@@ -47,7 +47,7 @@ def dropout_curves(runs: Sequence[Facts]) -> list[Figure]:
 
 
 def _groups(runs: Sequence[Facts]) -> Iterator[list[Facts]]:
-    """Runs alike in all but seed, dropout and cure, where some lose clients by chance."""
+    """Runs alike in all but seed, dropout and mitigation, where some clients drop out by chance."""
     found: dict[str, list[Facts]] = {}
     for run in runs:
         found.setdefault(run.experiment.model_dump_json(exclude=_SHARED), []).append(run)
@@ -90,11 +90,11 @@ def _way(run: Facts, several: bool) -> str:
 
 
 def _rest(run: Facts) -> str:
-    """What else is not as usual in dropout and cure."""
+    """What else is not as usual in dropout and mitigation."""
     changed = descriptions.changed_settings(run.experiment.dropout)
     rest = {name: value for name, value in changed.items() if name not in ("rate", "replace")}
-    cure = run.experiment.cure
-    return json.dumps(rest | ({} if cure.name == "none" else {"cure": descriptions.part(cure)}))
+    mitigation = run.experiment.mitigation
+    return json.dumps(rest | ({} if mitigation.name == "none" else {"mitigation": descriptions.part(mitigation)}))
 
 
 def _ground(run: Facts) -> str:

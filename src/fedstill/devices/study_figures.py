@@ -20,7 +20,7 @@ from fedstill.studies.run_figures import Figures
 PREFIX, REACHED = "fleet.", "rounds_to."
 LAST = 5  # evaluations whose accuracy is averaged
 TARGETS = (50, 60, 70, 80, 85, 90, 95)  # percent
-_PARTS = ("dropout", "cure")
+_PARTS = ("dropout", "mitigation")
 
 
 def matters(experiment: Experiment) -> bool:

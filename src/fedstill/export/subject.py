@@ -67,13 +67,12 @@ class Subject:
     def about(self) -> dict[str, str]:
         """What a file says of the run that its model comes from."""
         experiment = self.run.experiment
-        method = getattr(experiment.method, "name", "")
         whose = {} if self.client is None else {"client": str(self.client)}
         return {
             "run": str(self.run.config["identity"]),
             "which": self.which,
             "data": experiment.data,
-            "method": method,
+            "method": experiment.method.name,
         } | whose
 
 

@@ -9,14 +9,13 @@
     v <- v + D^2                                       FedAdagrad
     w <- w + eta m / (sqrt(v) + tau)
 
-There is no bias correction. Preset `original` starts v at tau^2 with beta2 = 0.99, as published; `seed` starts it at
-zero with beta2 = 0.999.
+There is no bias correction. Preset `original` starts v at tau^2 with beta2 = 0.99, as published; `seed` starts it
+at zero with beta2 = 0.999.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -52,53 +51,83 @@ class AdaptiveSettings(FedAvgSettings):
         return self.tau**2 if self.preset == "original" else 0.0
 
 
-class Adaptive(FedAvg):
-    """What the three share; they differ in how the second moment grows."""
+Growth = Callable[[Tensor, Tensor], Tensor]  # the next second moment v from v and D^2
+
+
+def with_moments(server: Tensors, names: Sequence[str], floor: float) -> Tensors:
+    """The server's state with m = 0 and v = floor for each of these tensors."""
+    first = zeros_like({name: server[name] for name in names})
+    second = {name: torch.full_like(tensor, floor) for name, tensor in first.items()}
+    return {**server, **under(FIRST, first), **under(SECOND, second)}
+
+
+def adaptive_step(
+    state: Tensors, mean: Tensors, names: Sequence[str], settings: AdaptiveSettings, grow: Growth
+) -> Tensors:
+    """The server's next state: one step from `state` towards the mean of the clients' models."""
+    stepped = dict(mean)
+    for name in names:
+        weight, kind = state[name].double(), state[name].dtype
+        change = mean[name].double() - weight
+        first = settings.beta1 * state[FIRST + name].double() + (1 - settings.beta1) * change
+        second = grow(state[SECOND + name].double(), change.square())
+        stepped[FIRST + name], stepped[SECOND + name] = first.to(kind), second.to(kind)
+        stepped[name] = (weight + settings.eta * first / (second.sqrt() + settings.tau)).to(kind)
+    return stepped
+
+
+@methods.register("fedadam")
+class FedAdam(FedAvg):
+    """A server that steps like Adam."""
 
     Options = AdaptiveSettings
     settings: AdaptiveSettings
 
     def start(self, streams: Streams) -> Tensors:
         server = super().start(streams)
-        first = zeros_like({name: server[name] for name in self.moving(server)})
-        second = {name: torch.full_like(tensor, self.settings.floor) for name, tensor in first.items()}
-        return {**server, **under(FIRST, first), **under(SECOND, second)}
+        return with_moments(server, self.moving(server), self.settings.floor)
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        merged, settings = dict(super().aggregate(state, replies, context)), self.settings
-        for name in self.moving(state):
-            weight, kind = state[name].double(), state[name].dtype
-            change = merged[name].double() - weight
-            first = settings.beta1 * state[FIRST + name].double() + (1 - settings.beta1) * change
-            second = self.grow(state[SECOND + name].double(), change.square())
-            merged[FIRST + name], merged[SECOND + name] = first.to(kind), second.to(kind)
-            merged[name] = (weight + settings.eta * first / (second.sqrt() + settings.tau)).to(kind)
-        return merged
-
-    @abstractmethod
-    def grow(self, second: Tensor, square: Tensor) -> Tensor:
-        """The second moment after a change whose square is given."""
-
-
-@methods.register("fedadam")
-class FedAdam(Adaptive):
-    """A server that steps like Adam."""
+        mean = super().aggregate(state, replies, context)
+        return adaptive_step(state, mean, self.moving(state), self.settings, self.grow)
 
     def grow(self, second: Tensor, square: Tensor) -> Tensor:
         return self.settings.decay * second + (1 - self.settings.decay) * square
 
 
 @methods.register("fedyogi")
-class FedYogi(Adaptive):
+class FedYogi(FedAvg):
     """A server that steps like Yogi: its second moment moves by bounded amounts."""
+
+    Options = AdaptiveSettings
+    settings: AdaptiveSettings
+
+    def start(self, streams: Streams) -> Tensors:
+        server = super().start(streams)
+        return with_moments(server, self.moving(server), self.settings.floor)
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        mean = super().aggregate(state, replies, context)
+        return adaptive_step(state, mean, self.moving(state), self.settings, self.grow)
 
     def grow(self, second: Tensor, square: Tensor) -> Tensor:
         return second - (1 - self.settings.decay) * square * torch.sign(second - square)
 
 
 @methods.register("fedadagrad")
-class FedAdagrad(Adaptive):
+class FedAdagrad(FedAvg):
     """A server that steps like Adagrad: its second moment only grows."""
+
+    Options = AdaptiveSettings
+    settings: AdaptiveSettings
+
+    def start(self, streams: Streams) -> Tensors:
+        server = super().start(streams)
+        return with_moments(server, self.moving(server), self.settings.floor)
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        mean = super().aggregate(state, replies, context)
+        return adaptive_step(state, mean, self.moving(state), self.settings, self.grow)
 
     def grow(self, second: Tensor, square: Tensor) -> Tensor:
         return second + square

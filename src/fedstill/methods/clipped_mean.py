@@ -22,11 +22,11 @@ import torch
 from pydantic import Field
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import Reply
+from fedstill.core.protocols import Exchange, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
-from fedstill.methods.fedavg import ModelSettings
-from fedstill.methods.robust import Robust
+from fedstill.methods.fedavg import FedAvg, ModelSettings
+from fedstill.methods.robust import with_robust_buffers, with_robust_recalibration
 
 
 class ClippedMeanSettings(ModelSettings):
@@ -36,13 +36,16 @@ class ClippedMeanSettings(ModelSettings):
 
 
 @methods.register("clipped-mean")
-class ClippedMean(Robust):
+class ClippedMean(FedAvg):
     """The mean of updates cut to a length, so that nobody moves the model far."""
 
     Options = ClippedMeanSettings
     settings: ClippedMeanSettings
 
-    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return with_robust_recalibration(super().exchanges(server, round))
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         names = self.moving(state)
         norms = [distance(state, reply.message, names) for reply in replies]
         limit = median_low(norms) if self.settings.norm == "median" else self.settings.norm
@@ -52,7 +55,7 @@ class ClippedMean(Robust):
             start = state[name].double()
             moves = [share * (reply.message[name] - start) for share, reply in zip(shares, replies, strict=True)]
             clipped[name] = (start + torch.stack(moves).sum(dim=0)).to(state[name].dtype)
-        return clipped
+        return with_robust_buffers(state, clipped, replies)
 
 
 def distance(state: Tensors, sent: Message, names: Sequence[str]) -> float:

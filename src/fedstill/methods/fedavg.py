@@ -39,6 +39,8 @@ from fedstill.methods.base import (
 )
 from fedstill.methods.recalibration import recalibrations
 
+Weighting = Literal["samples", "uniform"]
+
 
 class ModelSettings(Settings):
     """What every method that shares one model can do with BatchNorm's running statistics."""
@@ -52,9 +54,18 @@ class ModelSettings(Settings):
         "one-pass", description="all layers in one exchange, or one exchange a layer: as if the data were pooled"
     )
 
+    @property
+    def weighting(self) -> Weighting:
+        """How much each client counts in the mean; methods without a setting for it count samples."""
+        return "samples"
+
 
 class FedAvgSettings(ModelSettings):
-    weights: Literal["samples", "uniform"] = Field("samples", description="how much each client's model counts")
+    weights: Weighting = Field("samples", description="how much each client's model counts")
+
+    @property
+    def weighting(self) -> Weighting:
+        return self.weights
 
 
 @methods.register("fedavg")
@@ -105,10 +116,29 @@ class FedAvg(Method):
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         """How much each reply counts in the mean."""
-        by_samples = getattr(self.settings, "weights", "samples") == "samples"
-        return [float(reply.profile.samples) if by_samples else 1.0 for reply in replies]
+        return weigh(replies, self.settings.weighting)
+
+    @property
+    def local(self) -> frozenset[str]:
+        """The names of the model's tensors that stay with each client."""
+        return frozenset()
+
+    def shared_weights(self, server: Tensors) -> list[str]:
+        """The names of the weights that every client starts from and sends back."""
+        weights = [name for name in sorted(server) if name.startswith(WEIGHTS)]
+        return [name for name in weights if name.removeprefix(MODEL) not in self.local]
 
     def moving(self, server: Tensors) -> list[str]:
         """What goes through the server's rule: weights, and running statistics only with `buffers: as-parameters`."""
         kinds = (WEIGHTS, MODEL + BUFFERS) if self.settings.buffers == "as-parameters" else (WEIGHTS,)
         return [name for name in sorted(server) if name.startswith(kinds)]
+
+
+def buffers_of(settings: Settings) -> str | None:
+    """How the server treats running statistics under these settings of a method; None where they do not say."""
+    return settings.buffers if isinstance(settings, ModelSettings) else None
+
+
+def weigh(replies: Sequence[Reply], by: Weighting) -> list[float]:
+    """How much each reply counts in a mean: by its client's samples, or like every other."""
+    return [float(reply.profile.samples) if by == "samples" else 1.0 for reply in replies]

@@ -28,15 +28,15 @@ from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundConte
 from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, train, work_expected, work_report
-from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.fedavg import FedAvg, Weighting, weigh
 
 LOCAL, PROXY = "local/", "proxy/"
 
 
 class FedBnSettings(Settings):
-    weights: Literal["samples", "uniform"] = Field("samples", description="how much each client's model counts")
+    weights: Weighting = Field("samples", description="how much each client's model counts")
     proxy: Literal["none", "average"] = Field(
-        "none", description="average: clients upload BatchNorm layers too, for a central stand-in that they ignore"
+        "none", description="average: clients upload BatchNorm layers too, for a central model that they ignore"
     )
 
 
@@ -59,6 +59,9 @@ class FedBn(FedAvg):
             Egress("model/counters/*", "metrics", "counters outside BatchNorm layers, where the model has any"),
             *WORK_EGRESS,
         )
+
+    def weights(self, replies: Sequence[Reply]) -> list[float]:
+        return weigh(replies, self.settings.weights)
 
     @cached_property
     def local(self) -> frozenset[str]:

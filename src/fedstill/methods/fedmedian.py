@@ -13,15 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstill.core.protocols import Reply
+from fedstill.core.protocols import Exchange, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
-from fedstill.methods.robust import Robust, floats, median, sent
+from fedstill.methods.fedavg import FedAvg, ModelSettings
+from fedstill.methods.robust import floats, median, sent, with_robust_buffers, with_robust_recalibration
 
 
 @methods.register("fedmedian")
-class FedMedian(Robust):
+class FedMedian(FedAvg):
     """The median of the clients' models, coordinate by coordinate: robust against a minority."""
 
-    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
-        return {name: median(sent(replies, name)) for name in floats(state)}
+    Options = ModelSettings
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return with_robust_recalibration(super().exchanges(server, round))
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        medians = {name: median(sent(replies, name)) for name in floats(state)}
+        return with_robust_buffers(state, medians, replies)

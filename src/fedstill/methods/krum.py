@@ -28,11 +28,11 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import average
-from fedstill.core.protocols import Reply
+from fedstill.core.protocols import Exchange, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
-from fedstill.methods.fedavg import ModelSettings
-from fedstill.methods.robust import Robust, floats, median, sent
+from fedstill.methods.fedavg import FedAvg, ModelSettings
+from fedstill.methods.robust import floats, median, sent, with_robust_buffers, with_robust_recalibration
 
 
 class KrumSettings(ModelSettings):
@@ -46,55 +46,74 @@ class MultiKrumSettings(KrumSettings):
 
 
 @methods.register("krum")
-class Krum(Robust):
+class Krum(FedAvg):
     """The one model that lies closest to its neighbours."""
 
     Options = KrumSettings
     settings: KrumSettings
 
     def check_cohort(self, clients: int) -> None:
-        attackers = self.settings.attackers
-        if attackers is not None and clients < 2 * attackers + 3:
-            raise InputError(
-                f"with attackers={attackers} a round needs {2 * attackers + 3} clients or more, and there are"
-                f" {clients}: ask for fewer attackers, or leave them out"
-            )
+        check_attackers(self.settings.attackers, clients)
 
-    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
-        count, given = len(replies), self.settings.attackers
-        attackers = (count - 3) // 2 if given is None else given
-        if count < 3 or count < 2 * attackers + 3:
-            return {name: median(sent(replies, name)) for name in floats(state)}
-        scores = self.scores(state, replies, attackers)
-        ranked = sorted(zip(scores, replies, strict=True), key=lambda pair: (pair[0], pair[1].profile.id))
-        kept = [reply for _, reply in ranked[: self.kept(count, attackers)]]
-        kept.sort(key=lambda reply: reply.profile.id)
-        models = [{name: reply.message[name] for name in floats(state)} for reply in kept]
-        return average(models, [1.0 for _ in kept])
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return with_robust_recalibration(super().exchanges(server, round))
 
-    def kept(self, count: int, attackers: int) -> int:
-        """How many models make the next one."""
-        return 1
-
-    def scores(self, state: Tensors, replies: Sequence[Reply], attackers: int) -> list[float]:
-        weights = self.moving(state)
-        statistics = [name for name in floats(state) if name not in weights]
-        messages = [reply.message for reply in replies]
-        found = [krum_scores(squared_distances(messages, names), attackers) for names in (weights, statistics) if names]
-        total = found[0] if len(found) == 1 else torch.stack([relative(each) for each in found]).sum(dim=0)
-        return [float(score) for score in total]
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        nearest = closest(state, replies, self.settings.attackers, self.moving(state), keep=1)
+        return with_robust_buffers(state, nearest, replies)
 
 
 @methods.register("multi-krum")
-class MultiKrum(Krum):
+class MultiKrum(FedAvg):
     """The mean of the models that lie closest to their neighbours."""
 
     Options = MultiKrumSettings
     settings: MultiKrumSettings
 
-    def kept(self, count: int, attackers: int) -> int:
-        most = count - attackers
-        return most if self.settings.keep is None else min(self.settings.keep, most)
+    def check_cohort(self, clients: int) -> None:
+        check_attackers(self.settings.attackers, clients)
+
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return with_robust_recalibration(super().exchanges(server, round))
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        nearest = closest(state, replies, self.settings.attackers, self.moving(state), self.settings.keep)
+        return with_robust_buffers(state, nearest, replies)
+
+
+def check_attackers(attackers: int | None, clients: int) -> None:
+    """Refuse more attackers than a round of so many clients can stand: n >= 2f + 3."""
+    if attackers is not None and clients < 2 * attackers + 3:
+        raise InputError(
+            f"with attackers={attackers} a round needs {2 * attackers + 3} clients or more, and there are"
+            f" {clients}: ask for fewer attackers, or leave them out"
+        )
+
+
+def closest(
+    state: Tensors, replies: Sequence[Reply], attackers: int | None, weights: Sequence[str], keep: int | None
+) -> Tensors:
+    """The mean of the `keep` models with the smallest scores (None: n - f); with too few replies, the median of all."""
+    count = len(replies)
+    attackers = (count - 3) // 2 if attackers is None else attackers
+    if count < 3 or count < 2 * attackers + 3:
+        return {name: median(sent(replies, name)) for name in floats(state)}
+    scores = scored(state, replies, attackers, weights)
+    ranked = sorted(zip(scores, replies, strict=True), key=lambda pair: (pair[0], pair[1].profile.id))
+    most = count - attackers
+    kept = [reply for _, reply in ranked[: most if keep is None else min(keep, most)]]
+    kept.sort(key=lambda reply: reply.profile.id)
+    models = [{name: reply.message[name] for name in floats(state)} for reply in kept]
+    return average(models, [1.0 for _ in kept])
+
+
+def scored(state: Tensors, replies: Sequence[Reply], attackers: int, weights: Sequence[str]) -> list[float]:
+    """Each client's score: of its weights, and of its running statistics where the model has any."""
+    statistics = [name for name in floats(state) if name not in weights]
+    messages = [reply.message for reply in replies]
+    found = [krum_scores(squared_distances(messages, names), attackers) for names in (weights, statistics) if names]
+    total = found[0] if len(found) == 1 else torch.stack([relative(each) for each in found]).sum(dim=0)
+    return [float(score) for score in total]
 
 
 def squared_distances(models: Sequence[Tensors], names: Sequence[str]) -> Tensor:

@@ -1,8 +1,8 @@
 """Local-only training: what each client can do without a federation.
 
-Every client starts from the same model and trains on its own data; no weights leave it. With `patience` it keeps a
-share of its data apart and stops when it has not become better on that for so many epochs; the best model is kept.
-Better is a higher accuracy, or as high a one with a lower loss: of a few samples, many epochs get as many right.
+Every client starts from the same model and trains on its own data; no weights leave it. With `patience` it holds out a
+share of its data and stops after so many epochs without improvement on it; the best model is kept. An improvement is a
+higher accuracy, or an equal accuracy with a lower loss: on few samples many epochs have the same accuracy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from fedstill.core.protocols import Client, Method, Profile, Reply, RoundContext
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
+from fedstill.core.training import Training
 from fedstill.data.point_labels import shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.methods.base import MODEL, WORK_EGRESS, fresh_models, methods, train, work_expected, work_report
+
+TRAIN = "train"  # the exchange in which clients train alone
+START = "start/"  # start/ARCHITECTURE/...: where the server's state keeps what clients start from
 
 
 class LocalSettings(Settings):
@@ -38,7 +42,7 @@ class LocalSettings(Settings):
 class LocalOnly(Method):
     """Every client trains alone; nothing but metrics leaves it."""
 
-    name = "train"
+    name = TRAIN
     egress: Sequence[Egress] = WORK_EGRESS
     needs = frozenset({"labels"})
     personal = True
@@ -46,41 +50,15 @@ class LocalOnly(Method):
     settings: LocalSettings
 
     def start(self, streams: Streams) -> Tensors:
-        return fresh_models(self.task, streams, "start/")
+        return fresh_models(self.task, streams, START)
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
-        first_contact = who.last_round is None
-        return Message(under(MODEL, part(state, f"start/{who.architecture}/")) if first_contact else {})
+        return first_model(state, who)
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         own = part(client.state, MODEL) or request.part(MODEL)
-        return Message(work_report(self.trained(client, own, context)))
-
-    def trained(self, client: Client, start: Tensors, context: RoundContext) -> Trained:
-        """Train from there on the client's own data; the model is then in the client's state."""
-        model = client.task.build(client.profile.architecture, start)
-        data, apart = self.held_out(client) if self.holds_out else (client.data, None)
-        if self.settings.patience is None or apart is None:
-            trained = train(client, model, self.training, context, data=data)
-        else:
-            best = Best(client, model, apart, self.settings.patience)
-            trained = train(client, model, self.training, context, data=data, stop=best.stop)
-            load_state(model, best.state)
-        client.state = {**client.state, **under(MODEL, state_of(model))}
-        return trained
-
-    @property
-    def holds_out(self) -> bool:
-        return self.settings.patience is not None
-
-    def held_out(self, client: Client) -> tuple[Dataset, Dataset]:
-        """What a client trains on, and what it keeps apart: the same in every round, whatever the first one was.
-
-        Drawn anew in each round, what is apart now would have been learnt before, and patience would praise memory.
-        """
-        streams = Streams(client.streams.seed).at("round", 0, self.name, "client", client.profile.id, "hold-out")
-        rows, apart = split_validation(shape_kinds(client.data), self.settings.hold_out, streams, may_be_empty=True)
-        return Subset(client.data, rows), Subset(client.data, apart)
+        holds_out = self.settings.patience is not None
+        return Message(work_report(train_alone(client, own, self.settings, self.training, context, holds_out)))
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return work_expected(self.task.terms)
@@ -92,8 +70,44 @@ class LocalOnly(Method):
         return part(state, MODEL) or None
 
 
+def first_model(state: Tensors, who: Profile) -> Message:
+    """The model that a client starts from, at first contact; later it has one of its own."""
+    return Message(under(MODEL, part(state, f"{START}{who.architecture}/")) if who.last_round is None else {})
+
+
+def train_alone(
+    client: Client,
+    start: Tensors,
+    settings: LocalSettings,
+    training: Training,
+    context: RoundContext,
+    holds_out: bool,
+) -> Trained:
+    """Train from there on the client's own data; the model is then in the client's state."""
+    model = client.task.build(client.profile.architecture, start)
+    data, apart = held_out(client, settings.hold_out) if holds_out else (client.data, None)
+    if settings.patience is None or apart is None:
+        trained = train(client, model, training, context, data=data)
+    else:
+        best = Best(client, model, apart, settings.patience)
+        trained = train(client, model, training, context, data=data, stop=best.stop)
+        load_state(model, best.state)
+    client.state = {**client.state, **under(MODEL, state_of(model))}
+    return trained
+
+
+def held_out(client: Client, share: float) -> tuple[Dataset, Dataset]:
+    """What a client trains on, and what it holds out: the same in every round, whatever the first one was.
+
+    Drawn anew in each round, the held-out samples would be ones that the model was trained on before.
+    """
+    streams = Streams(client.streams.seed).at("round", 0, TRAIN, "client", client.profile.id, "hold-out")
+    rows, apart = split_validation(shape_kinds(client.data), share, streams, may_be_empty=True)
+    return Subset(client.data, rows), Subset(client.data, apart)
+
+
 class Best:
-    """The best model so far by accuracy on data apart, then by loss. Without such data, the last."""
+    """The best model so far by accuracy on held-out data, then by loss. Without such data, the last."""
 
     def __init__(self, client: Client, model: torch.nn.Module, apart: Dataset, patience: int) -> None:
         self.client, self.model, self.apart, self.patience = client, model, apart, patience
@@ -101,7 +115,7 @@ class Best:
         self.state: Tensors = state_of(model)
 
     def stop(self) -> bool:
-        """Asked after each epoch: whether none has been better for too long."""
+        """After each epoch: whether `patience` epochs have passed without improvement."""
         found = (0.0, 0.0)
         if len(self.apart):
             scores = self.client.task.summarise(self.client.task.score([self.model], self.apart))

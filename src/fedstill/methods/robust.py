@@ -1,4 +1,4 @@
-"""What the robust methods share: no reply counts by more than its head, and no kind of state is left open.
+"""What the robust methods share: every reply counts alike, and every kind of state goes through a robust rule.
 
 A plain mean can be moved anywhere by one client, and so can a mean of BatchNorm's running statistics, however well the
 weights are guarded: a model with sound weights and a poisoned variance is a broken model. So in these methods
@@ -13,50 +13,36 @@ weights are guarded: a model with sound weights and a poisoned variance is a bro
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedstill.core.kinds import BUFFERS, COUNTERS
 from fedstill.core.protocols import Exchange, Reply, RoundContext
-from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WEIGHTS
-from fedstill.methods.fedavg import FedAvg, ModelSettings
 from fedstill.methods.wrappers.wrapper import WrappedExchange
 
 STATISTICS = MODEL + BUFFERS
 
 
-class Robust(FedAvg):
-    """FedAvg with another rule in place of the mean."""
+def with_robust_buffers(state: Tensors, ruled: Tensors, replies: Sequence[Reply]) -> Tensors:
+    """The server's next state from what the method's rule gave; running statistics not in it take the median."""
+    rest = [name for name in named(state, STATISTICS) if name not in ruled]
+    statistics = {name: median(sent(replies, name)) for name in rest}
+    counters = {name: middle(sent(replies, name)) for name in named(state, MODEL + COUNTERS)}
+    return {**state, **ruled, **statistics, **counters}
 
-    Options: ClassVar[type[Settings]] = ModelSettings
 
-    @abstractmethod
-    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
-        """The next weights; and the next running statistics, unless their median is good enough."""
-
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        ruled = self.rule(state, replies)
-        rest = [name for name in named(state, STATISTICS) if name not in ruled]
-        statistics = {name: median(sent(replies, name)) for name in rest}
-        counters = {name: middle(sent(replies, name)) for name in named(state, MODEL + COUNTERS)}
-        return {**state, **ruled, **statistics, **counters}
-
-    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
-        _, *recalibrations = super().exchanges(server, round)
-        return (self, *(RobustRecalibration(one) for one in recalibrations))
-
-    def weights(self, replies: Sequence[Reply]) -> list[float]:
-        return [1.0 for _ in replies]
+def with_robust_recalibration(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
+    """A method's exchanges: the training as it is, and every recalibration after it by the median."""
+    training, *recalibrations = exchanges
+    return (training, *(RobustRecalibration(one) for one in recalibrations))
 
 
 class RobustRecalibration(WrappedExchange):
-    """Recalibration in which nobody's sums are added to another's: the median of each client's own statistics."""
+    """Recalibration by the median of the statistics that each client's own sums give."""
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         alone = [self.inner.aggregate(state, [reply], context) for reply in replies]

@@ -19,11 +19,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedstill.core.protocols import Reply
+from fedstill.core.protocols import Exchange, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
-from fedstill.methods.fedavg import ModelSettings
-from fedstill.methods.robust import Robust, floats, sent
+from fedstill.methods.fedavg import FedAvg, ModelSettings
+from fedstill.methods.robust import floats, sent, with_robust_buffers, with_robust_recalibration
 
 
 class TrimmedMeanSettings(ModelSettings):
@@ -31,15 +31,19 @@ class TrimmedMeanSettings(ModelSettings):
 
 
 @methods.register("trimmed-mean")
-class TrimmedMean(Robust):
+class TrimmedMean(FedAvg):
     """The mean without the extremes, coordinate by coordinate: robust against a known share."""
 
     Options = TrimmedMeanSettings
     settings: TrimmedMeanSettings
 
-    def rule(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        return with_robust_recalibration(super().exchanges(server, round))
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         cut = extremes(self.settings.beta, len(replies))
-        return {name: trimmed_mean(sent(replies, name), cut) for name in floats(state)}
+        means = {name: trimmed_mean(sent(replies, name), cut) for name in floats(state)}
+        return with_robust_buffers(state, means, replies)
 
 
 def extremes(beta: float, count: int) -> int:

@@ -28,7 +28,7 @@ _WANTED = {
     "fleet": "devices with batteries and links, and there is no fleet: set fleet={}",
     "clusters": "clusters, and there are none: set clusters={}",
     "labels": "labels, and this data has none",
-    "shared-model": "a model that all share for losses=ask, and this method has none",
+    "shared-model": "a model that all share for losses=poll, and this method has none",
 }
 
 

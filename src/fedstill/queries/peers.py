@@ -1,10 +1,10 @@
-"""One round between peers: everybody offers the model it trained alone, and learns from what the others offer.
+"""One round between peers: every client offers the model it trained alone, and learns from the others' models.
 
     offer     client --its model--> server                 (it trains alone first, where it has not done so yet)
-    transfer  client <--the others' models-- server        then it learns from them, in its own way
+    transfer  client <--the others' models-- server        then it learns from them, as its method does
 
-The server passes models on and keeps none: they leave its state with the end of the round. Architectures may differ.
-What a client was before the transfer stays in its state, to compare with.
+The server relays models and keeps none: they are removed from its state at the end of the round. Architectures may
+differ. A client's model from before the transfer stays in its state, for comparison.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.fit import Trained
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext, Shape
+from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
-from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, same_as, work_expected, work_report
-from fedstill.methods.local_only import LocalOnly, LocalSettings
+from fedstill.methods.base import (
+    MODEL,
+    MODEL_EGRESS,
+    WORK_EGRESS,
+    fresh_models,
+    same_as,
+    work_expected,
+    work_report,
+)
+from fedstill.methods.local_only import START, TRAIN, LocalSettings, first_model, held_out, train_alone
 from fedstill.models.classifier import Classifier
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
@@ -53,10 +61,13 @@ class PeerSettings(LocalSettings):
     )
 
 
-class PeerMethod(LocalOnly):
-    """Clients learn once from each other's models, by asking for classes."""
+class PeerMethod(Method):
+    """Clients learn once from each other's models, by querying for classes."""
 
-    name = "train"  # as in local-only, whose bits an offered model has
+    name = TRAIN  # the exchange of local-only: an offered model has the same bits as one that was trained alone
+    needs = frozenset({"labels"})
+    personal = True
+    settings: LocalSettings
     egress: Sequence[Egress] = (*OFFER_EGRESS, *WORK_EGRESS)
     task: Classification
     wants: ClassVar = frozenset({"queries"})
@@ -84,11 +95,18 @@ class PeerMethod(LocalOnly):
 
     @property
     def holds_out(self) -> bool:
-        return super().holds_out or self.queries.below is not None
+        """Whether clients hold out samples: to stop early, or to find the classes that their model gets wrong."""
+        return self.settings.patience is not None or self.queries.below is not None
 
     def learn(self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext) -> Trained:
-        """Learn from the others' models, where a method does; whatever the client then has is in its state."""
+        """Learn from the others' models, where a method does; the outcome is in the client's state."""
         return Trained(0, {})
+
+    def start(self, streams: Streams) -> Tensors:
+        return fresh_models(self.task, streams, START)
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        return first_model(state, who)
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return (self, Transfer(self))
@@ -96,7 +114,8 @@ class PeerMethod(LocalOnly):
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         trained = Trained(0, {})
         if not part(client.state, MODEL):
-            trained = self.trained(client, request.part(MODEL), context)
+            start = request.part(MODEL)
+            trained = train_alone(client, start, self.settings, self.training, context, self.holds_out)
             client.state = {**client.state, QUERY: self.query(client)}
         return Message({**self.offered(client), **work_report(trained, self.task.terms)})
 
@@ -110,13 +129,13 @@ class PeerMethod(LocalOnly):
         return {PROGRAM: torch.from_numpy(program.copy())}
 
     def query(self, client: Client) -> Tensor:
-        """What this client asks for, one flag a class."""
+        """The client's query, one flag a class."""
         classes = len(self.task.classes)
         labels = client.data.labels()
         assert labels is not None
         if self.queries.below is not None and not self.queries.by_hand:
             model = client.task.build(client.profile.architecture, part(client.state, MODEL))
-            _, apart = self.held_out(client)
+            _, apart = held_out(client, self.settings.hold_out)
             client.meter.add(len(apart))
             return recalls(client.task.score([model], apart)["confusion"]) < self.queries.below
         counts = torch.bincount(labels, minlength=classes)
@@ -125,7 +144,7 @@ class PeerMethod(LocalOnly):
         return asked
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
-        model = same_as(under(MODEL, part(state, f"start/{who.architecture}/")))
+        model = same_as(under(MODEL, part(state, f"{START}{who.architecture}/")))
         if self.as_program:
             model = {PROGRAM: ((-1,), torch.uint8)}
         return {**model, **work_expected(self.task.terms)}
@@ -142,9 +161,12 @@ class PeerMethod(LocalOnly):
             offered |= under(f"{PEERS}{reply.profile.id}/", {**model, **facts})
         return {**state, **offered}
 
+    def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
+        return part(state, MODEL) or None
+
 
 class Transfer(Exchange):
-    """The way back: a client is given what the others offered, and learns."""
+    """A client receives the others' models, and learns from them."""
 
     name = "transfer"
     egress = WORK_EGRESS
@@ -172,7 +194,7 @@ class Transfer(Exchange):
 
 
 def own_model(client: Client) -> Tensors:
-    """What this client trained alone; who is asked to learn before it has done so (a rehearsal) abstains."""
+    """The model that this client trained alone; a client without one (in a rehearsal) abstains."""
     model = part(client.state, MODEL)
     if not model:
         raise Abstain("it has trained no model yet")

@@ -17,7 +17,7 @@ from fedstill.core.threads import one_thread
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.local_only import LocalOnly
-from fedstill.queries.peers import BEFORE
+from fedstill.queries.peers import BEFORE, PeerMethod
 from fedstill.queries.qkt import QKTSettings
 from fedstill.queries.transfer_loss import probe
 from fedstill.runtime.client_store import ClientStore
@@ -75,7 +75,7 @@ def probed(run: Run) -> Probed | None:
     So of a run of local-only or of a method between peers that has queries, and whose clients' states are still there.
     """
     found = run.answers()
-    if not found or not issubclass(methods[run.experiment.method.name], LocalOnly):
+    if not found or not issubclass(methods[run.experiment.method.name], LocalOnly | PeerMethod):
         return None
     settings = run.experiment.method.settings
     usual = settings if isinstance(settings, QKTSettings) else QKTSettings()

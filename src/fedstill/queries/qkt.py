@@ -3,15 +3,19 @@
 *Query-based Knowledge Transfer for Heterogeneous Learning Environments*, Alballa et al., 2025,
 https://arxiv.org/abs/2504.09205
 
-A client that lacks a class asks its peers' models for it, in one round (see `peers.py`), on its own data: what they say
-of samples of other classes is what it learns from (see `transfer_loss.py`). With no class to ask for, or no peer
-that knows one, it keeps the model it has.
+    T_Q  <- the peers whose models know a class of the client's query Q, by a probe with noise
+    w    <- trained on the client's data with the masked loss of `transfer_loss.py` towards T_Q      (whole model)
+    head <- reset, and trained by itself with the same loss
+
+A client that lacks a class queries its peers' models for it, in one round (see `peers.py`), on its own data: it learns
+from their outputs on samples of other classes. With an empty query, or no peer that knows a class of it, it keeps its
+model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import Field
@@ -28,6 +32,8 @@ from fedstill.models.classifier import Classifier
 from fedstill.queries.peers import QUERY, PeerMethod, PeerSettings, probed
 from fedstill.queries.query import Answered, recalls
 from fedstill.queries.transfer_loss import TERMS, QueryLesson, Watch, class_mask, knows, learn, query_loss, refine
+
+FirstPhase = Callable[[nn.Module, list[nn.Module]], Trained]  # trains the whole model, given the teachers
 
 
 class TransferSettings(PeerSettings):
@@ -57,101 +63,134 @@ class QKTSettings(TransferSettings):
 
 @methods.register("qkt")
 class QKT(PeerMethod):
-    """A client asks its peers' models for a class it lacks, and learns it in one round on its own data."""
+    """A client queries its peers' models for a class it lacks, and learns it in one round on its own data."""
 
     Options = QKTSettings
     settings: QKTSettings
     terms = TERMS
-    watch: Watch | None = None  # told after each epoch, which then runs by itself
 
     @property
     def tunes(self) -> bool:
         return self.settings.tune
 
-    def learn(self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext) -> Trained:
-        query = torch.nonzero(client.state[QUERY]).flatten().tolist()
-        teachers = self.teachers(client, peers, query)
+    def learn(
+        self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext, watch: Watch | None = None
+    ) -> Trained:
+        transfer = QueryTransfer(client, self.settings, self.training, watch)
+        return transfer.learn(peers, transfer.first)
+
+
+class NaiveSettings(QKTSettings):
+    filter: bool = Field(False, description="learn only from peers that know a class asked for")
+    mask: bool = Field(False, description="of what they say, heed local classes and those asked for only")
+    refine: bool = Field(False, description="put the head back to what it was, and let it learn once more by itself")
+
+
+@methods.register("naive-kd")
+class NaiveKD(PeerMethod):
+    """Every client learns from all peers' models and all classes, in one round on its own data."""
+
+    Options = NaiveSettings
+    settings: NaiveSettings
+    terms = TERMS
+
+    @property
+    def tunes(self) -> bool:
+        return self.settings.tune
+
+    def learn(
+        self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext, watch: Watch | None = None
+    ) -> Trained:
+        transfer = QueryTransfer(client, self.settings, self.training, watch)
+        return transfer.learn(peers, transfer.first)
+
+
+@dataclass(frozen=True)
+class QueryTransfer:
+    """How one client learns what it queries for: from which peers, and in which phases."""
+
+    client: Client
+    settings: QKTSettings
+    training: Training
+    watch: Watch | None = None  # called after each epoch
+
+    @property
+    def query(self) -> list[int]:
+        """The classes that the client queries for."""
+        return [int(number) for number in torch.nonzero(self.client.state[QUERY]).flatten()]
+
+    def learn(self, peers: Mapping[int, nn.Module], first: FirstPhase) -> Trained:
+        """Both phases, if any peer knows a class of the query; the outcome is in the client's state."""
+        teachers = self.teachers(peers)
         if not teachers:
             return Trained(0, {})
+        client = self.client
         model = client.task.build(client.profile.architecture, part(client.state, MODEL))
         assert isinstance(model, Classifier)
         head = {name: tensor.clone() for name, tensor in model.head.state_dict().items()}
-        done = [self.first(client, model, list(peers.values()), teachers, query)]
+        done = [first(model, teachers)]
         if self.settings.refine:
-            done.append(self.second(client, model, head, teachers, query))
+            done.append(self.second(model, head, teachers))
         client.state = {**client.state, **under(MODEL, state_of(model))}
         return together(done)
 
-    def teachers(self, client: Client, peers: Mapping[int, nn.Module], query: list[int]) -> list[nn.Module]:
-        """The peers that know something of what is asked for; nobody is asked where nothing is wanted."""
+    def teachers(self, peers: Mapping[int, nn.Module]) -> list[nn.Module]:
+        """The peers that know a class of the query; none for an empty query."""
+        query, settings = self.query, self.settings
         if not query:
             return []
-        if not self.settings.filter:
+        if not settings.filter:
             return list(peers.values())
-        known = {number: self.probed(client, number, model) for number, model in peers.items()}
-        return [model for number, model in peers.items() if knows(known[number], query, self.settings.threshold)]
+        known = {number: self.probed(number, model) for number, model in peers.items()}
+        return [model for number, model in peers.items() if knows(known[number], query, settings.threshold)]
 
-    def probed(self, client: Client, number: int, model: nn.Module) -> Tensor:
-        """What a peer's model knows, as this client sees it."""
-        return probed(client, number, model, self.settings.noise, self.settings.noise_scale)
+    def probed(self, number: int, model: nn.Module) -> Tensor:
+        """A peer's mean probability of each class on noise, as this client sees it."""
+        return probed(self.client, number, model, self.settings.noise, self.settings.noise_scale)
 
-    def first(
-        self,
-        client: Client,
-        model: nn.Module,
-        peers: list[nn.Module],
-        teachers: list[nn.Module],
-        query: list[int],
-    ) -> Trained:
-        """The whole model learns from those who know."""
-        best = self.best(client, query)
-        lesson = self.lesson(client, teachers, query, "whole", self.settings.transfer_epochs)
+    def first(self, model: nn.Module, teachers: list[nn.Module]) -> Trained:
+        """The whole model learns from the teachers."""
+        best = self.best()
+        lesson = self.lesson(teachers, "whole", self.settings.transfer_epochs)
         trained = learn(model, replace(lesson, watch=best or self.watch))
         if best:
             load_state(model, best.state)
         return trained
 
-    def second(
-        self,
-        client: Client,
-        model: Classifier,
-        head: Mapping[str, Tensor],
-        teachers: list[nn.Module],
-        query: list[int],
-    ) -> Trained:
-        """The head as it was learns by itself."""
-        best = self.best(client, query)
-        epochs = self.settings.head_epochs or self.settings.transfer_epochs
-        lesson = self.lesson(client, teachers, query, "head", epochs)
+    def second(self, model: Classifier, head: Mapping[str, Tensor], teachers: list[nn.Module]) -> Trained:
+        """The head is reset to what it was, and learns by itself."""
+        best = self.best()
+        lesson = self.lesson(teachers, "head", self.settings.head_epochs or self.settings.transfer_epochs)
         trained = refine(model, head, replace(lesson, watch=best or self.watch), self.settings.frozen)
         if best:
             load_state(model, best.state)
         return trained
 
-    def lesson(
-        self, client: Client, teachers: list[nn.Module], query: list[int], phase: str, epochs: int
-    ) -> QueryLesson:
-        """What a client is taught in a phase, on its own data."""
-        settings = self.settings
-        loss = query_loss(self.mask_of(client, query, settings.mask), settings.alpha, settings.temperature)
-        training, streams = self.for_epochs(epochs), client.streams.at(phase)
+    def lesson(self, teachers: list[nn.Module], phase: str, epochs: int) -> QueryLesson:
+        """What the client learns from in a phase, on its own data."""
+        client, settings = self.client, self.settings
+        loss = query_loss(self.mask(), settings.alpha, settings.temperature)
+        training, streams = for_epochs(self.training, epochs), client.streams.at(phase)
         return QueryLesson(
             client.task, teachers, client.data, loss, training, streams, client.meter, settings.temperature
         )
 
-    def best(self, client: Client, query: list[int]) -> BestEpoch | None:
-        return BestEpoch(client, tuple(query)) if self.settings.tune else None
+    def best(self) -> BestEpoch | None:
+        return BestEpoch(self.client, tuple(self.query)) if self.settings.tune else None
 
-    def mask_of(self, client: Client, query: list[int], masks: bool) -> Tensor:
-        classes = len(self.task.classes)
-        labels = client.data.labels()
-        assert labels is not None
-        if not masks:
+    def mask(self) -> Tensor:
+        """How much each class counts of the teachers' outputs."""
+        classes = len(self.client.state[QUERY])
+        if not self.settings.mask:
             return torch.ones(classes)
-        return class_mask(classes, labels.unique().tolist(), query, self.settings.query_weight)
+        labels = self.client.data.labels()
+        assert labels is not None
+        return class_mask(classes, labels.unique().tolist(), self.query, self.settings.query_weight)
 
-    def for_epochs(self, epochs: int) -> Training:
-        return self.training.model_copy(update={"epochs": epochs})
+
+def for_epochs(training: Training, epochs: int) -> Training:
+    """The same training for so many epochs."""
+    return training.model_copy(update={"epochs": epochs})
 
 
 class BestEpoch:
@@ -172,16 +211,3 @@ class BestEpoch:
         accuracy = Answered(found, found, self.counts, self.query).accuracy(found)
         if accuracy > self.accuracy:
             self.accuracy, self.state = accuracy, state_of(model)
-
-
-class NaiveSettings(QKTSettings):
-    filter: bool = Field(False, description="learn only from peers that know a class asked for")
-    mask: bool = Field(False, description="of what they say, heed local classes and those asked for only")
-    refine: bool = Field(False, description="put the head back to what it was, and let it learn once more by itself")
-
-
-@methods.register("naive-kd")
-class NaiveKD(QKT):
-    """Every client learns from all peers' models and all they say, in one round on its own data."""
-
-    Options = NaiveSettings

@@ -1,11 +1,11 @@
-"""Query-based knowledge transfer with a first phase that serves everybody.
+"""Query-based knowledge transfer whose first phase does not depend on the query.
 
 *Query-based Knowledge Transfer for Heterogeneous Learning Environments*, Alballa et al., 2025,
 https://arxiv.org/abs/2504.09205, section 3.3 and appendix A.4
 
-The first phase learns from all peers and all classes, whoever asks for what; only the second, in which the head learns
-by itself, is about the query. So the first can be done once for all: by the server on unlabelled samples, or by a
-volunteer, the client with most samples, on its own. Or each student does it for itself.
+The first phase learns from all peers and all classes, whatever the query; only the second, in which the head learns by
+itself, depends on it. So the first phase can be done once for all clients: by the server on unlabelled samples, or by
+a volunteer, the client with most samples, on its own data. Or each student does it for itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from fedstill.core.fit import Trained
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Abstain, Client, Exchange, Meter, Profile, Reply, RoundContext, Shape
+from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, same_as, work_expected, work_report
-from fedstill.queries.peers import OFFER_EGRESS, PEERS, SAMPLES, Transfer, built, offering, own_model
-from fedstill.queries.qkt import QKT, QKTSettings
-from fedstill.queries.transfer_loss import TERMS, QueryLesson, learn, query_loss
+from fedstill.methods.local_only import START
+from fedstill.queries.peers import OFFER_EGRESS, PEERS, SAMPLES, PeerMethod, Transfer, built, offering, own_model
+from fedstill.queries.qkt import QKTSettings, QueryTransfer, for_epochs
+from fedstill.queries.transfer_loss import TERMS, QueryLesson, Watch, learn, query_loss
 
 COMMON = "common/"  # the model of the first phase, where it is everybody's
 
@@ -44,18 +46,23 @@ class LightSettings(QKTSettings):
 
 
 @methods.register("qkt-light")
-class QKTLight(QKT):
-    """As qkt, but only the head learns what is asked for; the rest learns from all peers, once for all if need be."""
+class QKTLight(PeerMethod):
+    """As qkt, but only the head learns the query; the rest learns from all peers, once for all if need be."""
 
     Options = LightSettings
     settings: LightSettings
-    wants = QKT.wants | {"shared samples"}
+    wants = PeerMethod.wants | {"shared samples"}
+    terms = TERMS
 
     def __init__(
-        self, settings: LightSettings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
+        self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(settings, task, training, inputs)
         self.proxy: Proxy | None = (inputs or {}).get("shared samples")
+
+    @property
+    def tunes(self) -> bool:
+        return self.settings.tune
 
     def check(self) -> None:
         super().check()
@@ -70,46 +77,51 @@ class QKTLight(QKT):
         return SharedSamples.named(settings.proxy) if settings.first_phase == "server" else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only the server learns on the proxy: it does not travel."""
+        """Without the proxy data: only the server learns on them."""
         return {name: value for name, value in self.__dict__.items() if name != "proxy"}
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         between = (Volunteer(self),) if self.settings.first_phase == "volunteer" else ()
         return (self, *between, LightTransfer(self))
 
-    def first(
-        self, client: Client, model: nn.Module, peers: list[nn.Module], teachers: list[nn.Module], query: list[int]
+    def learn(
+        self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext, watch: Watch | None = None
     ) -> Trained:
-        """From everybody; unless it has been done, and its model is here."""
-        if common := part(client.state, COMMON):
-            model.load_state_dict(client.task.build(client.profile.architecture, common).state_dict())
-            client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(COMMON)}
-            return Trained(0, {})
-        return self.from_all(client, model, peers)
+        def first(model: nn.Module, teachers: list[nn.Module]) -> Trained:
+            if common := part(client.state, COMMON):  # the first phase has been done for all
+                model.load_state_dict(client.task.build(client.profile.architecture, common).state_dict())
+                client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(COMMON)}
+                return Trained(0, {})
+            return self.from_all(client, model, list(peers.values()), watch)
 
-    def from_all(self, client: Client, model: nn.Module, peers: Sequence[nn.Module]) -> Trained:
+        return QueryTransfer(client, self.settings, self.training, watch).learn(peers, first)
+
+    def from_all(
+        self, client: Client, model: nn.Module, peers: Sequence[nn.Module], watch: Watch | None = None
+    ) -> Trained:
+        """The first phase at a client: the whole model learns from all peers."""
         lesson = self.common_lesson(client.task, peers, client.data, client.streams.at("whole"), client.meter)
-        return learn(model, replace(lesson, watch=self.watch))
-
-    def common_lesson(
-        self, task: Task, peers: Sequence[nn.Module], data: Dataset, streams: Streams, meter: Meter
-    ) -> QueryLesson:
-        """All that all peers say, whoever learns it on whatever data."""
-        settings = self.settings
-        loss = query_loss(torch.ones(len(self.task.classes)), settings.alpha, settings.temperature)
-        training = self.for_epochs(settings.transfer_epochs)
-        return QueryLesson(task, peers, data, loss, training, streams, meter, settings.temperature)
+        return learn(model, replace(lesson, watch=watch))
 
     def by_server(self, state: Tensors, context: RoundContext) -> Tensors:
-        """The first phase by the server: from its start towards what all say of the proxy."""
+        """The first phase at the server: from the clients' start towards all peers' outputs on the proxy."""
         architecture = self.task.architectures[0]
-        model = self.task.build(architecture, part(state, f"start/{architecture}/"))
+        model = self.task.build(architecture, part(state, f"{START}{architecture}/"))
         peers = list(built(self.task, part(state, PEERS)).values())
-        if peers:  # nobody has offered anything yet where a round is only described
+        if peers:  # none is offered where a round is only described
             assert self.proxy is not None
             streams = context.streams.at("whole")
             learn(model, self.common_lesson(self.task, peers, self.proxy.data, streams, Meter()))
         return under(COMMON, state_of(model))
+
+    def common_lesson(
+        self, task: Task, peers: Sequence[nn.Module], data: Dataset, streams: Streams, meter: Meter
+    ) -> QueryLesson:
+        """All peers' outputs for all classes, on whatever data."""
+        settings = self.settings
+        loss = query_loss(torch.ones(len(self.task.classes)), settings.alpha, settings.temperature)
+        training = for_epochs(self.training, settings.transfer_epochs)
+        return QueryLesson(task, peers, data, loss, training, streams, meter, settings.temperature)
 
 
 class LightTransfer(Transfer):
@@ -138,7 +150,7 @@ class LightTransfer(Transfer):
 
 
 class Volunteer(Exchange):
-    """The client with most samples learns from all the others, for all the others."""
+    """The client with most samples does the first phase for all clients."""
 
     name = "volunteer"
     egress = (*OFFER_EGRESS, *WORK_EGRESS)
@@ -161,7 +173,7 @@ class Volunteer(Exchange):
         return Message({**under(MODEL, state_of(model)), **work_report(trained, TERMS)})
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
-        return {**same_as(under(MODEL, part(state, f"start/{who.architecture}/"))), **work_expected(TERMS)}
+        return {**same_as(under(MODEL, part(state, f"{START}{who.architecture}/"))), **work_expected(TERMS)}
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         return {**state, **under(COMMON, replies[0].message.part(MODEL))}

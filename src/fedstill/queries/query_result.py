@@ -12,7 +12,7 @@ from fedstill.core.files import disk_trouble, writable_folder
 from fedstill.core.kinds import state_of
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
-from fedstill.queries.qkt import QKT
+from fedstill.queries.peers import PeerMethod
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import described, run_digest
@@ -26,7 +26,7 @@ def keep(asked: Asked, out: Path) -> Run:
     """The client's new model as a run, to be shown, exported and used like any other."""
     plan, experiment = asked.plan, experiment_of(asked.run, asked.client, asked.fate.query, asked.settings)
     models: dict[str, Tensors] = {plan.profiles[asked.client].architecture: state_of(asked.model)}
-    packed, facts = pack_models(models), json.dumps(experiment.model_dump(mode="json"), sort_keys=True)
+    packed, facts = pack_models(models), json.dumps(experiment.hashed(), sort_keys=True)
     identity = blake2b(f"{facts} {asked.run.sha256} {digest_of(packed)}".encode(), digest_size=8).hexdigest()
     folder = RunFolder(
         writable_folder(out)
@@ -49,7 +49,7 @@ def experiment_of(run: Run, client: int, classes: Sequence[int], settings: dict[
     return experiment_class().model_validate({**given, "method": settings, "rounds": 1, "queries": {"by_hand": wanted}})
 
 
-def settings_of(method: QKT) -> dict[str, Any]:
+def settings_of(method: PeerMethod) -> dict[str, Any]:
     return {"name": methods.name_of(type(method)), **method.settings.model_dump(mode="json")}
 
 

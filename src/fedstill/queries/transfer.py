@@ -25,14 +25,16 @@ from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
 from fedstill.queries.peers import QUERY
-from fedstill.queries.qkt import QKT
-from fedstill.queries.qkt_light import LightSettings
+from fedstill.queries.qkt import QKT, NaiveKD, QKTSettings, QueryTransfer
+from fedstill.queries.qkt_light import LightSettings, QKTLight
 from fedstill.queries.query import Answered, recalls
 from fedstill.queries.query_result import experiment_of, keep, settings_of
 from fedstill.queries.transfer_loss import QueryObserver
 from fedstill.runtime.experiment import Experiment, choose
 from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.result import Run
+
+QueryMethod = QKT | NaiveKD | QKTLight  # the methods by which one client can query the others
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Question:
     plan: Simulation
     client: int
     wanted: tuple[int, ...]
-    method: QKT
+    method: QueryMethod
 
     @property
     def experiment(self) -> Experiment:
@@ -144,15 +146,18 @@ def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, d
     plan = _plan(run, data_root, device)
     method = _method("qkt", settings, plan)
     with one_thread():
-        probed, held = _probes(plan, method, _own_models(run, plan), 0)
+        probed, held = _probes(plan, method.settings, _own_models(run, plan), 0)
     return LookedAt(plan.task.classes, probed, held, method.settings.threshold)
 
 
-def _probes(plan: Simulation, method: QKT, models: dict[int, nn.Module], client: int) -> tuple[Tensor, Tensor]:
+def _probes(
+    plan: Simulation, settings: QKTSettings, models: dict[int, nn.Module], client: int
+) -> tuple[Tensor, Tensor]:
     """What each model says of noise, as a client sees it, and what share of each class its client has."""
     student = _client(plan, client, state_of(models[client]), ())
     counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
-    probed = torch.stack([method.probed(student, number, one) for number, one in models.items()])
+    transfer = QueryTransfer(student, settings, plan.experiment.training)
+    probed = torch.stack([transfer.probed(number, one) for number, one in models.items()])
     return probed, counts / counts.sum(dim=1, keepdim=True)
 
 
@@ -175,9 +180,9 @@ def _answered(question: Question, observers: Sequence[QueryObserver]) -> Asked:
         raise InputError("classes can be asked for where each sample has one")
     counts = _counts(plan, client)
     student = _client(plan, client, state_of(before), wanted)
-    probed, held = _probes(plan, method, models, client)
+    probed, held = _probes(plan, method.settings, models, client)
     peers = {number: one for number, one in models.items() if number != client}
-    teachers = method.teachers(student, peers, list(wanted))
+    teachers = QueryTransfer(student, method.settings, method.training).teachers(peers)
     known = tuple(number for number, one in peers.items() if any(one is teacher for teacher in teachers))
     recalled = _recalls(plan, before)
     fate = Answered(recalled, recalled, counts, wanted)
@@ -192,8 +197,7 @@ def _answered(question: Question, observers: Sequence[QueryObserver]) -> Asked:
         for observer in observers:
             observer.epoch(*asked.epochs[-1])
 
-    method.watch = watched
-    method.learn(student, peers, _turn(plan))
+    method.learn(student, peers, _turn(plan), watched)
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
     asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts, wanted)
@@ -216,11 +220,13 @@ def _plan(run: Run, data_root: Path | None, device: str) -> Simulation:
     return plan
 
 
-def _method(name: str, settings: Mapping[str, Any], plan: Simulation) -> QKT:
+def _method(name: str, settings: Mapping[str, Any], plan: Simulation) -> QueryMethod:
     kind = methods[name]
-    if not issubclass(kind, QKT):
+    if not issubclass(kind, QueryMethod):
         raise InputError(f"{name} does not answer one client's query: choose qkt, qkt-light or naive-kd")
-    method = kind(choose("method", {"name": name, **settings}).settings, plan.task, plan.experiment.training)
+    method: QueryMethod = kind(
+        choose("method", {"name": name, **settings}).settings, plan.task, plan.experiment.training
+    )
     if isinstance(method.settings, LightSettings) and method.settings.first_phase != "student":
         raise InputError("one client asks: set first_phase to student")
     if method.settings.tune:

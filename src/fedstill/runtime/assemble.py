@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import listed
 from fedstill.core.registry import Registry
+from fedstill.core.renamed import FORMER_SETTINGS
 from fedstill.core.sections import sections
 from fedstill.core.settings import ALIASES, Settings, setting_name
 from fedstill.core.training import Training
@@ -36,6 +37,7 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
 
     A method's own defaults go below what was given, and pooled data leaves nothing to partition or to choose.
     """
+    given = current_names(given)
     chosen = section_of(given, "method")
     if not isinstance(chosen, Mapping) or not isinstance(chosen.get("name"), str):
         raise InputError(f"an experiment needs a method: {did_you_mean(str(chosen), methods)}")
@@ -44,7 +46,7 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
     if isinstance(counts := merged.get("models"), Mapping) and counts and "clients" not in given:
         merged["clients"] = sum(count for count in counts.values() if isinstance(count, int))
     if method.pooled:
-        merged.update(clients=1, partition="pooled", participation="everyone", dropout="none", cure="none")
+        merged.update(clients=1, partition="pooled", participation="everyone", dropout="none", mitigation="none")
         merged.update(dict.fromkeys(name for name in sections if sections[name].for_many))
     try:
         return experiment_class().model_validate(merged)
@@ -64,8 +66,8 @@ def overlay(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, An
     >>> overlay({"partition": {"name": "dirichlet", "alpha": 1}}, {"partition": "iid", "rounds": 2})
     {'partition': {'name': 'iid'}, 'rounds': 2}
     """
-    result = dict(base)
-    for layer in layers:
+    result = current_names(base)
+    for layer in map(current_names, layers):
         for key in layer:
             old, new = section_of(result, key), section_of(layer, key)
             merges = key != "models" and isinstance(old, dict) and isinstance(new, dict)  # models are one value
@@ -74,6 +76,28 @@ def overlay(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, An
             else:
                 result[key] = new
     return result
+
+
+def current_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, with sections by their current names.
+
+    >>> current_names({"cure": "mimic", "rounds": 2})
+    {'mitigation': 'mimic', 'rounds': 2}
+    """
+    for former, now in FORMER_SETTINGS.items():
+        if former in given and now in given:
+            raise InputError(f"{former} is another name of {now}, which is set too: leave one of them out")
+    return {FORMER_SETTINGS.get(key, key): value for key, value in given.items()}
+
+
+def current_key(key: str) -> str:
+    """A dotted path, with its section by the current name.
+
+    >>> current_key("cure"), current_key("cure.name"), current_key("rounds")
+    ('mitigation', 'mitigation.name', 'rounds')
+    """
+    section, dot, rest = key.partition(".")
+    return FORMER_SETTINGS.get(section, section) + dot + rest
 
 
 def assignments(texts: Iterable[str], example: str = "training.rate=0.01") -> Iterator[tuple[str, Any]]:
@@ -86,7 +110,7 @@ def assignments(texts: Iterable[str], example: str = "training.rate=0.01") -> It
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
             raise InputError(f"cannot read the setting {text!r}: write key=value, e.g. {example}")
-        yield key.strip(), parse_value(value.strip())
+        yield current_key(key.strip()), parse_value(value.strip())
 
 
 def override(given: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Any]:
@@ -95,7 +119,7 @@ def override(given: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Any]:
     >>> override({"method": "fedavg", "partition": "dirichlet"}, ["rounds=3", "alpha=0.1"])
     {'method': 'fedavg', 'partition': {'name': 'dirichlet', 'alpha': 0.1}, 'rounds': 3}
     """
-    result = dict(given)
+    result = current_names(given)
     for key, value in assignments(texts):
         result = override_value(result, key, set_part(key, value))
     return result

@@ -22,6 +22,7 @@ from pydantic import (
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
+from fedstill.core.renamed import FORMER_SETTINGS
 from fedstill.core.sections import Section, sections
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
@@ -47,7 +48,7 @@ PARTS: dict[str, Registry[Any]] = {
     "augmentation": augmentations,
     "attack": attacks,
     "privacy": privacies,
-    "cure": mitigations,
+    "mitigation": mitigations,
     "objective": objectives,
 }
 Which = Literal["last", "best", "selected"]
@@ -59,7 +60,7 @@ DEFAULT_PARTS = {
     "dropout": "none",
     "attack": "none",
     "privacy": "none",
-    "cure": "none",
+    "mitigation": "none",
 }
 
 
@@ -78,7 +79,12 @@ def spelt_out(section: str, value: Any) -> Any:
     """
     if section == "dropout" and isinstance(value, int | float) and not isinstance(value, bool):
         return {"name": "independent", "rate": value}
-    return {"name": value} if section in PARTS and isinstance(value, str) else value
+    if section not in PARTS:
+        return value
+    value = {"name": value} if isinstance(value, str) else value
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return value
+    return {**value, "name": PARTS[section].current(value["name"])}
 
 
 def choose(section: str, value: Any) -> Choice:
@@ -151,7 +157,7 @@ class Experiment(Settings):
     Slices add sections of their own (see `core.sections`), so instances are of the class that `experiment_class` gives.
     """
 
-    method: Choice = Field(description="what is sent, what is learned where the data is, how replies are merged")
+    method: Choice = Field(description="what is sent, what is learned at the clients, how replies are aggregated")
     data: str = Field("digits", min_length=1, description="a data set, npz:FILE or folder:FOLDER")
     model: str | None = Field(None, description="by name; left out, the kind of data decides")
     models: dict[str, int] = Field(
@@ -162,15 +168,15 @@ class Experiment(Settings):
     points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
     augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
     partition: Choice = _usual("partition", "who holds which training samples")
-    participation: Choice = _usual("participation", "who is asked in a round")
-    dropout: Choice = _usual("dropout", "who is lost in a round; a mere number: each with that chance")
+    participation: Choice = _usual("participation", "which clients are sampled in a round")
+    dropout: Choice = _usual("dropout", "which clients drop out in a round; a number alone: each with that probability")
     attack: Choice = _usual("attack", "what dishonest clients do, in simulations")
     privacy: Choice = _usual("privacy", "how replies are blurred before they leave")
-    cure: Choice = _usual("cure", "what the server does about the lost")
+    mitigation: Choice = _usual("mitigation", "how the server compensates for clients that drop out")
     objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
     teachers: tuple[TeacherSource, ...] = Field((), description="whom a student learns from")
-    clients: int = Field(10, ge=1, le=10_000_000, description="how many hold data")
-    rounds: int = Field(10, ge=1, le=1_000_000, description="how many are played; of a distillation, epochs")
+    clients: int = Field(10, ge=1, le=10_000_000, description="number of clients")
+    rounds: int = Field(10, ge=1, le=1_000_000, description="number of rounds; of a distillation, epochs")
     seed: int = Field(0, ge=0, lt=2**63, description="of every random draw")
     training: Training = Field(Training(), description="local training, shared by every method")
     validation: float = Field(
@@ -224,11 +230,18 @@ class Experiment(Settings):
     def _flatten(self, choice: Choice | None) -> dict[str, Any] | None:
         return None if choice is None else {"name": choice.name, **choice.settings.model_dump(mode="json")}
 
+    def hashed(self) -> dict[str, Any]:
+        """The settings as identities of runs have always had them: everything by its first name."""
+        said = super().hashed()
+        for section, registry in PARTS.items():
+            chosen: Choice | None = self.__dict__[section]
+            if chosen is not None:
+                said[section] = {"name": registry.first(chosen.name), **chosen.settings.hashed()}
+        return said | {former: said.pop(now) for former, now in FORMER_SETTINGS.items()}
+
     def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
         """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
-        said = {**_ABSENT, **self.model_dump(mode="json")} | {
-            "teachers": [teacher.facts() for teacher in self.teachers]
-        }
+        said = {**_ABSENT, **self.hashed()} | {"teachers": [teacher.facts() for teacher in self.teachers]}
         said["dropout"].pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
         if self.initial is not None:
             said["initial"] = self.initial.facts()

@@ -187,11 +187,12 @@ def make_method(context: PlanContext, streams: Streams, labelled: bool) -> tuple
 def _wrapped(method: Method, experiment: Experiment, streams: Streams) -> Method:
     """The method with privacy, dropout mitigation and attacks around it; refused where they do not go together."""
     policy, dropout = experiment.participation.settings, experiment.dropout.settings
-    privacy, cure, attack = experiment.privacy.settings, experiment.cure.settings, experiment.attack.settings
+    privacy, attack = experiment.privacy.settings, experiment.attack.settings
+    mitigation = experiment.mitigation.settings
     assert isinstance(policy, Policy)
     assert isinstance(dropout, Dropout)
     assert isinstance(privacy, Privacy)
-    assert isinstance(cure, Mitigation)
+    assert isinstance(mitigation, Mitigation)
     assert isinstance(attack, Attack)
     policy.check(experiment.clients)
     method.check_cohort(policy.cohort(experiment.clients))
@@ -199,18 +200,18 @@ def _wrapped(method: Method, experiment: Experiment, streams: Streams) -> Method
         raise InputError(method.refuses["attack"])
     if privacy.needs_even_chances and not policy.even:
         raise InputError(
-            "privacy.sampling=secret counts on every client having the same chance to be asked, and these have not:"
+            "privacy.sampling=secret counts on every client having the same chance to be sampled, and these have not:"
             " leave it out, or give all the same availability"
         )
     if experiment.privacy.name != "none" and experiment.norm_limit is not None:
         raise InputError("norm_limit would refuse replies by their private content: leave it out, privacy clips them")
-    if experiment.cure.name == "friends" and dropout.replace:
+    if experiment.mitigation.name == "friend-substitution" and dropout.replace:
         raise InputError(
-            "a lost client would count twice, by who stands in for it and by its friend: leave dropout.replace out, or"
-            " cure=friends"
+            "a dropped client would count twice, by its replacement and by its friend: leave dropout.replace out, or"
+            " mitigation=friend-substitution"
         )
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
-    method = cure.around(method, experiment.clients)
+    method = mitigation.around(method, experiment.clients)
     return attack.around(method, experiment.clients, streams)
 
 

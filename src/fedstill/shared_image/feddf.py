@@ -4,17 +4,17 @@
 https://arxiv.org/abs/2006.07242
 
     w_i  <- local training from w_a           (each client i of the cohort, a: its architecture)
-    z_i  <- what w_i says of the proxy samples, sent instead of, or beside, the weights
+    z_i  <- logits of w_i on the proxy samples, sent instead of, or beside, the weights
     w_a  <- sum_i n_i w_i / sum_i n_i         (only in initialisation rounds, over clients of that architecture)
     w_a  <- distilled towards softmax(sum_i n_i z_i / sum_i n_i), for some steps
 
-Clients and server hold the same proxy data, unlabelled; what crosses the wire are indices down and logits up. The
-server keeps a model for every architecture there is among the clients, and each is distilled from all of them.
+Clients and server hold the same proxy data, unlabelled; indices are sent down and logits up. The server keeps a model
+for every architecture among the clients, and each is distilled from all of them.
 
-With `downlink: logits` a client that holds the model of an earlier round is sent what was said since then instead of
-the model, and takes the same steps as the server did. It cannot make a model that was averaged meanwhile; nor is it
-asked to in a round in which weights are wanted of it, since an update is an update of something that was sent. On a
-processor that computes otherwise than the server's, its model differs in the last digits; here it is equal to the bit.
+With `downlink: logits` a client that holds the model of an earlier round is sent the consensus logits since then, not
+the model, and takes the same steps as the server did. It cannot reproduce a model that was averaged meanwhile; nor
+does it do so in a round in which it sends weights, since an update is relative to a model that was sent. On another
+type of processor than the server's its model differs in the last digits; on the same type it is equal bit for bit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.kinds import PARAMETERS, average, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Meter, Profile, Reply, RoundContext, Shape
+from fedstill.core.protocols import Client, Meter, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
-from fedstill.core.task import Tensors
+from fedstill.core.task import Task, Tensors
+from fedstill.core.training import Training
 from fedstill.distillation import Objective
 from fedstill.methods.base import (
     LOGITS,
@@ -54,16 +55,23 @@ from fedstill.shared_image.proxy_selection import Selection, draw_uniformly, poo
 from fedstill.shared_image.shared_samples import (
     LOGITS_EGRESS,
     SELECTED,
-    LogitMethod,
     LogitSettings,
     ProxySettings,
+    ServerProxy,
     StepSettings,
+    check_whole_samples,
+    client_logits,
+    consensus,
+    expected_logits,
     on_logits,
+    samples_among,
+    samples_of,
     towards,
 )
+from fedstill.tasks.classification import Classification
 
 INITIALISE = "initialise"
-LESSON = "lesson/"  # lesson/ROUND/...: what a round's samples were and what was said of them
+LESSON = "lesson/"  # lesson/ROUND/...: a round's samples and the consensus logits on them
 
 
 class EnsembleSettings(StepSettings, LogitSettings):
@@ -94,34 +102,45 @@ class FedDFSettings(ProxySettings, EnsembleSettings):
 
 
 @methods.register("feddf")
-class FedDF(LogitMethod):
-    """Local models are distilled into shared ones, of several architectures if need be, by what they say of a proxy."""
+class FedDF(Method):
+    """Local models are distilled into shared ones, of several architectures if need be, by their logits on a proxy."""
 
     name = "train"
     egress: Sequence[Egress] = (LOGITS_EGRESS, *MODEL_EGRESS, *WORK_EGRESS)
     Options: ClassVar[type[Settings]] = FedDFSettings
+    needs = frozenset({"labels"})
+    wants: ClassVar = frozenset({"shared samples"})
+    task: Classification
     settings: EnsembleSettings
+
+    def __init__(
+        self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(settings, task, training)
+        self.proxy = ServerProxy(inputs)
+        if inputs is not None and self.settings.selection is not None:
+            self.settings.selection.check(len(self.proxy.data), self.settings.samples)
 
     @classmethod
     def shared_samples(cls, settings: Any) -> SharedSamples:
         return SharedSamples.named(settings.proxy)
 
     def check(self) -> None:
-        super().check()
+        check_whole_samples(self.task)
         self.objective()
 
     def objective(self) -> Objective:
         return on_logits(self.settings.objective, self.settings.temperature)
+
+    @property
+    def size(self) -> int:
+        return self.proxy.size(self.settings.samples)
 
     def start(self, streams: Streams) -> Tensors:
         return {**fresh_models(self.task, streams, MODEL), SELECTED: torch.zeros(self.size, dtype=torch.int64)}
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         return {**state, SELECTED: self.selected(state, context)}
-
-    def check_proxy(self, pool: int) -> None:
-        if self.settings.selection is not None:
-            self.settings.selection.check(pool, self.settings.samples)
 
     def selected(self, state: Tensors, context: RoundContext) -> Tensor:
         """The same samples in every round, drawn once; or those that the model of the first architecture selects."""
@@ -146,7 +165,7 @@ class FedDF(LogitMethod):
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         start = self.lessons(state, who, context) or under(MODEL, part(state, _place(who.architecture)))
         flag = {INITIALISE: torch.tensor(self.initialises(context.round))}
-        return Message({**start, **self.asked(state[SELECTED]), **flag})
+        return Message({**start, **self.proxy.question(state[SELECTED]), **flag})
 
     def lessons(self, state: Tensors, who: Profile, context: RoundContext) -> Tensors | None:
         """What makes the model that a client holds into this round's; None: it is better sent the model."""
@@ -160,7 +179,7 @@ class FedDF(LogitMethod):
         return lessons if _size(lessons) < _size(model) else None
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
-        samples = self.samples_of(client, request)
+        samples = samples_of(client, request)
         start = request.part(MODEL) or self.caught_up(client, request, context)
         if self.settings.downlink == "logits":
             client.state = {**client.state, **under(MODEL, start)}
@@ -169,7 +188,8 @@ class FedDF(LogitMethod):
         pull = correction(model, pull=self.settings.mu, anchor=anchor) if self.settings.mu else None
         trained = train(client, model, self.training, context, correct=pull)
         weights = under(MODEL, state_of(model)) if bool(request[INITIALISE]) else {}
-        return Message({LOGITS: self.said(client, model, samples), **weights, **work_report(trained)})
+        logits = client_logits(client, model, samples, self.settings.precision)
+        return Message({LOGITS: logits, **weights, **work_report(trained)})
 
     def caught_up(self, client: Client, request: Message, context: RoundContext) -> Tensors:
         """The round's model, made of the one that the client holds by what it is told."""
@@ -178,7 +198,7 @@ class FedDF(LogitMethod):
         if client.proxy is None or not model:
             raise InputError("the server takes this client to hold a model, and there is none")
         for round in sorted({int(name.partition("/")[0]) for name in request.part(LESSON)}):
-            samples = self.samples_among(client.proxy.data, request[_lesson(round, SELECTED)])
+            samples = samples_among(client.proxy.data, request[_lesson(round, SELECTED)])
             told = Told(samples, request[_lesson(round, LOGITS)].float())
             then = RoundContext.of(
                 Streams(context.streams.seed), round, context.rounds, context.clients, context.exchange
@@ -188,13 +208,15 @@ class FedDF(LogitMethod):
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         weights = same_as(under(MODEL, request.part(MODEL))) if bool(request[INITIALISE]) else {}
-        return {**self.expected_words(len(request[SELECTED])), **weights, **work_expected(self.task.terms)}
+        count, classes = len(request[SELECTED]), len(self.task.classes)
+        logits = expected_logits(count, classes, self.settings.precision)
+        return {**logits, **weights, **work_expected(self.task.terms)}
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        said = self.consensus(replies)
+        said = consensus(replies, self.settings.weights)
         merged = dict(state)
         if self.settings.downlink == "logits":
-            said = said.to(PRECISIONS[self.settings.precision])  # as clients are told it
+            said = said.to(PRECISIONS[self.settings.precision])  # as clients receive it
             merged = self.remembered(merged, said, context)
         proxy = Told(Subset(self.proxy.data, state[SELECTED]), said.float())
         for architecture in self.task.architectures:

@@ -2,11 +2,11 @@
 
 *FedMD: Heterogenous Federated Learning via Model Distillation*, Li and Wang, 2019, https://arxiv.org/abs/1910.03581
 
-    z    <- sum_i n_i z_i / sum_i n_i          (the server: the mean of what the clients said last time)
+    z    <- sum_i n_i z_i / sum_i n_i          (the server: the mean of the clients' logits of the last round)
     w_i  <- distilled towards softmax(z)       (each client i: "digest"), then trained on its own data ("revisit")
-    z_i  <- what w_i says of the proxy samples
+    z_i  <- logits of w_i on the proxy samples
 
-Every client keeps a model of its own, of whatever architecture; only logits cross the wire, both ways.
+Every client keeps a model of its own, of whatever architecture; only logits are communicated, both ways.
 """
 
 from __future__ import annotations
@@ -16,27 +16,33 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedstill.core.dataset import SharedSamples, Told
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Profile, Reply, RoundContext, Shape
+from fedstill.core.protocols import Client, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
-from fedstill.core.task import Tensors
+from fedstill.core.task import Task, Tensors
+from fedstill.core.training import Training
 from fedstill.methods.base import LOGITS, MODEL, WORK_EGRESS, methods, train, work_expected, work_report
 from fedstill.shared_image.proxy_selection import draw_uniformly
 from fedstill.shared_image.shared_samples import (
     LOGITS_EGRESS,
     SELECTED,
-    LogitMethod,
     LogitSettings,
     ProxySettings,
+    ServerProxy,
     StepSettings,
+    check_whole_samples,
+    client_logits,
+    consensus,
+    expected_logits,
     on_logits,
+    samples_of,
     towards,
 )
+from fedstill.tasks.classification import Classification
 
 CONSENSUS = "consensus"
 
@@ -46,28 +52,41 @@ class FedMDSettings(ProxySettings, StepSettings, LogitSettings):
 
 
 @methods.register("fedmd")
-class FedMD(LogitMethod):
-    """Clients with models of their own learn from the mean of what all say of shared samples."""
+class FedMD(Method):
+    """Clients with models of their own learn from the mean of all clients' logits on shared samples."""
 
     name = "train"
     egress = (LOGITS_EGRESS, *WORK_EGRESS)
     Options: ClassVar[type[Settings]] = FedMDSettings
+    needs = frozenset({"labels"})
+    wants: ClassVar = frozenset({"shared samples"})
+    task: Classification
     settings: FedMDSettings
     personal = True
+
+    def __init__(
+        self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(settings, task, training)
+        self.proxy = ServerProxy(inputs)
+
+    def check(self) -> None:
+        check_whole_samples(self.task)
 
     @classmethod
     def shared_samples(cls, settings: Any) -> SharedSamples:
         return SharedSamples.named(settings.proxy)
 
     def start(self, streams: Streams) -> Tensors:
-        return {SELECTED: draw_uniformly(len(self.proxy.data), self.size, streams)}
+        size = self.proxy.size(self.settings.samples)
+        return {SELECTED: draw_uniformly(len(self.proxy.data), size, streams)}
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
-        heard = {CONSENSUS: state[CONSENSUS]} if CONSENSUS in state else {}
-        return Message({**self.asked(state[SELECTED]), **heard})
+        known = {CONSENSUS: state[CONSENSUS]} if CONSENSUS in state else {}
+        return Message({**self.proxy.question(state[SELECTED]), **known})
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
-        samples, settings = self.samples_of(client, request), self.settings
+        samples, settings = samples_of(client, request), self.settings
         architecture = client.profile.architecture
         own = part(client.state, MODEL)
         fresh = Streams(context.streams.seed).at("client", client.profile.id, "model", architecture)
@@ -78,14 +97,16 @@ class FedMD(LogitMethod):
             towards(model, client.task, proxy, objective, settings, settings.steps, streams, client.meter)
         trained = train(client, model, self.training, context)
         client.state = {**client.state, **under(MODEL, state_of(model))}
-        return Message({LOGITS: self.said(client, model, samples), **work_report(trained)})
+        logits = client_logits(client, model, samples, settings.precision)
+        return Message({LOGITS: logits, **work_report(trained)})
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
-        return {**self.expected_words(len(request[SELECTED])), **work_expected(self.task.terms)}
+        count, classes = len(request[SELECTED]), len(self.task.classes)
+        return {**expected_logits(count, classes, self.settings.precision), **work_expected(self.task.terms)}
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        words: Tensor = self.consensus(replies)
-        return {**state, CONSENSUS: words.to(replies[0].message[LOGITS].dtype)}
+        logits = consensus(replies, self.settings.weights)
+        return {**state, CONSENSUS: logits.to(replies[0].message[LOGITS].dtype)}
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
         return part(state, MODEL) or None

@@ -22,9 +22,10 @@ from fedstill.methods.base import MODEL
 from fedstill.runtime.fingerprint import fingerprint_of
 from fedstill.runtime.result import Run
 from fedstill.shared_image.feddf import FedDF
+from fedstill.shared_image.fedmd import FedMD
 from fedstill.shared_image.proxy_selection import pool_outputs
 from fedstill.shared_image.shared_proxy import SHARED, shared_proxy
-from fedstill.shared_image.shared_samples import SELECTED, LogitMethod
+from fedstill.shared_image.shared_samples import SELECTED
 from fedstill.tasks.segmentation import Segmentation
 
 
@@ -95,9 +96,9 @@ def _wanted(run: Run) -> SharedSamples:
     """The samples that a run's clients share."""
     experiment = run.experiment
     kind = methods[experiment.method.name]
-    wanted = kind.shared_samples(experiment.method.settings) if issubclass(kind, LogitMethod) else None
+    wanted = kind.shared_samples(experiment.method.settings) if issubclass(kind, FedDF | FedMD) else None
     if wanted is None:
-        able = [name for name in methods if issubclass(methods[name], LogitMethod)]
+        able = [name for name in methods if issubclass(methods[name], FedDF | FedMD)]
         raise InputError(
             f"{experiment.method.name}, the method of {run.path}, asks nobody about samples that all have:"
             f" give a run of one of {', '.join(able)}"

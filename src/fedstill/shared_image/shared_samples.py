@@ -1,9 +1,9 @@
-"""What methods have in common in which clients say what they think of samples that everybody has."""
+"""Parts of methods whose clients send logits on samples that clients and server share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -14,7 +14,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.fit import Learner, Schedule, Terms, fit
 from fedstill.core.message import Message
-from fedstill.core.protocols import Client, Meter, Method, Reply, Shape
+from fedstill.core.protocols import Client, Meter, Reply, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
@@ -22,7 +22,7 @@ from fedstill.core.training import Training
 from fedstill.distillation import Objective, objectives
 from fedstill.distillation.label_modes import under_labels
 from fedstill.methods.base import LOGITS, PRECISIONS, Precision
-from fedstill.tasks.classification import Classification
+from fedstill.methods.fedavg import Weighting, weigh
 from fedstill.tasks.segmentation import Segmentation
 
 SELECTED, PROXY = "selected", "proxy"
@@ -30,15 +30,15 @@ LOGITS_EGRESS = Egress(LOGITS, "logits", "what the client's model says of the sh
 
 
 class LogitSettings(Settings):
-    """What methods that exchange logits on shared samples have in common."""
+    """Settings of every method that exchanges logits on shared samples."""
 
     samples: int = Field(1000, ge=2, description="proxy samples that a round's logits are about; at most all there are")
     precision: Precision = Field("half", description="of logits on the wire")
-    weights: Literal["samples", "uniform"] = Field("samples", description="how much each client's word counts")
+    weights: Weighting = Field("samples", description="how much each client's logits count")
 
 
 class StepSettings(Settings):
-    """How a model is moved towards what others say."""
+    """How a model is distilled towards others' logits."""
 
     steps: int = Field(500, ge=1, description="of distillation in each round")
     rate: float = Field(0.005, gt=0, description="learning rate of these steps, which are Adam's")
@@ -52,75 +52,75 @@ class ProxySettings(Settings):
     )
 
 
-class LogitMethod(Method):
-    """Clients say what they think of samples that everybody has."""
+class ServerProxy:
+    """The shared samples at the server. It is pickled without them: where clients run, they have their own copy."""
 
-    needs = frozenset({"labels"})
-    task: Classification
-    settings: LogitSettings
-
-    def check(self) -> None:
-        if isinstance(self.task, Segmentation) or self.task.finds_boxes:
-            what = "label points" if isinstance(self.task, Segmentation) else "find boxes"
-            raise InputError(
-                f"what is said of shared samples is said of whole ones, and these models {what}: choose data with"
-                " one label for each sample"
-            )
-
-    wants: ClassVar = frozenset({"shared samples"})
-
-    def __init__(
-        self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(settings, task, training)
-        if inputs is not None:  # without them a finished run's method is read, but not run
-            self.proxy: Proxy = inputs["shared samples"]
-            self.check_proxy(len(self.proxy.data))
-
-    def check_proxy(self, pool: int) -> None:
-        """Refuse settings that cannot work with so many shared samples."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Where clients are, the proxy is already: it does not travel with each exchange."""
-        return {name: value for name, value in self.__dict__.items() if name != "proxy"}
+    def __init__(self, inputs: Mapping[str, Any] | None) -> None:
+        """From a method's inputs; without any, a finished run's method is read but not run."""
+        self._held: Proxy | None = None if inputs is None else inputs["shared samples"]
 
     @property
-    def size(self) -> int:
-        return min(self.settings.samples, len(self.proxy.data))
+    def data(self) -> Dataset:
+        assert self._held is not None
+        return self._held.data
 
-    def asked(self, selected: Tensor) -> dict[str, Tensor]:
-        """The question: which samples, of which proxy."""
-        digest = torch.tensor(list(bytes.fromhex(self.proxy.digest)), dtype=torch.uint8)
+    def size(self, wanted: int) -> int:
+        """How many samples a round's logits are about."""
+        return min(wanted, len(self.data))
+
+    def question(self, selected: Tensor) -> dict[str, Tensor]:
+        """The part of a request that says which samples of which proxy it is about."""
+        assert self._held is not None
+        digest = torch.tensor(list(bytes.fromhex(self._held.digest)), dtype=torch.uint8)
         return {SELECTED: selected.to(torch.int32), PROXY: digest}
 
-    def samples_of(self, client: Client, request: Message) -> Subset:
-        """The samples that a client is asked about, if it has the same ones as the server."""
-        if client.proxy is None or bytes(request[PROXY].tolist()).hex() != client.proxy.digest:
-            raise InputError("the proxy data here is not the server's: give both the same image or data set")
-        return self.samples_among(client.proxy.data, request[SELECTED])
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_held": None}
 
-    def samples_among(self, pool: Dataset, selected: Tensor) -> Subset:
-        """Those samples of the pool, if it has them."""
-        rows = selected.long()
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(pool):
-            raise InputError(f"there are {len(pool)} proxy samples, and some of those asked about are not among them")
-        return Subset(pool, rows)
 
-    def said(self, client: Client, model: torch.nn.Module, samples: Dataset) -> Tensor:
-        """What a client's model says of these samples, as it is sent."""
-        client.meter.add(len(samples))
-        return words(client.task, model, samples).to(PRECISIONS[self.settings.precision])
+def check_whole_samples(task: Task) -> None:
+    """Refuse tasks without one label for each sample."""
+    if isinstance(task, Segmentation) or task.finds_boxes:
+        what = "label points" if isinstance(task, Segmentation) else "find boxes"
+        raise InputError(
+            f"what is said of shared samples is said of whole ones, and these models {what}: choose data with"
+            " one label for each sample"
+        )
 
-    def expected_words(self, count: int) -> dict[str, tuple[Shape, torch.dtype]]:
-        return {LOGITS: ((count, len(self.task.classes)), PRECISIONS[self.settings.precision])}
 
-    def consensus(self, replies: Sequence[Reply]) -> Tensor:
-        """The weighted mean of what the clients say; summed in the order of their ids, in double precision."""
-        weights = [float(reply.profile.samples) if self.settings.weights == "samples" else 1.0 for reply in replies]
-        total = torch.zeros(replies[0].message[LOGITS].shape, dtype=torch.float64)
-        for weight, reply in zip(weights, replies, strict=True):
-            total += weight * reply.message[LOGITS].double()
-        return (total / sum(weights)).float()
+def samples_of(client: Client, request: Message) -> Subset:
+    """The samples that a request is about, if the client has the same ones as the server."""
+    if client.proxy is None or bytes(request[PROXY].tolist()).hex() != client.proxy.digest:
+        raise InputError("the proxy data here is not the server's: give both the same image or data set")
+    return samples_among(client.proxy.data, request[SELECTED])
+
+
+def samples_among(pool: Dataset, selected: Tensor) -> Subset:
+    """Those samples of the pool, if it has them."""
+    rows = selected.long()
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(pool):
+        raise InputError(f"there are {len(pool)} proxy samples, and some of those asked about are not among them")
+    return Subset(pool, rows)
+
+
+def client_logits(client: Client, model: torch.nn.Module, samples: Dataset, precision: Precision) -> Tensor:
+    """The logits of a client's model on these samples, as they are sent."""
+    client.meter.add(len(samples))
+    return logits_on(client.task, model, samples).to(PRECISIONS[precision])
+
+
+def expected_logits(count: int, classes: int, precision: Precision) -> dict[str, tuple[Shape, torch.dtype]]:
+    """Expect what `client_logits` gives."""
+    return {LOGITS: ((count, classes), PRECISIONS[precision])}
+
+
+def consensus(replies: Sequence[Reply], weights: Weighting) -> Tensor:
+    """The weighted mean of the clients' logits; summed in the order of their ids, in double precision."""
+    counts = weigh(replies, weights)
+    total = torch.zeros(replies[0].message[LOGITS].shape, dtype=torch.float64)
+    for weight, reply in zip(counts, replies, strict=True):
+        total += weight * reply.message[LOGITS].double()
+    return (total / sum(counts)).float()
 
 
 def towards(
@@ -133,7 +133,7 @@ def towards(
     streams: Streams,
     meter: Meter,
 ) -> None:
-    """So many steps of a model towards what was said of the proxy."""
+    """Distil a model towards logits on the proxy, for so many steps."""
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         teacher = Output(batch["said"].to(output.logits.device), output.features.detach())
@@ -157,8 +157,8 @@ def on_logits(name: str, temperature: float) -> Objective:
     return objective
 
 
-def words(task: Task, model: torch.nn.Module, data: Dataset) -> Tensor:
-    """What a model says of every sample, in evaluation mode."""
+def logits_on(task: Task, model: torch.nn.Module, data: Dataset) -> Tensor:
+    """A model's logits on every sample, in evaluation mode."""
     model.eval()
     with torch.inference_mode():
         said = [task.forward(model, data.batch(rows)).logits.cpu() for rows in every_row(data)]

@@ -2,9 +2,9 @@
 
 *Federated Learning with a Single Shared Image*, Soni, Saeed and Asano, 2024, https://arxiv.org/abs/2406.12658
 
-FedDF whose proxy is a pool of patches that clients and server cut from one image, each for itself, and of which the
-server's current model selects the most useful ones before each round (see `proxy_selection.py`). The image is
-known beforehand; then only indices go down and logits come up.
+FedDF whose proxy is a pool of patches that clients and server cut from one image, each for itself. The server's current
+model selects the most useful patches before each round (see `proxy_selection.py`). All have the image beforehand, so
+that only indices are sent down and logits up.
 """
 
 from __future__ import annotations

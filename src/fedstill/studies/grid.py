@@ -20,7 +20,7 @@ from typing import Any
 
 from fedstill.core.errors import InputError
 from fedstill.core.training import Training
-from fedstill.runtime.assemble import make_experiment, overlay, override_value, section_of
+from fedstill.runtime.assemble import current_key, make_experiment, overlay, override_value, section_of
 from fedstill.runtime.experiment import PARTS, Experiment, experiment_class, settings_of
 
 SEED = "seed"  # the axis that tables take mean and standard deviation over
@@ -160,11 +160,12 @@ def _anywhere(key: str) -> bool:
 
 
 def _read_value(axis: str, value: Any) -> Value:
+    axis = current_key(axis)
     if not isinstance(value, Mapping):
         return Value(label_of(value), ((axis, value),))
     if not all(isinstance(key, str) for key in value):
         raise InputError(f"the grid's {axis!r}: {value!r} is not a mapping from settings to values")
-    settings = {key: inner for key, inner in value.items() if key != "label"}
+    settings = {current_key(key): inner for key, inner in value.items() if key != "label"}
     if "label" not in value:
         if axis not in experiment_class().model_fields:
             raise InputError(f"the grid's {axis!r}: a value that sets several things needs a `label` (got {value!r})")

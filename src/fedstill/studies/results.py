@@ -26,6 +26,8 @@ from pydantic import (
 from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
 from fedstill.core.settings import Settings
+from fedstill.runtime.assemble import current_names
+from fedstill.runtime.experiment import spelt_out
 from fedstill.runtime.run_folder import MODELS
 from fedstill.studies.grid import Taught
 from fedstill.studies.run_figures import Figures, unpacked
@@ -157,7 +159,7 @@ class Results:
             )
         for axis, values in self.axes.items():
             for label, meaning in values.items():
-                if label in older.axes[axis] and older.axes[axis][label] != meaning:
+                if label in older.axes[axis] and not _same_meaning(older.axes[axis][label], meaning):
                     raise InputError(
                         f"in the results there, {axis} {label!r} stands for something else: name another file"
                     )
@@ -242,6 +244,14 @@ class _Written(Settings):
         shape: Any = GenericAlias(dict, (str, GenericAlias(list, line)))  # by name, so that a complaint has it
         checked = TypeAdapter(shape, config=_FINITE).validate_python({what: getattr(self, what)})
         return ((one[:width], one[width:]) for one in checked[what])
+
+
+def _same_meaning(older: Any, newer: Any) -> bool:
+    """Whether a label sets the same, also where the older file has a former name of a section or part."""
+    if not (isinstance(older, Mapping) and isinstance(newer, Mapping)):
+        return bool(older == newer)
+    both = [{key: spelt_out(key, value) for key, value in current_names(meaning).items()} for meaning in (older, newer)]
+    return both[0] == both[1]
 
 
 def _row(names: Sequence[str], identity: str, *values: Any) -> Row:

@@ -40,8 +40,8 @@ MEANS = [
     "moon",
     "scaffold",
 ]
-SOUND = {"friends": sorted([*MEANS, "fednova"]), "mimic": MEANS}
-PAIRS = [(cure, name) for cure, names in SOUND.items() for name in names]
+SOUND = {"friend-substitution": sorted([*MEANS, "fednova"]), "mimic": MEANS}
+PAIRS = [(mitigation, name) for mitigation, names in SOUND.items() for name in names]
 TASK = Classification(("a", "b", "c"), (1, 8, 8), ("cnn-bn",))
 SAMPLES = {0: 1, 1: 2, 2: 3}
 
@@ -60,7 +60,7 @@ class Plane(Quadratic):
         return Pair()
 
 
-def cured(name: str, method: Method, clients: int = 3) -> Method:
+def mitigated(name: str, method: Method, clients: int = 3) -> Method:
     return mitigations[name]().around(method, clients)
 
 
@@ -95,7 +95,7 @@ def acquainted() -> tuple[Method, Tensors]:
 
     Cosines: 3/5 between 0 and 1, 0 between 0 and 2, 4/5 between 1 and 2; so r is 0.8, 0.5 and 0.9.
     """
-    method = cured("friends", build("fedavg", Plane()))
+    method = mitigated("friend-substitution", build("fedavg", Plane()))
     server = method.start(Streams(0))
     return method, method.aggregate(server, moved(server, {0: (1, 0), 1: (3, 4), 2: (0, 1)}), turn_of())
 
@@ -112,7 +112,7 @@ def test_clients_get_acquainted_by_their_updates() -> None:
 def test_the_best_friend_speaks_for_a_client_that_dropped_out() -> None:
     """Client 1 moves by (1, 0), 2 by (0, 2), 0 is lost; its friend is 1, its weight its own sample.
 
-    Cured: ((1 + 2) (1, 0) + 3 (0, 2)) / 6 = (0.5, 1). Without a cure: (2 (1, 0) + 3 (0, 2)) / 5 = (0.4, 1.2).
+    Mitigated: ((1 + 2) (1, 0) + 3 (0, 2)) / 6 = (0.5, 1). Without a mitigation: (2 (1, 0) + 3 (0, 2)) / 5 = (0.4, 1.2).
     Then R_12 = (0.9 + 0.5) / 2 = 0.7, so that 1, once lost, has client 0 for a friend: the two now move by (2, 0) and
     (0, 2), which gives (2 + 2*2, 3*2) / 6 = (1, 1).
     """
@@ -131,7 +131,7 @@ def test_the_best_friend_speaks_for_a_client_that_dropped_out() -> None:
 
 def test_of_equal_friends_the_first_speaks() -> None:
     """Updates (1, 0) and (2, 0) are equally like (3, 0)."""
-    method = cured("friends", build("fedavg", Plane(), weights="uniform"))
+    method = mitigated("friend-substitution", build("fedavg", Plane(), weights="uniform"))
     server = method.start(Streams(0))
     server = method.aggregate(server, moved(server, {0: (1, 0), 1: (2, 0), 2: (3, 0)}), turn_of())
     merged = method.aggregate(server, moved(server, {0: (3, 0), 1: (0, 3)}), turn_of({2: "dropped"}))
@@ -151,7 +151,7 @@ def test_only_who_dropped_out_is_represented(why: Reason, counts: bool) -> None:
 
 def test_a_stranger_is_not_represented() -> None:
     """In the first round nobody knows anybody; and an update of zero makes nobody known."""
-    plain, method = build("fedavg", Plane()), cured("friends", build("fedavg", Plane()))
+    plain, method = build("fedavg", Plane()), mitigated("friend-substitution", build("fedavg", Plane()))
     start = method.start(Streams(0))
     replies, context = moved(start, {1: (1, 0), 2: (0, 0)}), turn_of({0: "dropped"})
     server = method.aggregate(start, replies, context)
@@ -163,7 +163,7 @@ def test_a_stranger_is_not_represented() -> None:
 
 
 def test_the_method_is_given_replies_in_the_order_of_ids_whoever_was_lost_first() -> None:
-    method = cured("friends", build("fedavg", Plane()), clients=4)
+    method = mitigated("friend-substitution", build("fedavg", Plane()), clients=4)
     samples = {0: 1, 1: 2, 2: 3, 3: 4}
     start = method.start(Streams(0))
     first = moved(start, {0: (1, 0), 1: (3, 4), 2: (0, 1), 3: (1, 1)}, samples)
@@ -188,10 +188,10 @@ def test_the_method_is_given_replies_in_the_order_of_ids_whoever_was_lost_first(
 def test_a_substitute_is_normalised_by_its_friends_steps() -> None:
     """FedNova without momentum, clients alike: 1 moves by 4 in four steps, 2 by 1 in one step, 0 is lost, its friend 1.
 
-    a = 4, 4, 1, their mean 3; each moves by 1 a step, so the model by 3. Without a cure the mean of a is 2.5.
+    a = 4, 4, 1, their mean 3; each moves by 1 a step, so the model by 3. Without a mitigation the mean of a is 2.5.
     """
     alike, steps = {0: 1, 1: 1, 2: 1}, {1: 4, 2: 1}
-    method = cured("friends", build("fednova", Plane()))
+    method = mitigated("friend-substitution", build("fednova", Plane()))
     start = method.start(Streams(0))
     known = method.aggregate(start, moved(start, {0: (1, 0), 1: (1, 0), 2: (1, 1)}, alike), turn_of(samples=alike))
     replies = moved(known, {1: (4, 4), 2: (1, 1)}, alike, steps)
@@ -204,9 +204,9 @@ def test_a_substitute_leaves_control_variates_alone() -> None:
     """SCAFFOLD's server control stays the mean of the clients' own, though a model stands for the lost one.
 
     All drift alike, so the lost client's friend is the first of the others, 1: of the means of the data, which buffers
-    hold, the server has (10 + 10 + 4) / 3 = 8 then, and 7 without a cure.
+    hold, the server has (10 + 10 + 4) / 3 = 8 then, and 7 without a mitigation.
     """
-    method = cured("friends", build("scaffold"), clients=3)
+    method = mitigated("friend-substitution", build("scaffold"), clients=3)
     site = Site(method, Quadratic(), [points(2, 2), points(10, 10), points(4, 4)], rounds=3)
     site.play_round(0)
     plain = Site(build("scaffold"), Quadratic(), site.data, rounds=3)
@@ -228,7 +228,7 @@ def test_a_reply_is_corrected_by_how_its_client_differed_when_last_heard() -> No
     Round 2: 1 is lost, and 0, moving by 1, is taken to move by 2; FedAvg would move by 1. c_0 = 2 - 1 = 1.
     Round 3: 0 and 1 as before, and 2 for the first time, by 8, as it is: (2 + 2 + 8) / 3 = 4. c = 3, 1, -4.
     """
-    method = cured("mimic", build("fedavg", Plane(), weights="uniform"))
+    method = mitigated("mimic", build("fedavg", Plane(), weights="uniform"))
     server = method.start(Streams(0))
     assert not [name for name in server if name.startswith("mimic/")]
     expected = [
@@ -249,7 +249,7 @@ def test_a_reply_is_corrected_by_how_its_client_differed_when_last_heard() -> No
 
 def test_all_is_weighed_as_the_method_weighs() -> None:
     """One sample moves by 1, two by 3, three by 5: (1 + 6 + 15) / 6 = 11/3."""
-    method = cured("mimic", build("fedavg", Plane()))
+    method = mitigated("mimic", build("fedavg", Plane()))
     server = method.start(Streams(0))
     server = method.aggregate(server, moved(server, {0: (1, 0), 1: (3, 0), 2: (5, 0)}), turn_of())
     found = [float(server[f"mimic/{client}/parameters/w"][0]) for client in range(3)]
@@ -261,7 +261,7 @@ def test_corrections_are_to_the_mean_and_not_to_a_servers_step() -> None:
 
     All moved by 2 in the mean, whatever the server made of it, so c_0 stays 1.
     """
-    method = cured("mimic", build("fedavgm", Plane(), weights="uniform"))
+    method = mitigated("mimic", build("fedavgm", Plane(), weights="uniform"))
     server = method.start(Streams(0))
     server = method.aggregate(server, moved(server, {0: (1, 0), 1: (3, 0)}), turn_of())
     server = method.aggregate(server, moved(server, {0: (1, 0)}), turn_of())
@@ -321,10 +321,11 @@ def play(site: Site, round: int, lost: Sequence[int] = ()) -> None:
             site.since[reply.profile.id] = round
 
 
-@pytest.mark.parametrize("name", SOUND["friends"])
+@pytest.mark.parametrize("name", SOUND["friend-substitution"])
 def test_without_losses_friends_change_no_bit(name: str) -> None:
     plain, other = (
-        Site(method, TASK, clouds(), rounds=3) for method in (trained(name), cured("friends", trained(name)))
+        Site(method, TASK, clouds(), rounds=3)
+        for method in (trained(name), mitigated("friend-substitution", trained(name)))
     )
     for site in (plain, other):
         for round in range(3):
@@ -337,7 +338,9 @@ def test_without_losses_friends_change_no_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOUND["mimic"])
 def test_where_nobody_is_ever_lost_mimic_is_the_method(name: str) -> None:
-    plain, other = (Site(method, TASK, clouds(), rounds=3) for method in (trained(name), cured("mimic", trained(name))))
+    plain, other = (
+        Site(method, TASK, clouds(), rounds=3) for method in (trained(name), mitigated("mimic", trained(name)))
+    )
     for site in (plain, other):
         for round in range(3):
             play(site, round)
@@ -347,14 +350,14 @@ def test_where_nobody_is_ever_lost_mimic_is_the_method(name: str) -> None:
     assert min(float(correction.norm()) for correction in corrections) > 1e-3  # they differ, and it comes to nothing
 
 
-@pytest.mark.parametrize(("cure", "name"), PAIRS, ids=[f"{cure}-{name}" for cure, name in PAIRS])
-def test_a_run_goes_on_from_its_named_tensors(cure: str, name: str) -> None:
+@pytest.mark.parametrize(("mitigation", "name"), PAIRS, ids=[f"{mitigation}-{name}" for mitigation, name in PAIRS])
+def test_a_run_goes_on_from_its_named_tensors(mitigation: str, name: str) -> None:
     """After rounds with losses, with a fresh method, to the bits of one that was not interrupted."""
-    whole = Site(cured(cure, trained(name)), TASK, clouds(), rounds=4)
+    whole = Site(mitigated(mitigation, trained(name)), TASK, clouds(), rounds=4)
     play(whole, 0)
     play(whole, 1, lost=[1])
     kept = Message.decode(Message(whole.server).encode())
-    resumed = Site(cured(cure, trained(name)), TASK, clouds(), rounds=4)
+    resumed = Site(mitigated(mitigation, trained(name)), TASK, clouds(), rounds=4)
     resumed.server, resumed.states, resumed.since = dict(kept), list(whole.states), list(whole.since)
     plain = Site(trained(name), TASK, clouds(), rounds=4)
     play(plain, 0)
@@ -362,13 +365,13 @@ def test_a_run_goes_on_from_its_named_tensors(cure: str, name: str) -> None:
     for site in (whole, resumed, plain):
         play(site, 2, lost=[0])
     assert digest(resumed.server) == digest(whole.server)
-    assert digest(model_of(whole.server)) != digest(plain.server)  # the cure did something
+    assert digest(model_of(whole.server)) != digest(plain.server)  # the mitigation did something
 
 
 @pytest.mark.parametrize("proxy", ["none", "average"])
 def test_layers_that_stay_with_their_clients_are_neither_compared_nor_corrected(proxy: str) -> None:
     """FedBN may upload BatchNorm too, for a proxy; but nobody starts from the server's."""
-    method = cured("mimic", build("fedbn", TASK, {"batch": 4}, proxy=proxy))
+    method = mitigated("mimic", build("fedbn", TASK, {"batch": 4}, proxy=proxy))
     site = Site(method, TASK, clouds(), rounds=1)
     play(site, 0)
     norms = method.inner.local
@@ -377,50 +380,52 @@ def test_layers_that_stay_with_their_clients_are_neither_compared_nor_corrected(
     assert set(part(site.server, "mimic/0/")) == weights - norms
 
 
-def test_only_the_exchange_with_models_is_cured() -> None:
-    for cure in SOUND:
-        method = cured(cure, build("fedavg", TASK, buffers="recalibrate"))
+def test_only_the_exchange_with_models_is_mitigated() -> None:
+    for mitigation in SOUND:
+        method = mitigated(mitigation, build("fedavg", TASK, buffers="recalibrate"))
         first, *rest = method.exchanges({}, 0)
         assert first is method
         assert [exchange.name for exchange in rest] == ["recalibrate"]
-        tuned = cured(cure, build("fine-tuned", TASK))
+        tuned = mitigated(mitigation, build("fine-tuned", TASK))
         (last,) = tuned.exchanges({"rounds": torch.tensor(4)}, 3)
         assert last.name == "tune"
         assert last is not tuned
 
 
 @pytest.mark.parametrize("name", methods.names())
-@pytest.mark.parametrize("cure", ["none", *SOUND])
-def test_methods_without_a_mean_of_models_are_refused(cure: str, name: str) -> None:
+@pytest.mark.parametrize("mitigation", ["none", *SOUND])
+def test_methods_without_a_mean_of_models_are_refused(mitigation: str, name: str) -> None:
     kind = methods[name]
     method = bare(kind, task=TASK)
-    if cure == "none":
-        assert cured(cure, method) is method
-    elif name in SOUND[cure]:
-        assert cured(cure, method).name == method.name
+    if mitigation == "none":
+        assert mitigated(mitigation, method) is method
+    elif name in SOUND[mitigation]:
+        assert mitigated(mitigation, method).name == method.name
     else:
-        with pytest.raises(InputError, match=rf"^cure={cure} is for .* with {name} it is not sound: choose ditto, .*"):
-            cured(cure, method)
+        with pytest.raises(
+            InputError, match=rf"^mitigation={mitigation} is .* with {name} it is not sound: choose ditto, .*"
+        ):
+            mitigated(mitigation, method)
 
 
 def test_under_privacy_everybody_counts_once() -> None:
     private = Private(build("fedavg", weights="uniform"), ClientLevel(), 100, 10)
-    for cure in SOUND:
-        with pytest.raises(InputError, match=rf"privacy counts every client once, and cure={cure} does not"):
-            cured(cure, private)
+    for mitigation in SOUND:
+        with pytest.raises(InputError, match=rf"counts every client once, and mitigation={mitigation} does not"):
+            mitigated(mitigation, private)
 
 
 def test_too_many_pairs_are_refused() -> None:
     assert MOST_CLIENTS == 5_000
-    cured("friends", build("fedavg"), 5_000)
-    cured("mimic", build("fedavg"), 5_001)
+    mitigated("friend-substitution", build("fedavg"), 5_000)
+    mitigated("mimic", build("fedavg"), 5_001)
     with pytest.raises(InputError, match="5,001 are too many: 5,000 at most"):
-        cured("friends", build("fedavg"), 5_001)
+        mitigated("friend-substitution", build("fedavg"), 5_001)
 
 
-def test_cures_are_chosen_by_name() -> None:
-    assert mitigations.names() == ["friends", "mimic", "none"]
+def test_mitigations_are_chosen_by_name() -> None:
+    assert mitigations.names() == ["friend-substitution", "mimic", "none"]
     assert all(mitigations.summary(name) for name in mitigations)
     assert isinstance(mitigations["none"](), Mitigation)
-    with pytest.raises(InputError, match="unknown cure for dropout 'mimik': did you mean 'mimic'"):
+    with pytest.raises(InputError, match="unknown dropout mitigation 'mimik': did you mean 'mimic'"):
         mitigations["mimik"]

@@ -1,4 +1,4 @@
-"""Friends: who drops out is represented by the client that is most like it.
+"""Friend substitution: a client that drops out is represented by the client most like it.
 
 *Combating Client Dropout in Federated Learning via Friend Model Substitution*, Wang and Xu, 2022,
 https://arxiv.org/abs/2205.13222 (FL-FDMS; without its cheaper variant that stops comparing clear cases)
@@ -7,23 +7,23 @@ https://arxiv.org/abs/2205.13222 (FL-FDMS; without its cheaper variant that stop
     r_ij   = (1 + cos(u_i, u_j)) / 2                         in every round in which both replied
     R_ij   = the mean of r_ij over those rounds
     w_i   <- w_j,  j = argmax R_ij among those that replied  for each client i that dropped out
-    merge  as the method does, of all who were asked
+    aggregate as the method does, over all who were sampled
 
-A substitute counts as much as the lost client would have: its samples are the weight, the friend's model and steps are
-what is weighed. Of equals the smaller id is the friend.
+A substitute counts as much as the dropped client would have: it is weighed by the dropped client's samples, and has the
+friend's model and steps. Of equals the smaller id is the friend.
 
 Where this departs from the paper:
 
-* There everybody takes part in the first round, so that every pair is known from then on. Here clients get acquainted
-  as rounds bring them together; a lost client without a friend among those that replied is not replaced at all.
+* There everybody takes part in the first round, so that every pair is known from then on. Here a pair is known
+  once both replied in one round; a dropped client without a friend among those that replied is not replaced at all.
 * There clients count alike; here as the method weighs them.
 * The cosine is one of weights, without BatchNorm's running statistics, which live on another scale. An update of zero
   has no direction, and says nothing of anybody.
-* What else a reply carries is a change of its sender's own state, such as SCAFFOLD's control variate. The lost client's
-  did not change, so a substitute brings zero of it: else the server's control would leave the mean of the clients'.
+* What else a reply carries is a change of its sender's own state, such as SCAFFOLD's control variate. The dropped
+  client's did not change, so a substitute brings zero of it: else the server's control would not be the clients' mean.
 
-Substitutes are for clients that dropped out or ran flat. A client that was refused, failed or abstained is left out as
-it would be without a cure.
+Substitutes are for clients that dropped out or whose battery ran flat. A client that was refused, failed or abstained
+is left out as it would be without mitigation.
 """
 
 from __future__ import annotations
@@ -34,24 +34,30 @@ import torch
 from torch import Tensor
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import BLAMELESS, Failure, Reply, RoundContext
+from fedstill.core.protocols import BLAMELESS, Exchange, Failure, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.wrappers.mitigation import Mitigated
+from fedstill.methods.wrappers.wrapper import Wrapped
 
 SIMILARITY, TOGETHER = "friends/similarity", "friends/together"  # of pairs: R_ij, and over how many rounds
 SUBSTITUTED = "friends/substituted"  # how many, in all rounds so far
 OF_THE_MODEL = (MODEL, "steps", "loss/")  # what a friend can say for another
 
 
-class FriendSubstitution(Mitigated):
-    """A method whose lost clients are represented by their friends."""
+class FriendSubstitution(Wrapped):
+    """A method whose dropped clients are represented by their friends."""
+
+    inner: FedAvg
 
     def __init__(self, inner: FedAvg, clients: int) -> None:
         super().__init__(inner)
         self.clients = clients
+
+    def wrap(self, exchange: Exchange) -> Exchange:
+        """Only the exchange whose replies are models; recalibration and fine-tuning stay the method's own."""
+        return self if exchange is self.inner else exchange
 
     def start(self, streams: Streams) -> Tensors:
         pairs = (self.clients, self.clients)
@@ -66,7 +72,7 @@ class FriendSubstitution(Mitigated):
 
     def acquainted(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
         """What is known of pairs after a round in which these replied."""
-        alike = similarities(state, [reply.message for reply in replies], self.shared_weights(state))
+        alike = similarities(state, [reply.message for reply in replies], self.inner.shared_weights(state))
         ids = torch.tensor([reply.profile.id for reply in replies])
         pairs = (ids[:, None], ids[None, :])
         similarity, together = state[SIMILARITY].clone(), state[TOGETHER].clone()

@@ -1,30 +1,30 @@
-"""MimiC: every reply is corrected so that it looks like an update of all.
+"""MimiC: every reply is corrected to mimic the central update, the mean over all clients.
 
 *MimiC: Combating Client Dropouts in Federated Learning by Mimicking Central Updates*, Sun, Mao and Zhang, 2023,
 https://arxiv.org/abs/2306.12212
 
     u_i   = w_i - w                          the update of client i in this round
-    v_i   = u_i + c_i                        what the server takes instead; c_i = 0 for a client heard first
+    v_i   = u_i + c_i                        what the server takes instead; c_i = 0 at a client's first reply
     V     = sum_i p_i v_i                    over those that replied, p_i as the method weighs them
     c_i  <- V - u_i                          for those that replied
-    merge as the method does, of w + v_i
+    aggregate w + v_i as the method does
 
-So c_i is how far a client was from all when it was last heard. Where the same clients reply in every round the c_i add
-up to nothing, and V is the plain mean of the u_i, up to rounding; once some are missing, what the others are known to
-differ from all is taken out. Clients notice nothing.
+So c_i is how far a client's update was from the mean when it last replied. Where the same clients reply in every round
+the c_i sum to zero, and V is the plain mean of the u_i, up to rounding; once some are missing, the known difference of
+the others from the mean is taken out. Clients and messages do not change.
 
 Where this departs from the paper:
 
-* There everybody replies in the first round. Here a client that is heard for the first time later is taken as it is.
+* There every client replies in the first round. Here the first reply of a client is never corrected.
 * There clients count alike; here as the method weighs them.
-* V is the mean of what is merged, also where a server's optimiser (momentum, Adam) makes a longer or shorter step of
-  it: an update of a client can be compared with that mean only.
+* V is the mean of what is aggregated, also where a server's optimiser (momentum, Adam) scales the step: an update of a
+  client can be compared with that mean only.
 * As in the authors' program u_i is the change of the weights, rates and all: where rates decay, an old correction is
   one at an older rate.
 * Running statistics are averaged as they come: a corrected variance could be negative.
 
-The server keeps the weights of one model for each client ever heard, in single precision, and every checkpoint has
-them: with many clients or large models that is what this cure costs.
+The server keeps the weights of one model for each client that ever replied, in single precision, and every checkpoint
+has them: with many clients or large models that is the price of this mitigation.
 """
 
 from __future__ import annotations
@@ -36,23 +36,30 @@ import torch
 from torch import Tensor
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import Reply, RoundContext
+from fedstill.core.protocols import Exchange, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL
-from fedstill.methods.wrappers.mitigation import Mitigated
+from fedstill.methods.fedavg import FedAvg
+from fedstill.methods.wrappers.wrapper import Wrapped
 
-CORRECTION = "mimic/"  # mimic/CLIENT/...: c_i, of clients that were heard
+CORRECTION = "mimic/"  # mimic/CLIENT/...: c_i, of clients that have replied
 
 
-class MimiC(Mitigated):
-    """A method whose server corrects each reply by how its client differed from all when it was last heard."""
+class MimiC(Wrapped):
+    """A method whose server corrects each reply by how its client differed from the mean when it last replied."""
+
+    inner: FedAvg
+
+    def wrap(self, exchange: Exchange) -> Exchange:
+        """Only the exchange whose replies are models; recalibration and fine-tuning stay the method's own."""
+        return self if exchange is self.inner else exchange
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         weights = self.inner.weights(replies)
         shares = [weight / sum(weights) for weight in weights]
         messages = [dict(reply.message) for reply in replies]
         corrections: dict[str, Tensor] = {}
-        for name in self.shared_weights(state):
+        for name in self.inner.shared_weights(state):
             start = state[name].double()
             updates = [reply.message[name].double() - start for reply in replies]
             central = torch.zeros_like(start)

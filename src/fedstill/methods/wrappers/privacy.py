@@ -50,7 +50,7 @@ from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.methods.adaptive import Adaptive
+from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedstill.methods.base import MODEL, methods
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedavgm import FedAvgM
@@ -61,7 +61,7 @@ NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # of every published round: see
 SLACK = 10.0  # a normal vector is longer than sqrt(dimensions) + t with probability below exp(-t^2 / 2)
 
 # The servers' rules that want nothing of the replies but the mean of their models.
-MEANS = frozenset({FedAvg.aggregate, FedAvgM.aggregate, Adaptive.aggregate})
+MEANS = frozenset({FedAvg.aggregate, FedAvgM.aggregate, FedAdam.aggregate, FedYogi.aggregate, FedAdagrad.aggregate})
 
 
 class Privacy(Settings):
@@ -113,16 +113,10 @@ class ClientLevel(Privacy):
         return self.sampling == "secret"
 
     def around(self, method: Method, clients: int, cohort: int) -> Method:
-        kind = type(method)
-        if not averages(kind):
-            able = ", ".join(name for name in methods if averages(methods[name]))
-            raise InputError(
-                f"client-level privacy is for methods that share nothing but the mean of their clients' models, and"
-                f" {methods.name_of(kind)} is not one: choose {able}, or privacy=none"
-            )
-        if getattr(method.settings, "weights", None) != "uniform":
+        settings = averaging(method).settings
+        if settings.weighting != "uniform":
             raise InputError("under client-level privacy every client must count alike: set method.weights=uniform")
-        if getattr(method.settings, "buffers", None) == "recalibrate":
+        if settings.buffers == "recalibrate":
             raise InputError(
                 "method.buffers=recalibrate sends statistics of the clients' data that privacy does not cover: set"
                 " method.buffers=average"
@@ -137,6 +131,17 @@ class ClientLevel(Privacy):
 
     def on_site(self) -> Privacy:
         return self.model_copy(update={"randomness": "system"})
+
+
+def averaging(method: Method) -> FedAvg:
+    """The method, if it shares nothing but the mean of its clients' models."""
+    if isinstance(method, FedAvg) and averages(type(method)):
+        return method
+    able = ", ".join(name for name in methods if averages(methods[name]))
+    raise InputError(
+        f"client-level privacy is for methods that share nothing but the mean of their clients' models, and"
+        f" {methods.name_of(type(method))} is not one: choose {able}, or privacy=none"
+    )
 
 
 def averages(kind: type[Method]) -> bool:

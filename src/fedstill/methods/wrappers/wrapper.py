@@ -1,7 +1,7 @@
-"""Something around a method's exchanges: attacks, privacy. The method inside does not know.
+"""Wrappers around a method's exchanges: attacks, privacy, dropout mitigation.
 
-A wrapper changes what a client sends or what the server makes of it, for every method alike, instead of being a flag
-inside each.
+A wrapper changes what a client sends or how the server aggregates it, for every method alike, instead of being a flag
+inside each. The wrapped method is unaware of it.
 """
 
 from __future__ import annotations
