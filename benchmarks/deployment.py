@@ -189,7 +189,7 @@ def measured(
         beside = Beside(Attempt(plan, engine, place), read, halted)
         began = perf_counter()
         run = play(beside)
-    if run.result["lost"] or run.result["skipped"]:
+    if run.result.failures or run.result.skipped:
         raise DifferenceError(f"{run.path.name}: a client was lost, and in one process none is")
     rounds = RunFolder(run.path).timing()["rounds"][1:]
     start = beside.ends[0] - began - median(rounds)

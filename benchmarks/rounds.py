@@ -104,7 +104,7 @@ class _LoopBeside:
         self.cpu.append((ours, process_time() - cpu))
         self.since = process_time()
         self.accuracies.append(accuracy)
-        self.theirs.append(record["metrics"]["accuracy"])
+        self.theirs.append(record.metrics["accuracy"])
 
     def note(self, text: str) -> None:
         pass
@@ -117,7 +117,7 @@ class _LoopBeside:
 
     def check(self, run: Run) -> None:
         """Both must have learnt the same, or the times compare two different things."""
-        if run.result["lost"] or run.result["skipped"]:
+        if run.result.failures or run.result.skipped:
             raise DifferenceError("a client was lost, and the hand-written loop loses none")
         if any(abs(a - b) > ACCURACY_CLOSE for a, b in zip(self.accuracies, self.theirs, strict=True)):
             raise DifferenceError(f"accuracies {self.theirs} are not the hand-written loop's {self.accuracies}")

@@ -213,7 +213,7 @@ def _besides_a_loss(journal: Sequence[Mapping[str, Any]], whole: Sequence[Mappin
     >>> _besides_a_loss([{"round": 1, "lost": [], "other": 1}, hurt], [first, second])
     'differs before the loss'
     """
-    losses = [(record["round"], one["detail"]) for record in journal for one in record["lost"]]
+    losses = [(record.round, one.detail) for record in journal for one in record.failures]
     if any(detail != _ENDED for _, detail in losses) or len(losses) > 1:
         return f"tells of other losses: {losses}"
     before = losses[0][0] - 1 if losses else len(whole)  # how many rounds

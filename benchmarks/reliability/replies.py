@@ -103,7 +103,7 @@ class Stage:
         self.engine = Spoiling()
         self.without: dict[tuple[str, int], dict[str, Any]] = {}
         journal, _ = self.played()  # learns what is asked for
-        dropped = {one["client"] for one in journal[0]["lost"]}
+        dropped = {one.client for one in journal[0].failures}
         self.places = sorted(place for place in self.engine.honest if place[1] not in dropped)
 
     def played(self, target: tuple[str, int] | None = None, spoil: Spoil | None = None) -> tuple[Any, dict[str, Any]]:
@@ -161,8 +161,8 @@ def _told(kind: str, luck: Random, honest: Message) -> Message:
 def refused(record: Any, client: int) -> str | None:
     """Why a round's journal says that a client's reply was refused; None if it does not."""
     surveys = [one["lost"] for one in record.get("surveys", ())]
-    lost = [one for ones in (record["lost"], record.get("sites", {}).get("lost", ()), *surveys) for one in ones]
-    return next((one["detail"] for one in lost if (one["client"], one["reason"]) == (client, "refused")), None)
+    lost = [one for ones in (record.failures, record.get("sites", {}).get("lost", ()), *surveys) for one in ones]
+    return next((one.detail for one in lost if (one.client, one.reason) == (client, "refused")), None)
 
 
 def left_behind(run: RunFolder) -> dict[str, Any]:

@@ -40,67 +40,68 @@ def run(
     finally:
         display.close()
     if as_json:
-        print_json(run_told(done))
+        print_json(run_printed(done))
     else:
         show_result(done, display.begun())
 
 
-def run_told(run: Run) -> dict[str, Any]:
-    """A run as `--json` has it, in every command: its result, what is called accuracy in it, and its queries."""
-    told = run.to_dict() if run.finished else {"run": str(run.path)}
-    for name in run_summaries if run.finished else ():
-        told |= run_summaries[name].told(run)
-    return told | {"measure": measure_of(run.experiment.architectures[0])}
+def run_printed(run: Run) -> dict[str, Any]:
+    """A run as `--json` prints it, in every command; of one that is not finished, its folder and measure."""
+    measure = measure_of(run.experiment.architectures[0])
+    if not run.finished:
+        return {"run": str(run.path), "measure": measure}
+    sections = {name: run_summaries[name].section(run) for name in run_summaries}
+    return run.printed(measure=measure, **sections).to_dict()
 
 
 def show_result(run: Run, begun: str = "") -> None:
     """A finished run's figures; `begun` says how much of it was there before."""
     result = run.result
     console.print(
-        f"{result['method']} on {result['data']}: {result['model']}, {count(result['clients'], 'client')},"
-        f" {result['partition']}, seed {result['seed']}, {count(result['rounds'], 'round')}",
+        f"{result.method} on {result.data}: {result.model}, {count(result.clients, 'client')},"
+        f" {result.partition}, seed {result.seed}, {count(result.rounds, 'round')}",
         style="bold",
     )
     measure = measure_of(run.experiment.architectures[0])
     heads, rows = scores_of(run)
     table("", ("model", "round", *heads), rows, right=range(1, len(heads) + 2))
-    for teacher in result["teachers"]:
-        model = ", ".join(filter(None, (teacher["model"], teacher["which"])))
+    for teacher in result.teachers:
+        model = ", ".join(filter(None, (teacher.model, teacher.which)))
         console.print(
-            f"teacher {teacher['name']} ({model}): {measure} {share(teacher['accuracy'])}"
-            + ("" if measure != ACCURACY else f", class accuracy {share(teacher['class_accuracy'])}")
-            + ("; it says the same of every test sample" if teacher["constant"] == 1 else ""),
+            f"teacher {teacher.name} ({model}): {measure} {share(teacher.metrics['accuracy'])}"
+            + ("" if measure != ACCURACY else f", class accuracy {share(teacher.metrics['class_accuracy'])}")
+            + ("; it predicts the same class for every test sample" if teacher.metrics["constant"] == 1 else ""),
         )
-    if result.get("ceiling") is not None:
+    if result.ceiling is not None:
         console.print(
-            f"its teacher leaves the labels at most {share(result['ceiling'])} of the proxy data (masking ceiling)",
+            f"its teacher leaves the labels at most {share(result.ceiling)} of the proxy data (masking ceiling)",
         )
-    for name, accuracy in result["also"].items():
+    for name, accuracy in result.extra_models.items():
         console.print(f"{name}: {share(accuracy)}")
-    if personal := result["personal"]:
-        own = f" on the whole test set, {share(personal['own_mean'])} on each client's own mix of classes"
+    if (personal := result.personal) is not None:
+        own = f" on the whole test set, {share(personal.own_mean)} on each client's own mix of classes"
         where = " on each site's own test data" if run.experiment.evaluation == "on-site" else own
-        spread = f"{share(personal['mean'])} ± {share(personal['std'])}"
-        console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}")
-        if personal.get("non_finite"):
-            console.print(f"{personal['non_finite']} of them are not finite: they count as chance", style="bold")
+        spread = f"{share(personal.mean)} ± {share(personal.std)}"
+        console.print(f"personal models of {personal.clients} clients: {spread}{where}")
+        if personal.non_finite:
+            console.print(f"{personal.non_finite} of them are not finite: they count as chance", style="bold")
     for name in run_summaries:
         run_summaries[name].show(run)
-    for name, value in result["facts"].items():
+    for name, value in result.method_metrics.items():
         console.print(f"{name}: {value:.4g}")
-    if result["lost"] or result["skipped"]:
-        lost = [one for record in run.journal for one in record["lost"]]  # none where a site was sent the result
-        why = f" ({by_reason(lost)})" if lost else ""
-        console.print(f"{result['lost']} replies lost{why}, {result['skipped']} rounds skipped")
-        if only_not_finite(lost) and run.experiment.attack.name == "none":
+    if result.failures or result.skipped:
+        failures = [one for record in run.journal for one in record.failures]  # none where a site was sent the result
+        why = f" ({by_reason(failures)})" if failures else ""
+        console.print(f"{count(result.failures, 'failure')}{why}, {count(result.skipped, 'round')} skipped")
+        if only_not_finite(failures) and run.experiment.attack.name == "none":
             console.print("training diverged: lower training.rate", style="bold")
-    if not result["finite"]:
+    if not result.finite:
         console.print("some rounds had models that are not finite: they are never `best`", style="bold")
     if begun:
         console.print(begun)
     console.print(
-        f"traffic ↑{size(result['bytes']['up'])} ↓{size(result['bytes']['down'])}, {run.seconds:.1f} s,"
-        f" sha256 {result['sha256'][:16]}…\n{run.path}",
+        f"traffic ↑{size(result.bytes.up)} ↓{size(result.bytes.down)}, {run.seconds:.1f} s,"
+        f" sha256 {result.sha256[:16]}…\n{run.path}",
         soft_wrap=True,
     )
 
@@ -109,10 +110,10 @@ def scores_of(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """How good a run's models are: what was measured, and a line for each of them."""
     result = run.result
     measures = measures_of(run.experiment.architectures[0])
-    metrics = {record["round"]: record.get("metrics") or {} for record in run.journal} if measures else {}
+    metrics = {record.round: record.metrics for record in run.journal} if measures else {}
     rows = []
-    for which, accuracy in result["accuracy"].items():
-        held = metrics.get(result["round_of"][which], {})
-        figures = [held.get(name) for name in measures] if measures else [accuracy, result["class_accuracy"][which]]
-        rows.append((which, str(result["round_of"][which]), *map(share, figures)))
+    for which, accuracy in result.accuracy.items():
+        held = metrics.get(result.round_of[which], {})
+        figures = [held.get(name) for name in measures] if measures else [accuracy, result.class_accuracy[which]]
+        rows.append((which, str(result.round_of[which]), *map(share, figures)))
     return tuple(measures.values()) if measures else ("accuracy", "class accuracy"), rows

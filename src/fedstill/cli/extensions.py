@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 
 if TYPE_CHECKING:
     from fedstill.cli.plain import Commands
+    from fedstill.core.records import RecordSection
     from fedstill.runtime.result import Run
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What is said of a finished run beside the usual."""
+    """What is reported of a finished run beside the usual."""
 
-    told: Callable[[Run], dict[str, Any]]  # for `--json`; empty where there is nothing to say
+    section: Callable[[Run], RecordSection | None]  # of what `--json` prints, under the summary's name
     show: Callable[[Run], None]  # in the terminal
 
 

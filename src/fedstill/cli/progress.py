@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedstill.cli.screen import errors
 from fedstill.core.numbers import duration, share, size
+from fedstill.core.records import RoundRecord
 from fedstill.runtime.experiment import Experiment
 from fedstill.tasks.measures import ACCURACY, measure_of
 
@@ -64,7 +64,7 @@ class Display:
         self.measure = ACCURACY  # what that is called
         self.bar: Progress | None = None
 
-    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         self.measure = measure_of(experiment.architectures[0])
         self.up, self.down, self.accuracy = 0, 0, None
         for record in journal:
@@ -79,7 +79,7 @@ class Display:
         self.bar.start()
         self.bar.add_task(name, total=experiment.rounds, completed=len(journal), told=self._told())
 
-    def round(self, record: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> None:
         self._count(record)
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, told=self._told())
@@ -92,7 +92,7 @@ class Display:
             errors.print(f"{told}, about {duration(left)} left", soft_wrap=True)
 
     def begun(self) -> str:
-        """How much of the last run was there before it was asked for; nothing of a new one."""
+        """How much of the last run was there before; nothing of a new one."""
         if self.found:
             return "finished before; nothing was done"
         return f"went on after round {self.before} of {self.rounds}" if self.before else ""
@@ -113,10 +113,10 @@ class Display:
             self.bar.stop()
             self.bar = None
 
-    def _count(self, record: dict[str, Any]) -> None:
-        self.up += record["bytes"]["up"]
-        self.down += record["bytes"]["down"]
-        self.accuracy = record.get("metrics", {}).get("accuracy", self.accuracy)
+    def _count(self, record: RoundRecord) -> None:
+        self.up += record.bytes.up
+        self.down += record.bytes.down
+        self.accuracy = record.metrics.get("accuracy", self.accuracy)
 
     def _told(self) -> str:
         traffic = f"  ↑{size(self.up)} ↓{size(self.down)}" if is_wide() else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import run_told, show_result
+from fedstill.cli.experiments import run_printed, show_result
 from fedstill.cli.plans import manifest_table, print_plan
 from fedstill.cli.progress import Display
 from fedstill.cli.screen import console, errors, print_json, table
@@ -52,7 +52,7 @@ def server(folder: Path, experiment: Experiment, out: Path, terms: ServerOptions
         display.close()
     run = Run(done.path)
     if as_json:
-        print_json(run_told(run))
+        print_json(run_printed(run))
     else:
         show_result(run)
 
@@ -180,7 +180,7 @@ def status(folder: Path, as_json: bool) -> None:
     if known["run"]:
         console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}")
     rows = [
-        (name, "connected" if here and known["alive"] else "away", known["lost"].get(name, ""))
+        (name, "connected" if here and known["alive"] else "away", known["failures"].get(name, ""))
         for name, here in known["sites"].items()
     ]
     table("", ("site", "is", "last lost"), rows)

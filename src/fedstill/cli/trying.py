@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.cli.deploying import need_extra, stop_cleanly
-from fedstill.cli.experiments import run_told, show_result
+from fedstill.cli.experiments import run_printed, show_result
 from fedstill.cli.flags import Flags
 from fedstill.cli.screen import console, errors, print_json
 from fedstill.cli.serving import INSECURE
@@ -70,7 +70,7 @@ def try_out(
     run = _played(tried, name, flags, shards, insecure, quiet)
     same = _alone(experiment, tried / "alone", data_root).sha256 == run.sha256 if compare else None
     if as_json:
-        print_json({**run_told(run), **({} if same is None else {"as_in_one_process": same})})
+        print_json({**run_printed(run), **({} if same is None else {"as_in_one_process": same})})
     else:
         show_result(run)
         if same:

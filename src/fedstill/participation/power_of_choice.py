@@ -1,4 +1,4 @@
-"""Ask those who still have most to learn.
+"""Sample the clients with the highest loss.
 
 *Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies*, Cho, Wang and
 Joshi, 2020, https://arxiv.org/abs/2010.01243
@@ -6,11 +6,12 @@ Joshi, 2020, https://arxiv.org/abs/2010.01243
     A <- d candidates, drawn without putting back, with chances by samples
     cohort <- those of A with the highest losses
 
-`losses: ask` is the paper's pow-d: candidates are sent the shared model and say its loss on their data. `losses: last`
-is its rpow-d: the loss that each reported when it last took part, those never heard first; it costs nothing and does
-with any method. Candidates can be drawn evenly as well, and by battery, history and link, which the paper does not do.
+`losses: ask` is the paper's pow-d: candidates are sent the shared model and report its loss on their data. `losses:
+last` is its rpow-d: the loss that each reported when it last took part, those without one first; it costs nothing and
+works with any method. Candidates can be drawn evenly as well, and by battery, history and link, which is not in the
+paper.
 
-A biased choice, and meant to be: of d candidates the one with the lowest loss may never be asked.
+A biased choice, and meant to be: of d candidates the one with the lowest loss may never be sampled.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class PowerOfChoice(Weighted):
 
     reads_losses: ClassVar[bool] = True
 
-    candidates: int | None = Field(None, ge=1, description="d: how many are drawn; left out, twice those to be asked")
+    candidates: int | None = Field(None, ge=1, description="d: how many are drawn; left out, twice the cohort")
     draw: Literal["samples", "evenly"] = Field("samples", description="a candidate's chance: by samples, or the same")
     losses: Literal["last", "ask"] = Field(
-        "last", description="the loss each last reported; or one asked for now, of the shared model"
+        "last", description="the loss each last reported; or that of the shared model, surveyed now"
     )
 
     @property
@@ -72,10 +73,10 @@ class PowerOfChoice(Weighted):
         return Survey(SharedLoss(models), np.sort(self.shortlist(eligible, fleet, context.clients, context)).tolist())
 
     def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
-        # The survey has left losses of its candidates alone; who of them did not answer is asked after those who did.
-        asked = self.losses == "ask"
-        short = (self.in_order if asked else self.shortlist)(candidates, fleet, clients, context)
-        losses = np.nan_to_num(fleet["loss"].numpy()[short], nan=-np.inf if asked else np.inf)
+        # The survey leaves losses of its candidates only; those without an accepted reply come last.
+        surveyed = self.losses == "ask"
+        short = (self.in_order if surveyed else self.shortlist)(candidates, fleet, clients, context)
+        losses = np.nan_to_num(fleet["loss"].numpy()[short], nan=-np.inf if surveyed else np.inf)
         return np.sort(short[np.argsort(-losses, kind="stable")[: self.cohort(clients)]])
 
     def shortlist(self, ids: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstill.core.earlier_records import current_checkpoint
 from fedstill.core.files import write_atomically
 from fedstill.core.message import Message, MessageError, under
+from fedstill.core.records import RoundRecord, read_round
 from fedstill.core.task import Tensors
 
 NAME = "checkpoint.safetensors"
@@ -43,20 +46,19 @@ class Progress:
     server: Tensors
     fleet: Tensors
     clients: Tensors  # versions of client state, and the round of each client's last accepted reply
-    journal: tuple[dict[str, Any], ...] = ()
+    journal: tuple[RoundRecord, ...] = ()
     leaders: dict[str, Leader] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)  # of work that has no rounds
 
     def pack(self) -> Message:
-        facts = {
-            "round": self.round,
-            "journal": self.journal,
-            "leaders": {name: vars(leader) for name, leader in self.leaders.items()},
-        }
+        leaders = json.dumps({name: asdict(leader) for name, leader in self.leaders.items()})
+        journal = ",".join(record.to_json() for record in self.journal)
+        facts = f'{{"round":{self.round},"leaders":{leaders},"notes":{json.dumps(self.notes)},"journal":[{journal}]}}'
         tensors = {
             **under("server/", self.server),
             **under("fleet/", self.fleet),
             **under("clients/", self.clients),
-            "facts": _text_tensor(json.dumps(facts)),
+            "facts": _text_tensor(facts),
         }
         return Message({**tensors, _DIGEST: _digest_of(tensors)})
 
@@ -65,15 +67,16 @@ class Progress:
         tensors = {name: tensor for name, tensor in message.items() if name != _DIGEST}
         if _DIGEST not in message or not torch.equal(message[_DIGEST], _digest_of(tensors)):
             raise MessageError("its contents do not match its digest")
-        facts = json.loads(bytes(message["facts"].numpy().tobytes()))
+        facts = current_checkpoint(json.loads(bytes(message["facts"].numpy().tobytes())))
         leaders = {name: Leader(**leader) for name, leader in facts["leaders"].items()}
         return cls(
             facts["round"],
             message.part("server/"),
             message.part("fleet/"),
             message.part("clients/"),
-            tuple(facts["journal"]),
+            tuple(read_round(record) for record in facts["journal"]),
             leaders,
+            facts["notes"],
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -31,11 +31,12 @@ from fedstill.core.protocols import (
     RoundContext,
     Shape,
 )
+from fedstill.core.records import Evaluation, SiteEvaluation
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
 from fedstill.runtime.client_store import Store
-from fedstill.runtime.evaluation import Evaluation, Metrics, all_say_something, means_of, negative_variances, spread_of
+from fedstill.runtime.evaluation import Metrics, all_finite_models, means_of, negative_variances, spread_of
 from fedstill.runtime.reply_validation import validate_reply
 from fedstill.runtime.round_outcome import failure_records
 
@@ -44,7 +45,7 @@ _SERVER = "server/"  # the part of the request that makes a client's own model c
 
 
 class SiteScores(Exchange):
-    """One question to every site: how good are these models on your test data?"""
+    """The exchange in which every site scores the models on its own test data."""
 
     name = "evaluate"
     egress = (Egress("scores/*", "statistics", "right and wrong answers on test data by class, and summed losses"),)
@@ -103,9 +104,9 @@ class _NoData:
 
 @dataclass(frozen=True)
 class OnSiteEvaluator:
-    """Asks every client each time, whoever was in the round; whom it does not hear from is not in the sums.
+    """Sends the models to every client, sampled in the round or not; sums are over accepted replies.
 
-    Further models that some methods have beside the shared one (`Method.also`) are not sent out for it.
+    Further models that some methods have beside the shared one (`Method.extra_models`) are not sent.
     """
 
     task: Task
@@ -136,36 +137,44 @@ class OnSiteEvaluator:
                 requests[who.id] = request
                 yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
-        heard, lost = list[Reply](), list[Failure]()
+        accepted, failures = list[Reply](), list[Failure]()
         with closing(engine.dispatch(exchange, jobs(), context)) as results:
             for result in results:
                 if isinstance(result, Failure):
-                    lost.append(result)
+                    failures.append(result)
                     continue
                 who = result.profile
                 wrong = validate_reply(result.message, requests[who.id], exchange.expect(server, who, Message({})))
                 if wrong is None:
-                    heard.append(result)
+                    accepted.append(result)
                 else:
-                    lost.append(Failure(who, "refused", wrong))
-        heard.sort(key=lambda reply: reply.profile.id)
-        traffic = {
-            "up": sum(reply.message.nbytes for reply in heard),
-            "down": sum(request.nbytes for request in requests.values()),
-        }
+                    failures.append(Failure(who, "refused", wrong))
+        accepted.sort(key=lambda reply: reply.profile.id)
+        sites = SiteEvaluation(
+            sampled=len(requests),
+            accepted=len(accepted),
+            up=sum(reply.message.nbytes for reply in accepted),
+            down=sum(request.nbytes for request in requests.values()),
+            failures=failure_records(failures) or None,
+        )
         models = method.models(server)
-        test = self._shared(list(models), heard, SHARED)
-        validation = self._shared(list(models), heard, VALIDATION) if self.validation else {}
-        every = self._personal(heard) if method.personal else []
+        test = self._shared(list(models), accepted, SHARED)
+        validation = self._shared(list(models), accepted, VALIDATION) if self.validation else {}
+        every = self._personal(accepted) if method.personal else []
         personal = spread_of(every, [one["accuracy"] for one in every])
         if not models and every:
             test = means_of(self.task, every)
-        finite = all_say_something(models, test, personal)
-        sites: dict[str, Any] = {"asked": len(requests), "heard": len(heard), **traffic}
-        if lost:
-            sites["lost"] = failure_records(lost)
-        also = {name: self._shared([name], heard, SHARED) for name in models} if len(models) > 1 and heard else {}
-        return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite, sites)
+        finite = all_finite_models(models, test, personal)
+        several = list(models) if len(models) > 1 and accepted else []
+        return Evaluation(
+            finite=finite,
+            test=dict(test),
+            validation=dict(validation),
+            personal=personal,
+            extra_models={name: dict(self._shared([name], accepted, SHARED)) for name in several},
+            negative_variances=negative_variances(self.task, models),
+            sites=sites,
+        )
 
     def truth(self) -> None:
         """Labels of test samples do not leave a site."""
@@ -173,17 +182,17 @@ class OnSiteEvaluator:
     def predictions(self, models: Mapping[str, Tensors]) -> None:
         """Nor does what is said of each of them."""
 
-    def _shared(self, architectures: Sequence[str], heard: Sequence[Reply], place: str) -> Metrics:
+    def _shared(self, architectures: Sequence[str], accepted: Sequence[Reply], place: str) -> Metrics:
         each = [
-            self.task.summarise(_sums([reply.message.part(f"{place}{name}/") for reply in heard]))
+            self.task.summarise(_sums([reply.message.part(f"{place}{name}/") for reply in accepted]))
             for name in architectures
-            if heard
+            if accepted
         ]
         return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
 
-    def _personal(self, heard: Sequence[Reply]) -> list[Metrics]:
+    def _personal(self, accepted: Sequence[Reply]) -> list[Metrics]:
         """Each on its own test data."""
-        scores = [reply.message.part(OWN) for reply in heard]
+        scores = [reply.message.part(OWN) for reply in accepted]
         return [self.task.summarise(one) for one in scores if self.task.scored(one)]
 
 

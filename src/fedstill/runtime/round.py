@@ -36,13 +36,15 @@ from fedstill.core.task import Tensors
 from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.client_store import Store
 from fedstill.runtime.reply_validation import validate_reply
-from fedstill.runtime.round_outcome import Outcome, by_reason, failure_records
+from fedstill.runtime.round_outcome import RoundOutcome, by_reason, failure_records
 from fedstill.runtime.spool import Spool
+
+LAST_ROUND = "since"  # the name in checkpoints of the round of each client's last accepted reply
 
 
 @dataclass(frozen=True)
 class Federation:
-    """The parts of a run, and how they play one round."""
+    """The parts of a run, and how they run one round."""
 
     method: Method
     participation: Participation
@@ -55,93 +57,116 @@ class Federation:
     spool: Spool = field(default_factory=Spool)
 
     def begin(self, store: Store) -> Progress:
-        since = torch.full((len(self.profiles),), -1)
+        """The state before the first round."""
         return Progress(
             round=0,
             server=_in_order(self.method.start(self.streams)),
             fleet=_in_order(self.participation.start(self.profiles, self.streams.at("fleet"))),
-            clients={**store.versions(), "since": since},
+            clients={**store.versions(), LAST_ROUND: torch.full((len(self.profiles),), -1)},
         )
 
-    def run_round(self, progress: Progress, store: Store) -> tuple[Progress, Outcome]:
+    def run_round(self, progress: Progress, store: Store) -> tuple[Progress, RoundOutcome]:
         """Sample a cohort; for each exchange dispatch requests, validate replies and aggregate.
 
-        A round with too few replies is skipped: nothing that was aggregated or staged in it counts, but what it cost
-        the devices does.
+        A round with too few replies is skipped: nothing that was aggregated or staged in it counts, but devices are
+        charged for it.
         """
-        server, outcome = progress.server, Outcome()
-        book = self.participation.attend(progress.fleet, self.profiles, self._turn(progress.round, "select"))
-        self._survey(book, server, progress, store, outcome)
-        cohort = self._known(book.cohort(), progress)
-        outcome.fates.update(book.fates([who.id for who in cohort]))
+        server, outcome = progress.server, RoundOutcome()
+        context = self._context(progress.round, "select")
+        participation = self.participation.begin_round(progress.fleet, self.profiles, context)
+        self._survey(participation, server, progress, store, outcome)
+        cohort = self._sample(participation.cohort(), progress)
+        outcome.dropout_events.update(participation.dropout_events([who.id for who in cohort]))
         for place, exchange in enumerate(self.method.exchanges(server, progress.round)):
-            context = self._turn(progress.round, exchange.name)
+            context = self._context(progress.round, exchange.name)
             server = exchange.prepare(server, context)
-            before = len(outcome.lost)
-            replies = self._dispatch(exchange, server, cohort, context, store, outcome, book)
-            while not place and (others := book.stand_ins(outcome.missing)):
-                asked = self._known(others.values(), progress)
-                outcome.fates.update(book.fates([who.id for who in asked], standing_in=True))
-                replies += self._dispatch(exchange, server, asked, context, store, outcome, book)
-                cohort = sorted([*cohort, *asked], key=lambda who: who.id)
+            earlier = len(outcome.failures)
+            replies = self._dispatch(exchange, server, cohort, context, store, outcome, participation)
+            while not place and (replacements := participation.replacements(outcome.replaceable)):
+                added = self._sample(replacements.values(), progress)
+                events = participation.dropout_events([who.id for who in added], replacing=True)
+                outcome.dropout_events.update(events)
+                replies += self._dispatch(exchange, server, added, context, store, outcome, participation)
+                cohort = sorted([*cohort, *added], key=lambda who: who.id)
             replies.sort(key=lambda reply: reply.profile.id)
             outcome.losses.update(_mean_losses(replies))
-            if (
-                exchange.min_replies is None
-            ):  # where one is asked for all, its misfortune is no fault of the experiment's
-                _stop_if_all_failed(outcome.lost[before:], replies)
-            least = self.min_replies if exchange.min_replies is None else exchange.min_replies
-            if len(replies) < least:
-                gone = failure_records(outcome.lost[before:])
-                why = f" ({by_reason(gone)})" if gone else ""
-                outcome.skipped = f"{len(replies)} of {len(cohort)} replies{why}, and {least} are needed"
-                outcome.told.clear()
-                fleet = self._after(book, outcome)
-                outcome.heard.clear()
-                store.discard()
-                return replace(progress, round=progress.round + 1, fleet=fleet), outcome
-            server = exchange.aggregate(server, replies, replace(context, failures=tuple(outcome.lost)))
+            failures = outcome.failures[earlier:]
+            if exchange.min_replies is None:  # an exchange with a limit of its own may fail for every client
+                _stop_if_all_failed(failures, replies)
+            outcome.skipped = self._too_few(exchange, replies, cohort, failures)
+            if outcome.skipped is not None:
+                return self._skip(progress, store, outcome, participation)
+            server = exchange.aggregate(server, replies, replace(context, failures=tuple(outcome.failures)))
             self.spool.clear()
-            cohort = [who for who in cohort if who.id not in outcome.gone]
-        since = progress.clients["since"].clone()
-        since[sorted(outcome.heard)] = progress.round
-        clients = {**store.versions(), "since": since}
-        fleet = self._after(book, outcome)
-        after = replace(progress, round=progress.round + 1, server=_in_order(server), fleet=fleet, clients=clients)
+            cohort = [who for who in cohort if who.id not in outcome.failed]
+        last_round = progress.clients[LAST_ROUND].clone()
+        last_round[sorted(outcome.replied)] = progress.round
+        after = replace(
+            progress,
+            round=progress.round + 1,
+            server=_in_order(server),
+            fleet=self._end(participation, outcome),
+            clients={**store.versions(), LAST_ROUND: last_round},
+        )
         return after, outcome
 
-    def _after(self, book: RoundParticipation, outcome: Outcome) -> Tensors:
-        """The fleet after the round, of which the journal is told."""
+    def _too_few(
+        self, exchange: Exchange, replies: Sequence[Reply], cohort: Sequence[Profile], failures: Sequence[Failure]
+    ) -> str | None:
+        """Why the round is skipped: it has fewer replies than are needed. None: it has enough."""
+        needed = self.min_replies if exchange.min_replies is None else exchange.min_replies
+        if len(replies) >= needed:
+            return None
+        why = f" ({by_reason(failure_records(failures))})" if failures else ""
+        return f"{len(replies)} of {len(cohort)} replies{why}, and {needed} are needed"
+
+    def _skip(
+        self, progress: Progress, store: Store, outcome: RoundOutcome, participation: RoundParticipation
+    ) -> tuple[Progress, RoundOutcome]:
+        """The run after a round that does not count."""
+        outcome.reported_losses.clear()
+        fleet = self._end(participation, outcome)
+        outcome.replied.clear()
+        store.discard()
+        return replace(progress, round=progress.round + 1, fleet=fleet), outcome
+
+    def _end(self, participation: RoundParticipation, outcome: RoundOutcome) -> Tensors:
+        """The fleet after the round; what participation records of it goes into the outcome."""
         self.spool.clear()
-        fleet = book.end(sorted(outcome.heard - outcome.gone), outcome.told)
-        outcome.attended = book.record()
+        fleet = participation.end(outcome.accepted, outcome.reported_losses)
+        outcome.participation = participation.record()
         return _in_order(fleet)
 
-    def _known(self, clients: Iterable[int], progress: Progress) -> list[Profile]:
-        """Clients as the server knows them, by id."""
-        since = progress.clients["since"]
+    def _sample(self, clients: Iterable[int], progress: Progress) -> list[Profile]:
+        """The profiles of these clients, each with the round of its last accepted reply, sorted by id."""
+        last = progress.clients[LAST_ROUND]
         return [
-            replace(self.profiles[client], last_round=int(since[client]) if since[client] >= 0 else None)
+            replace(self.profiles[client], last_round=int(last[client]) if last[client] >= 0 else None)
             for client in sorted(clients)
         ]
 
-    def _turn(self, round: int, exchange: str) -> RoundContext:
+    def _context(self, round: int, exchange: str) -> RoundContext:
         return RoundContext.of(self.streams, round, self.rounds, len(self.profiles), exchange)
 
     def _survey(
-        self, book: RoundParticipation, server: Tensors, progress: Progress, store: Store, outcome: Outcome
+        self,
+        participation: RoundParticipation,
+        server: Tensors,
+        progress: Progress,
+        store: Store,
+        outcome: RoundOutcome,
     ) -> None:
-        """Ask what participation wants to know before it chooses; who does not answer is chosen without."""
-        for exchange, clients in book.surveys(self.method.models(server)):
-            context = self._turn(progress.round, exchange.name)
-            asked = Outcome()
+        """Run the exchanges that client sampling needs first; a client that fails in one can still be sampled."""
+        for exchange, clients in participation.surveys(self.method.models(server)):
+            context = self._context(progress.round, exchange.name)
+            cohort, survey = self._sample(clients, progress), RoundOutcome()
             replies = self._dispatch(
-                exchange, book.fleet, self._known(clients, progress), context, store, asked, book, survey=True
+                exchange, participation.fleet, cohort, context, store, survey, participation, survey=True
             )
-            if progress.round == 0:  # later only those are asked that were not heard before
-                _stop_if_all_failed(asked.lost, replies)
-            outcome.was_asked(exchange.name, asked)
-            book.fleet = exchange.aggregate(book.fleet, replies, context)
+            if progress.round == 0:  # later surveys reach only clients without an accepted reply so far
+                _stop_if_all_failed(survey.failures, replies)
+            outcome.add_survey(exchange.name, survey)
+            participation.fleet = exchange.aggregate(participation.fleet, replies, context)
 
     def _dispatch(
         self,
@@ -150,8 +175,8 @@ class Federation:
         cohort: Sequence[Profile],
         context: RoundContext,
         store: Store,
-        outcome: Outcome,
-        book: RoundParticipation,
+        outcome: RoundOutcome,
+        participation: RoundParticipation,
         *,
         survey: bool = False,
     ) -> list[Reply]:
@@ -160,27 +185,27 @@ class Federation:
 
         def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
             for who in cohort:
-                fate = outcome.fates.get(who.id)
-                if book.flat(who.id):
-                    outcome.lost.append(Failure(who, "battery", "its battery is flat"))
-                elif fate is not None and fate.when == "before":
-                    outcome.lost.append(Failure(who, "dropped", "before it was asked"))
+                event = outcome.dropout_events.get(who.id)
+                if participation.battery_empty(who.id):
+                    outcome.failures.append(Failure(who, "battery", "its battery is empty"))
+                elif event is not None and event.when == "before":
+                    outcome.failures.append(Failure(who, "dropped", "before it was sent a request"))
                 elif (request := exchange.request(server, who, context)) is not None:
                     requests[who.id] = request
                     outcome.traffic.send(request, exchange.first_contact_prefix)
-                    if fate is not None and fate.when == "during":
-                        outcome.lost.append(_lost_during(who, request, fate, book))
-                        outcome.work.append(outcome.lost[-1].work)
+                    if event is not None and event.when == "during":
+                        outcome.failures.append(_dropped_during(who, request, event, participation))
+                        outcome.work.append(outcome.failures[-1].work)
                     else:
                         yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
 
         def validated(result: Reply | Failure) -> Reply | Failure:
             who = result.profile
             up = result.message.nbytes if isinstance(result, Reply) else 0
-            if (ran_out := book.charge(who, requests[who.id].nbytes, result.work, up)) is not None:
+            if (ran_out := participation.charge(who, requests[who.id].nbytes, result.work, up)) is not None:
                 return Failure(who, "battery", ran_out, result.work)
-            if who.id in outcome.fates:
-                return Failure(who, "dropped", "its reply was lost", result.work)
+            if who.id in outcome.dropout_events:
+                return Failure(who, "dropped", "its reply did not arrive", result.work)
             if isinstance(result, Reply):
                 outcome.traffic.up += result.message.nbytes
                 request = requests[who.id]
@@ -195,15 +220,16 @@ class Federation:
             for result in map(validated, results):
                 outcome.work.append(result.work)
                 if isinstance(result, Failure):
-                    outcome.lost.append(result)
+                    outcome.failures.append(result)
                     continue
                 if not survey:
                     store.take(result, context.round)
                 accepted.append(self.spool.keep(result) if exchange.spill_to_disk else result)
         accepted.sort(key=lambda reply: reply.profile.id)
-        outcome.asked |= set(requests)
-        outcome.heard |= {reply.profile.id for reply in accepted}
-        outcome.told.update({reply.profile.id: loss for reply in accepted if (loss := _total_loss(reply)) is not None})
+        outcome.sampled |= set(requests)
+        outcome.replied |= {reply.profile.id for reply in accepted}
+        losses = {reply.profile.id: _total_loss(reply) for reply in accepted}
+        outcome.reported_losses.update({client: loss for client, loss in losses.items() if loss is not None})
         return accepted
 
 
@@ -228,16 +254,16 @@ def _total_loss(reply: Reply) -> float | None:
     return float(sum(float(value) for value in terms.values())) if terms else None
 
 
-def _lost_during(who: Profile, request: Message, fate: DropoutEvent, book: RoundParticipation) -> Failure:
-    """A client that stops on the way: nobody computes what nobody will see, but it pays for what it would have done."""
-    work = fate.fraction * book.predicted(who)
-    ran_out = book.charge(who, request.nbytes, work, 0)
+def _dropped_during(who: Profile, request: Message, event: DropoutEvent, participation: RoundParticipation) -> Failure:
+    """A client that drops out during its work is charged for the finished fraction; nothing is computed."""
+    work = event.fraction * participation.expected_work(who)
+    ran_out = participation.charge(who, request.nbytes, work, 0)
     if ran_out is not None:
         return Failure(who, "battery", ran_out, work)
-    return Failure(who, "dropped", f"after {fate.fraction:.0%} of its work", work)
+    return Failure(who, "dropped", f"after {event.fraction:.0%} of its work", work)
 
 
-def _stop_if_all_failed(lost: Sequence[Failure], replies: Sequence[Reply]) -> None:
-    """A client that fails is a client's misfortune; if every one does, the experiment is at fault."""
-    if lost and not replies and all(one.reason == "failed" for one in lost):
-        raise RunError(f"every client failed; client {lost[0].profile.id} says: {lost[0].detail}")
+def _stop_if_all_failed(failures: Sequence[Failure], replies: Sequence[Reply]) -> None:
+    """An error at one client is that client's; the same at every client is the experiment's."""
+    if failures and not replies and all(one.reason == "failed" for one in failures):
+        raise RunError(f"every client failed; client {failures[0].profile.id} reports: {failures[0].detail}")
