@@ -116,7 +116,7 @@ def test_a_client_that_fails_is_lost_and_the_others_go_on(
     monkeypatch.setattr(FedAvg, "reply", fragile)
     run = execute(tiny_plan(rounds=1), engines["in-process"], tmp_path)
     (lost,) = run.journal()[0].failures
-    assert lost == {"client": 2, "reason": "failed", "detail": "MemoryError: too small a device"}
+    assert (lost.client, lost.reason, lost.detail) == (2, "failed", "MemoryError: too small a device")
 
 
 def test_if_every_client_fails_the_run_stops_and_says_why(

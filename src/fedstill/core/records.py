@@ -56,9 +56,9 @@ class Record(BaseModel):
 
 
 class RecordSection(Record):
-    """A part that a slice adds under its registered name."""
+    """A part that a slice adds to some records under its registered name."""
 
-    part_of: ClassVar[Literal["round", "printed run"]]
+    part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]]
 
 
 record_sections: Registry[type[RecordSection]] = Registry("section of a record")
@@ -229,7 +229,10 @@ class RunFigures(Record):
 
 
 class RunResult(RunFigures):
-    """A run's result: result.json in its folder."""
+    """A run's result: result.json in its folder.
+
+    Slices add sections, so what is read is of the class that `run_result_class` gives.
+    """
 
     model_last: str = Field(description="SHA-256 of the file model-last.safetensors; empty without one")
 
@@ -279,6 +282,12 @@ def round_record_class() -> type[RoundRecord]:
 
 
 @cache
+def run_result_class() -> type[RunResult]:
+    """The class of run results with every section that slices bring."""
+    return _with_sections(RunResult, "result")
+
+
+@cache
 def printed_run_class() -> type[PrintedRun]:
     """The class of printed runs with every section that slices bring."""
     return _with_sections(PrintedRun, "printed run")
@@ -291,7 +300,7 @@ def read_round(content: Mapping[str, Any]) -> RoundRecord:
 
 def read_result(content: Mapping[str, Any]) -> RunResult:
     """A run's result, also of an earlier format."""
-    return _read(RunResult, current_result, content)
+    return _read(run_result_class(), current_result, content)
 
 
 def problem(error: ValidationError) -> str:
@@ -315,7 +324,7 @@ def _with_sections(base: type[_Kind], part: str) -> type[_Kind]:
     added: dict[str, Any] = {
         name: (kind | None, Field(None, description=str(kind.__doc__).splitlines()[0]))
         for name, kind in kinds.items()
-        if kind.part_of == part
+        if part in kind.part_of
     }
     made: type[_Kind] = create_model(base.__name__, __base__=base, __module__=__name__, **added)
     made.__doc__ = base.__doc__

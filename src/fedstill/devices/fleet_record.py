@@ -28,7 +28,7 @@ class DeviceRecord(Record):
 class FleetRecord(RecordSection):
     """Batteries and energy of the devices, where the experiment has a fleet."""
 
-    part_of: ClassVar[Literal["round", "printed run"]] = "round"
+    part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"round"})
 
     devices: dict[int, DeviceRecord] = Field(description="clients that worked in the round, surveys included")
     level: dict[str, float] = Field(description="mean charge by tier after the round, as a share of capacity")

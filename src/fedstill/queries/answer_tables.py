@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedstill.cli.extensions import RunSummary, run_summaries
 from fedstill.cli.screen import console
 from fedstill.core.numbers import count, share
-from fedstill.queries.printed_queries import ClientQuery, PrintedQueries
+from fedstill.queries.query_records import ClientQuery, PrintedQueries
 from fedstill.queries.study_figures import ALONE, beside, fates_of
 from fedstill.runtime.result import Run
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.records import PrintedRun, RoundRecord, RunFigures, RunResult, printed_run_class
+from fedstill.core.records import PrintedRun, RoundRecord, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
 from fedstill.runtime.checkpoint import candidates
@@ -135,8 +135,9 @@ class Run:
 
     def printed(self, **sections: Any) -> PrintedRun:
         """What `--json` prints, with the sections that slices add."""
-        figures = {name: getattr(self.result, name) for name in RunFigures.model_fields}
-        return printed_run_class()(run=str(self.path), **figures, seconds=round(self.seconds, 3), **sections)
+        kind = printed_run_class()
+        figures = {name: value for name, value in self.result if name in kind.model_fields}
+        return kind(run=str(self.path), **figures, seconds=round(self.seconds, 3), **sections)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a mapping."""

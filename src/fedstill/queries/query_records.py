@@ -1,4 +1,4 @@
-"""The section `queries` of what `--json` prints of a run."""
+"""Sections of a run's records: `queries` as `--json` prints them, and `query` in the result of one query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ClientQuery(Record):
 class PrintedQueries(RecordSection):
     """What became of clients' queries: means over clients, and each of them."""
 
-    part_of: ClassVar[Literal["round", "printed run"]] = "printed run"
+    part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"printed run"})
 
     accuracy: float = Field(description=_OF_QUERY)
     accuracy_std: float = Field(description="sample standard deviation of that over clients")
@@ -37,3 +37,18 @@ class PrintedQueries(RecordSection):
     clients: int = Field(description="number of clients with a query")
     compared_with: str | None = Field(None, description="the run of local-only that says what clients were before")
     each: dict[int, ClientQuery] = Field(description="by client id")
+
+
+@record_sections.register("query")
+class QueryRecord(RecordSection):
+    """A query to the clients of another run, where the run is the answer to one."""
+
+    part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"result", "printed run"})
+
+    run: str = Field(description="the run whose clients were queried")
+    client: int = Field(description="the client that asked")
+    classes: tuple[int, ...] = Field(description="classes that it asked for")
+    teachers: tuple[int, ...] = Field(description="clients whose models passed the probe")
+    before: tuple[float, ...] = Field(description="recall of each class before the query")
+    after: tuple[float, ...] = Field(description="recall of each class after the query")
+    epochs: tuple[tuple[str, int, float], ...] = Field(description="phase, epoch and accuracy of every epoch")
