@@ -130,7 +130,7 @@ class _OnlyRounds:
 
     def round(self, record: Any) -> None:
         self.clock.switch()
-        if record["round"] == 1:
+        if record.round == 1:
             self.clock.seconds.clear()
 
     def note(self, text: str) -> None:

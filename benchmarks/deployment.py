@@ -189,7 +189,7 @@ def measured(
         beside = Beside(Attempt(plan, engine, place), read, halted)
         began = perf_counter()
         run = start_run(beside)
-    if run.result["lost"] or run.result["skipped"]:
+    if run.result.failures or run.result.skipped:
         raise DifferenceError(f"{run.path.name}: a client failed, which does not happen in one process")
     rounds = RunFolder(run.path).timing()["rounds"][1:]
     start = beside.ends[0] - began - median(rounds)

@@ -104,7 +104,7 @@ class _LoopBeside:
         self.cpu.append((ours, process_time() - cpu))
         self.since = process_time()
         self.accuracies.append(accuracy)
-        self.theirs.append(record["metrics"]["accuracy"])
+        self.theirs.append(record.metrics["accuracy"])
 
     def note(self, text: str) -> None:
         pass
@@ -117,7 +117,7 @@ class _LoopBeside:
 
     def check(self, run: Run) -> None:
         """Check that both computed the same model; otherwise their times are not comparable."""
-        if run.result["lost"] or run.result["skipped"]:
+        if run.result.failures or run.result.skipped:
             raise DifferenceError("a client failed, which does not happen in the hand-written loop")
         if any(abs(a - b) > ACCURACY_CLOSE for a, b in zip(self.accuracies, self.theirs, strict=True)):
             raise DifferenceError(

@@ -104,7 +104,7 @@ class StopAfter:
     def start(self, experiment: Any, journal: Any) -> None: ...
 
     def round(self, record: dict[str, Any]) -> None:
-        if record["round"] == self.stop:
+        if record.round == self.stop:
             raise KeyboardInterrupt
 
     def note(self, text: str) -> None: ...

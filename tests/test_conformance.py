@@ -165,7 +165,7 @@ class CopyAfterEach:
     def start(self, experiment: Any, journal: Any) -> None: ...
 
     def round(self, record: dict[str, Any]) -> None:
-        shutil.copytree(self.out, self.copies / str(record["round"]))
+        shutil.copytree(self.out, self.copies / str(record.round))
 
     def note(self, text: str) -> None: ...
 
@@ -236,7 +236,7 @@ def test_the_order_of_many_replies_shows_nowhere(
         model="mlp", clients=20, rounds=2, seed=seed, dropout={"name": "independent", "rate": 0.5, "when": "during"}
     )
     once, again = (execute(plan, engines[name], tmp_path / name) for name in ("in-process", "wire"))
-    assert any(record["work"] % 1 for record in once.journal())
+    assert any(record.work % 1 for record in once.journal())
     assert everything(once.path) == everything(again.path)
 
 
@@ -252,10 +252,10 @@ def test_the_conformance_run_has_everything_that_can_go_wrong(
     )
     run = execute(plan, tampered(engines["in-process"], nan_from_client_two), tmp_path)
     journal = run.journal()
-    reasons = [lost["reason"] for record in journal for lost in record["lost"]]
+    reasons = [lost.reason for record in journal for lost in record.failures]
     assert "dropped" in reasons
     assert "refused" in reasons
-    assert any("accepted" in record and record["accepted"] for record in journal)
-    heard_in_first = set(journal[0]["accepted"])
-    later = {client for record in journal[1:] for client in record["accepted"]}
-    assert later - heard_in_first - set(journal[0]["asked"]), "nobody was contacted late"
+    assert any("accepted" in record and record.accepted for record in journal)
+    heard_in_first = set(journal[0].accepted)
+    later = {client for record in journal[1:] for client in record.accepted}
+    assert later - heard_in_first - set(journal[0].sampled), "nobody was contacted late"

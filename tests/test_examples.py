@@ -38,7 +38,7 @@ def test_federated_averaging_in_100_lines_is_fedavg_bit_for_bit(fedavg: ModuleTy
         out=tmp_path,
     )
     assert digest(model) == digest(state_of(run.model("last")))
-    assert accuracies == [record["metrics"]["accuracy"] for record in run.journal]
+    assert accuracies == [record.metrics["accuracy"] for record in run.journal]
 
 
 def test_it_has_at_most_100_lines(fedavg: ModuleType) -> None:

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 from benchmarks.machine import cores
 from benchmarks.reliability.jobs import OUT, Job, make_jobs
@@ -25,6 +24,7 @@ from benchmarks.reliability.process import TEMPORARY, Process
 from benchmarks.reliability.traces import PLACES, contents, differences, held_locks, landed, look, progress
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
+from fedstill.core.records import RoundRecord
 from fedstill.runtime.run_folder import RunFolder
 
 SEED = 12
@@ -65,7 +65,7 @@ class Undisturbed:
     """Files and times of an undisturbed job."""
 
     files: Mapping[str, bytes]
-    journals: Mapping[str, Sequence[Mapping[str, Any]]]  # by run
+    journals: Mapping[str, Sequence[RoundRecord]]  # by run
     seconds: float
     begun: float  # seconds until its first change
     with_workers: float  # seconds
@@ -197,7 +197,7 @@ def _until(process: Process, age: float) -> None:
         sleep(min(0.01, max(0.0, age - process.age)))
 
 
-def unexplained(run: Path, whole: Sequence[Mapping[str, Any]]) -> str | None:
+def unexplained(run: Path, whole: Sequence[RoundRecord]) -> str | None:
     """Describe differences that the failure of one client with its worker does not explain; None if there are none."""
     journal = RunFolder(run).journal()
     if RunFolder(run).result() is None or len(journal) != len(whole):
@@ -206,16 +206,17 @@ def unexplained(run: Path, whole: Sequence[Mapping[str, Any]]) -> str | None:
     return None if trouble is None else f"{run.name} {trouble}"
 
 
-def _besides_a_failure(journal: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> str | None:
+def _besides_a_failure(journal: Sequence[RoundRecord], whole: Sequence[RoundRecord]) -> str | None:
     """The rounds before a failure must equal those of an undisturbed run.
 
-    >>> first, second = {"round": 1, "lost": []}, {"round": 2, "lost": []}
-    >>> failed = {"round": 2, "lost": [{"detail": _ENDED}]}
+    >>> from types import SimpleNamespace as R
+    >>> first, second = R(round=1, failures=()), R(round=2, failures=())
+    >>> failed = R(round=2, failures=[R(detail=_ENDED)])
     >>> _besides_a_failure([first, failed], [first, second])
-    >>> _besides_a_failure([{"round": 1, "lost": [], "other": 1}, failed], [first, second])
+    >>> _besides_a_failure([R(round=1, failures=(), other=1), failed], [first, second])
     'differs before the failure'
     """
-    failures = [(record["round"], one["detail"]) for record in journal for one in record["lost"]]
+    failures = [(record.round, one.detail) for record in journal for one in record.failures]
     if any(detail != _ENDED for _, detail in failures) or len(failures) > 1:
         return f"has other failures: {failures}"
     before = failures[0][0] - 1 if failures else len(whole)  # number of rounds

@@ -25,6 +25,7 @@ from benchmarks.sizes import Size
 from fedstill.core.client import answer
 from fedstill.core.message import Message, MessageError, digest
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext
+from fedstill.core.records import RoundRecord
 from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
 from fedstill.runtime import checkpoint
@@ -103,7 +104,7 @@ class Stage:
         self.engine = CorruptingEngine()
         self.without: dict[tuple[str, int], dict[str, Any]] = {}
         journal, _ = self.run()  # records the honest replies
-        dropped = {one["client"] for one in journal[0]["lost"]}
+        dropped = {one.client for one in journal[0].failures}
         self.places = sorted(place for place in self.engine.honest if place[1] not in dropped)
 
     def run(self, target: tuple[str, int] | None = None, corrupt: Corrupt | None = None) -> tuple[Any, dict[str, Any]]:
@@ -158,11 +159,13 @@ def _corrupted(kind: str, rng: Random, honest: Message) -> Message:
     return Message.decode(BYTES[kind](rng, honest.encode()))
 
 
-def refused(record: Any, client: int) -> str | None:
+def refused(record: RoundRecord, client: int) -> str | None:
     """The reason in the journal for which a client's reply was refused; None if it was not."""
-    surveys = [one["lost"] for one in record.get("surveys", ())]
-    lost = [one for ones in (record["lost"], record.get("sites", {}).get("lost", ()), *surveys) for one in ones]
-    return next((one["detail"] for one in lost if (one["client"], one["reason"]) == (client, "refused")), None)
+    sites = record.evaluation.sites if record.evaluation is not None else None
+    on_site = (sites.failures or ()) if sites is not None else ()
+    surveys = [survey.failures for survey in record.surveys or ()]
+    failures = [one for ones in (record.failures, on_site, *surveys) for one in ones]
+    return next((one.detail for one in failures if (one.client, one.reason) == (client, "refused")), None)
 
 
 def results_of(run: RunFolder) -> dict[str, Any]:
@@ -176,8 +179,9 @@ def results_of(run: RunFolder) -> dict[str, Any]:
     for part in ("server", "fleet", "clients"):
         files[f"{part} state"] = digest(getattr(found[0], part))
     for record in run.journal():
-        kept = {name: value for name, value in record.items() if name not in ("lost", "bytes", "surveys", "sites")}
-        files[f"round {record['round']}"] = json.dumps(kept)
+        kept = {name: value for name, value in record.to_dict().items() if name not in ("failures", "bytes", "surveys")}
+        kept.get("evaluation", {}).pop("sites", None)
+        files[f"round {record.round}"] = json.dumps(kept)
     return files
 
 

@@ -33,7 +33,9 @@ class InterruptAfter:
         return self._told
 
     def _told(self, *given: Any, **named: Any) -> None:
-        self.left -= sum(isinstance(one, Mapping) for one in (*given, *named.values()))
+        from fedstill.core.records import RoundRecord
+
+        self.left -= sum(isinstance(one, RoundRecord) for one in (*given, *named.values()))
         if self.left <= 0:
             raise KeyboardInterrupt
 

@@ -41,13 +41,13 @@ def test_a_site_that_is_killed_in_mid_round_is_lost_and_comes_back(stage: Any) -
     assert made.error is None
     assert made.done is not None
     journal = made.done.journal()
-    lost = [record for record in journal if record["lost"]]
+    lost = [record for record in journal if record.failures]
     assert lost, "it was killed between two rounds"
-    assert {one["client"] for record in lost for one in record["lost"]} == {1}
+    assert {one.client for record in lost for one in record.failures} == {1}
     known = {"its site fell silent", "its site was restarted", "its site is not connected"}
-    assert {one["detail"] for record in lost for one in record["lost"]} <= known
-    assert all(0 in record["accepted"] for record in journal)
-    assert journal[-1]["accepted"] == [0, 1], "it did not come back"
+    assert {one.detail for record in lost for one in record.failures} <= known
+    assert all(0 in record.accepted for record in journal)
+    assert journal[-1].accepted == (0, 1), "it did not come back"
     assert json.loads((made.done.path / "result.json").read_text())["lost"] == len(lost)
 
 

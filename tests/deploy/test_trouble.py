@@ -122,11 +122,11 @@ def test_a_site_that_sends_garbage_is_lost_and_the_other_goes_on(stage: Any, kin
     with OddSite(made, 0), OddSite(made, 1, junk(kind)):
         run = made.serve(terms={"limit": 2**20}, rounds=1, model="mlp")
     (record,) = run.journal()
-    assert record["accepted"] == [0]
-    (lost,) = record["lost"]
-    assert lost["client"] == 1
-    assert sentence in lost["detail"]
-    assert record["finite"]
+    assert record.accepted == (0,)
+    (lost,) = record.failures
+    assert lost.client == 1
+    assert sentence in lost.detail
+    assert record.evaluation.finite
 
 
 def test_a_site_with_an_unregistered_key_is_refused(stage: Any) -> None:
@@ -228,7 +228,7 @@ def test_a_site_with_another_label_space_is_refused_until_it_has_the_right_data(
             thread.join(timeout=60)
     assert made.error is None
     assert made.done is not None
-    assert made.done.journal()[0]["accepted"] == [0, 1]
+    assert made.done.journal()[0].accepted == (0, 1)
 
 
 def test_a_server_whose_certificate_has_expired_is_refused_at_both_ends(stage: Any) -> None:
@@ -265,9 +265,9 @@ def test_a_policy_that_is_tightened_while_an_experiment_runs_counts_at_once(stag
     with OddSite(made, 0), OddSite(made, 1):
         run = made.serve(rounds=2, model="mlp", observers=[Tighten()])
     first, second = run.journal()
-    assert first["accepted"] == [0, 1]
-    assert second["accepted"] == [0]
-    assert "allows metrics only" in second["lost"][0]["detail"]
+    assert first.accepted == (0, 1)
+    assert second.accepted == (0,)
+    assert "allows metrics only" in second.failures[0]["detail"]
 
 
 def tree(name: str, *children: ObjectTree) -> ObjectTree:
@@ -321,7 +321,7 @@ def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, s
         run = made.serve(method="scaffold", model="mlp", terms={"wait": 1})
     assert "site 1 cannot take part: its data has changed since this run began" in made.notes.text
     first, second = run.journal()
-    assert (first["accepted"], second["accepted"]) == ([0, 1], [0])
+    assert (first.accepted, second.accepted) == ([0, 1], [0])
 
 
 def test_a_round_in_which_all_sites_are_lost_is_skipped_and_the_next_one_waits(stage: Any) -> None:
@@ -341,9 +341,9 @@ def test_a_round_in_which_all_sites_are_lost_is_skipped_and_the_next_one_waits(s
     assert made.error is None
     assert made.done is not None
     lost, played = made.done.journal()
-    assert (lost["accepted"], played["accepted"]) == ([], [0])
-    assert lost["skipped"]
-    assert lost["lost"][0]["reason"] == "dropped"
+    assert (lost.accepted, played.accepted) == ([], [0])
+    assert lost.skipped
+    assert lost.failures[0]["reason"] == "dropped"
 
 
 def test_status_names_sites_and_not_clients(stage: Any) -> None:

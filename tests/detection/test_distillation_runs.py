@@ -93,20 +93,20 @@ def test_every_engine_and_a_resumed_run_give_the_same_bits(
     for name, run in runs.items():
         assert run.sha256 == first.sha256, name
         assert run.journal == first.journal, name
-    assert set(first.journal[0]["loss"]) == {*TERMS, *FROM_TEACHER}
-    assert all(math.isfinite(loss) and loss >= 0 for record in first.journal for loss in record["loss"].values())
-    assert {"map_25", "map_50", "ar_25", "ar_50"} <= first.journal[-1]["metrics"].keys()
-    (examined,) = first.result["teachers"]
+    assert set(first.journal[0].loss) == {*TERMS, *FROM_TEACHER}
+    assert all(math.isfinite(loss) and loss >= 0 for record in first.journal for loss in record.loss.values())
+    assert {"map_25", "map_50", "ar_25", "ar_50"} <= first.journal[-1].metrics.keys()
+    (examined,) = first.result.teachers
     assert examined["model"] == TEACHER
     assert {"accuracy", "map_50", "recalibrated"} <= examined.keys()
-    assert first.result["ceiling"] is None
+    assert first.result.ceiling is None
 
 
 def test_the_two_controls_are_one_computation(teacher: Any, engine: Engine, tmp_path: Path) -> None:
     runs = {labels: finished(planned(teacher, labels=labels), engine, tmp_path) for labels in ("no-ce", "withhold")}
     assert runs["no-ce"].sha256 == runs["withhold"].sha256
     assert runs["no-ce"].journal == runs["withhold"].journal
-    assert set(runs["no-ce"].journal[0]["loss"]) == FROM_TEACHER
+    assert set(runs["no-ce"].journal[0].loss) == FROM_TEACHER
 
 
 def test_a_student_alone_is_centralised_training(engine: Engine, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_student_alone_is_centralised_training(engine: Engine, tmp_path: Path)
     given = {"method": "centralised", "model": STUDENT, "training": {"batch": 4}, "data": "few-rooms", "rounds": 2}
     both.append(finished(make_plan(make_experiment({**given, "seed": 3}), bundle=bundle()), engine, tmp_path))
     assert both[0].sha256 == both[1].sha256
-    assert [record["loss"] for record in both[0].journal] == [record["loss"] for record in both[1].journal]
+    assert [record.loss for record in both[0].journal] == [record.loss for record in both[1].journal]
 
 
 def test_students_that_learn_together_get_the_bits_they_get_alone(teacher: Any) -> None:
@@ -142,7 +142,7 @@ def test_scenes_that_never_change_are_spoken_of_once(teacher: Any, engine: Engin
     run = finished(plan, engine, tmp_path)
     assert isinstance(plan.method, Distillation)
     assert set(plan.method.teacher_cache.held) == {"ids", "logits", "features", "boxes", "queries"}
-    assert run.journal[0]["loss"]["soft-targets"] > 0
+    assert run.journal[0].loss["soft-targets"] > 0
 
 
 @pytest.mark.parametrize("objective", ["vanilla", "multi-teacher", "feature", "crd", "self"])

@@ -371,8 +371,8 @@ def test_digits_are_learnt_with_class_aware_weights(tiny_plan: Any, tmp_path: Pa
         training={"epochs": 2, "batch": 32},
     )
     journal = execute(plan, InProcess(), tmp_path).journal()
-    assert journal[-1]["metrics"]["accuracy"] > 0.6
-    weights = journal[-1]["facts"]
+    assert journal[-1].metrics["accuracy"] > 0.6
+    weights = journal[-1].method_metrics
     assert list(weights) == [f"class weight, {name}" for name in plan.task.classes]
     assert min(weights.values()) < max(weights.values())
 

@@ -427,6 +427,6 @@ def test_digits_are_learnt_and_the_wire_changes_no_bit(
     runs = [execute(plan, engines[name], tmp_path / name) for name in ("in-process", "wire")]
     checkpoints = [(run.path / "checkpoint.safetensors").read_bytes() for run in runs]
     assert checkpoints[0] == checkpoints[1]
-    accuracies = [record["metrics"]["accuracy"] for record in runs[0].journal()]
+    accuracies = [record.metrics["accuracy"] for record in runs[0].journal()]
     assert accuracies[-1] > 0.6, accuracies
     assert accuracies[-1] > accuracies[0]

@@ -78,7 +78,7 @@ def test_a_run_also_says_what_became_of_them(call: Call, run: Run) -> None:
     low = before["tier"] == 0
     assert told["left"][0]["after"] == pytest.approx(float((after["charge"] / after["capacity"])[low].mean()))
     attended = sum(tier["attended"] * tier["devices"] for tier in told["left"])
-    assert attended == pytest.approx(sum(len(record["accepted"]) for record in run.journal))
+    assert attended == pytest.approx(sum(len(record.accepted) for record in run.journal))
 
 
 def test_predicted_bytes_and_work_are_those_of_a_run(run: Run) -> None:
@@ -87,9 +87,9 @@ def test_predicted_bytes_and_work_are_those_of_a_run(run: Run) -> None:
     job = job_of(plan)
     assert isinstance(job, Job)
     for record in run.journal:
-        assert record["bytes"] == {"up": 3 * job.up, "down": 3 * job.down}
+        assert record.bytes == {"up": 3 * job.up, "down": 3 * job.down}
         passes = job.flops / plan.participants.costs["cnn"]
-        assert record["work"] == pytest.approx(3 * passes, rel=0.01)
+        assert record.work == pytest.approx(3 * passes, rel=0.01)
 
 
 def test_a_study_shows_its_first_experiment(call: Call, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_the_round_with_most_deaths_is_shown() -> None:
     assert shown["round"] == 2
     first = shown_round([{**JOURNAL[0], "round": 5}, JOURNAL[0]])
     assert first is not None
-    assert first["round"] == 5, "of equals the first"
+    assert first.round == 5, "of equals the first"
     assert shown_round([{"round": 1, "asked": [0], "accepted": [0], "lost": []}]) is None
     assert set(participants(JOURNAL[0])) == {0, 1}, "not who only answered a survey"
 

@@ -126,7 +126,7 @@ def test_the_two_controls_are_one_computation(teacher: Any, objective: str, engi
     assert runs["no-ce"].sha256 == runs["withhold"].sha256
     assert runs["no-ce"].journal == runs["withhold"].journal
     assert (runs["use"].sha256 == runs["no-ce"].sha256) == (objective == "feature")
-    assert all("cross-entropy" not in record["loss"] for record in runs["no-ce"].journal)
+    assert all("cross-entropy" not in record.loss for record in runs["no-ce"].journal)
 
 
 def test_withheld_labels_are_not_there_at_all(teacher: Any) -> None:
@@ -245,9 +245,9 @@ def test_the_journal_holds_every_term(teacher: Any, objective: str, engine: Engi
     plan = planned(teacher, objective=objective, rounds=1)
     run = finished(plan, engine, tmp_path)
     for record in run.journal:
-        assert set(record["loss"]) == set(method_of(plan).terms)
-        assert all(math.isfinite(value) for value in record["loss"].values())
-    assert run.result["teachers"][0]["model"] == "cnn-bn"
+        assert set(record.loss) == set(method_of(plan).terms)
+        assert all(math.isfinite(value) for value in record.loss.values())
+    assert run.result.teachers[0]["model"] == "cnn-bn"
 
 
 def test_adapters_are_kept_with_the_run_and_never_ship(teacher: Any, engine: Engine, tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_generation_starts_late_where_its_first_round_was_lost(
 
     plan = planned(teacher, objective="self", rounds=2)
     run = finished(plan, tampered(engine, lose_the_border), tmp_path)
-    assert [record["accepted"] for record in run.journal] == [[0], [0], [], [0]]
+    assert [record.accepted for record in run.journal] == [[0], [0], [], [0]]
     (progress, *_), _ = candidates(run.path)
     assert digest(part(progress.server, before(1))) == digest(part(states(plan, 2)[-1][0], "model/"))
     (held,) = (run.path / "clients").glob("0.3.*")
@@ -329,10 +329,10 @@ def test_adapters_fit_whoever_teaches(teacher: Any) -> None:
 def test_only_the_last_generation_can_lead(teacher: Any, engine: Engine, tmp_path: Path) -> None:
     plan = planned(teacher, objective={"name": "self", "generations": 3}, rounds=2, validation=0.1)
     run = finished(plan, engine, tmp_path)
-    assert run.result["rounds"] == 6
+    assert run.result.rounds == 6
     assert [plan.method.selectable(round, 6) for round in range(6)] == [False] * 4 + [True] * 2
-    assert run.result["round_of"]["best"] >= 5
-    assert run.result["round_of"]["selected"] >= 5
+    assert run.result.round_of["best"] >= 5
+    assert run.result.round_of["selected"] >= 5
 
 
 # The teacher

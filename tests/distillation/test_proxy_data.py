@@ -126,7 +126,7 @@ def test_a_folder_of_images_is_a_proxy(teacher: Any, tmp_path: Path, engines: di
     assert torch.equal(inputs[:9], torch.from_numpy(PIXELS[:9, None]).float() / 127.5 - 1)
     assert inputs[9].min() == 1
     run = Run(execute(plan, engines["in-process"], tmp_path / "runs").path)
-    assert run.journal[0]["accepted"] == [0]
+    assert run.journal[0].accepted == (0,)
 
 
 def test_what_cannot_be_a_proxy_is_refused(teacher: Any, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
         def start(self, experiment: Any, journal: Any) -> None: ...
 
         def round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 1:
+            if record.round == 1:
                 os.kill(engine._workers[0].process.pid, signal.SIGKILL)
 
         def note(self, text: str) -> None: ...
@@ -44,9 +44,9 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
     with Processes(2) as engine:
         run = execute(tiny_plan(rounds=3), engine, tmp_path, [Killer()])
     first, second, third = run.journal()
-    assert first["lost"] == []
-    assert [lost["reason"] for lost in second["lost"]] == ["failed"]
-    assert "worker process ended" in second["lost"][0]["detail"]
+    assert first.failures == ()
+    assert [lost.reason for lost in second.failures] == ["failed"]
+    assert "worker process ended" in second.failures[0]["detail"]
     assert third["lost"] == []
 
 
@@ -67,7 +67,7 @@ def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(tiny_plan: Any, tmp
             run = execute(plan, engine, tmp_path / "killed")
         finally:
             type(plan.method).expect = expect
-    assert all(record["lost"] == [] for record in run.journal())
+    assert all(record.failures == () for record in run.journal())
     assert run.result() == execute(plan, engines["in-process"], tmp_path / "whole").result()
 
 

@@ -82,7 +82,7 @@ def test_nothing_but_metrics_leaves_in_the_last_round(tmp_path: Path) -> None:
     assert shared["personal"] == {}
     assert tuning["personal"]["clients"] == 4
     assert len({digest(part(ended.server, "model/")), *ended.models("personal/")}) == 5
-    assert ended.run.result["personal"]["own_mean"] > 0.5
+    assert ended.run.result.personal.own_mean > 0.5
 
 
 def test_each_round_knows_its_exchanges() -> None:
@@ -106,15 +106,15 @@ def test_a_skipped_round_does_not_put_tuning_off(tmp_path: Path, tampered: Any) 
 
     plan = planned("fine-tuned", rounds=2)
     ended = left(fedstill.Run(execute(plan, tampered(InProcess(), spoilt), tmp_path / "spoilt").path))
-    assert [record["skipped"] is None for record in ended.run.journal] == [True, False, True]
-    assert ended.run.result["personal"]["clients"] == 4
+    assert [record.skipped is None for record in ended.run.journal] == [True, False, True]
+    assert ended.run.result.personal.clients == 4
     once = played(tmp_path, "fedavg", rounds=1)
     assert digest(part(ended.server, "model/")) == digest(part(once.server, "model/"))
 
 
 def test_who_is_not_in_the_last_cohort_has_no_model_of_its_own(tmp_path: Path) -> None:
     ended = played(tmp_path, "fine-tuned", participation={"name": "random", "number": 2}, rounds=1)
-    asked = ended.run.journal[-1]["accepted"]
+    asked = ended.run.journal[-1].accepted
     assert [client for client, state in enumerate(ended.states) if part(state, "personal/")] == asked
     answers = ended.run.answers()
     shared = [answers[str(client)]["recalls"] for client in range(4) if client not in asked]

@@ -33,21 +33,23 @@ def test_nobody_is_lost_by_default() -> None:
     none = NoDropout(replace=True)
     everyone = np.arange(20)
     assert none.start(20, Streams(0)) == {}
-    assert none.fates({}, range(20), context(0)) == {}
+    assert none.dropout_events({}, range(20), context(0)) == {}
     assert none.next({}, context(0)) == {}
-    assert none.able({}, everyone, context(0)) is everyone
+    assert none.can_replace({}, everyone, context(0)) is everyone
     assert (none.replace, none.replacements_can_drop, none.digest) == (True, False, "")
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4, 0.8, 1.0])
 def test_each_with_that_chance(rate: float) -> None:
-    lost = sum(len(Independent(rate=rate).fates({}, range(20), context(round))) for round in range(100))
+    lost = sum(len(Independent(rate=rate).dropout_events({}, range(20), context(round))) for round in range(100))
     assert close(lost, 2000, rate)
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.4, 8), (0.6, 12), (0.8, 16), (0.0, 0), (1.0, 20), (0.02, 0)])
 def test_exactly_a_share_of_the_cohort(rate: float, expected: int) -> None:
-    cohorts = [Independent(rate=rate, of_cohort=True).fates({}, range(20), context(round)) for round in range(20)]
+    cohorts = [
+        Independent(rate=rate, of_cohort=True).dropout_events({}, range(20), context(round)) for round in range(20)
+    ]
     assert {len(lost) for lost in cohorts} == {expected}
     if 0 < expected < 20:
         assert len({tuple(lost) for lost in cohorts}) > 10
@@ -55,7 +57,7 @@ def test_exactly_a_share_of_the_cohort(rate: float, expected: int) -> None:
 
 @given(st.floats(0, 1), st.sets(st.integers(0, 19)), st.integers(0, 100))
 def test_the_share_is_rounded_and_of_those_asked(rate: float, cohort: set[int], round: int) -> None:
-    lost = Independent(rate=rate, of_cohort=True).fates({}, sorted(cohort), context(round))
+    lost = Independent(rate=rate, of_cohort=True).dropout_events({}, sorted(cohort), context(round))
     assert set(lost) <= cohort
     assert abs(len(lost) - rate * len(cohort)) <= 0.5
 
@@ -65,19 +67,21 @@ def test_the_unluckiest_are_lost_either_way() -> None:
     for round in range(10):
         luck = {client: context(round).streams.draw("dropout", client).random() for client in range(20)}
         eight = sorted(luck, key=luck.__getitem__)[:8]
-        assert list(Independent(rate=0.4, of_cohort=True).fates({}, range(20), context(round))) == sorted(eight)
+        assert list(Independent(rate=0.4, of_cohort=True).dropout_events({}, range(20), context(round))) == sorted(
+            eight
+        )
         rate = luck[eight[-1]] + 1e-9
-        assert list(Independent(rate=rate).fates({}, range(20), context(round))) == sorted(eight)
+        assert list(Independent(rate=rate).dropout_events({}, range(20), context(round))) == sorted(eight)
 
 
 def test_a_clients_fate_is_its_own() -> None:
     """Asked in any order and among any others: the same fate, and not that of another round."""
     dropout = Independent(rate=0.5, when="during")
-    everyone = dropout.fates({}, range(20), context(3))
-    assert dropout.fates({}, range(19, -1, -1), context(3)) == everyone
-    alone = {client: dropout.fates({}, [client], context(3)).get(client) for client in range(20)}
+    everyone = dropout.dropout_events({}, range(20), context(3))
+    assert dropout.dropout_events({}, range(19, -1, -1), context(3)) == everyone
+    alone = {client: dropout.dropout_events({}, [client], context(3)).get(client) for client in range(20)}
     assert {client: fate for client, fate in alone.items() if fate} == everyone
-    assert dropout.fates({}, range(20), context(4)) != everyone
+    assert dropout.dropout_events({}, range(20), context(4)) != everyone
 
 
 def test_dropout_is_independent_of_availability() -> None:
@@ -85,13 +89,13 @@ def test_dropout_is_independent_of_availability() -> None:
     both = 0
     for round in range(100):
         reached = Everyone(availability=0.5).available(20, context(round)).tolist()
-        both += len(Independent(rate=0.5).fates({}, reached, context(round)))
+        both += len(Independent(rate=0.5).dropout_events({}, reached, context(round)))
     assert close(both, 2000, 0.25)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_when(when: str) -> None:
-    fates = Independent(rate=1, when=when).fates({}, range(20), context(0))
+    fates = Independent(rate=1, when=when).dropout_events({}, range(20), context(0))
     assert set(fates.values()) == {DropoutEvent(when, 1.0)}
 
 
@@ -100,7 +104,7 @@ def test_the_share_of_the_work_done_is_drawn_evenly() -> None:
     fates = [
         fate
         for round in range(100)
-        for fate in Independent(rate=1, when="during").fates({}, range(20), context(round)).values()
+        for fate in Independent(rate=1, when="during").dropout_events({}, range(20), context(round)).values()
     ]
     assert {fate.when for fate in fates} == {"during"}
     fractions = np.array([fate.fraction for fate in fates])
@@ -153,10 +157,12 @@ def test_those_away_are_lost_and_cannot_stand_in() -> None:
     fleet = dropout.start(20, Streams(0))
     away = {client for client in range(20) if fleet["away"][client]}
     assert 2 < len(away) < 18
-    assert dropout.fates(fleet, range(5, 20), context(0)) == {c: DropoutEvent("before") for c in sorted(away) if c >= 5}
-    assert set(dropout.able(fleet, np.arange(20), context(0)).tolist()) == set(range(20)) - away
+    assert dropout.dropout_events(fleet, range(5, 20), context(0)) == {
+        c: DropoutEvent("before") for c in sorted(away) if c >= 5
+    }
+    assert set(dropout.can_replace(fleet, np.arange(20), context(0)).tolist()) == set(range(20)) - away
     careless = Bursty(rate=0.5, length=3, replacements_can_drop=True)
-    assert careless.able(fleet, np.arange(20), context(0)).tolist() == list(range(20))
+    assert careless.can_replace(fleet, np.arange(20), context(0)).tolist() == list(range(20))
 
 
 def test_state_is_replaced_not_changed() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
-from fedstill.participation.replacement import replacements
+from fedstill.participation.replacement import choose_replacements
 from fedstill.participation.weighted import BatteryAware
 
 
@@ -30,7 +30,7 @@ def test_the_same_cluster_first_then_others() -> None:
     state = fleet(0, 0, 1, 1, 0, 1, 2)
     candidates = np.array([4, 5, 6])
     for round in range(20):
-        found = replacements([2, 1, 0], candidates, state, evenly(candidates), context(round, 7))
+        found = choose_replacements([2, 1, 0], candidates, state, evenly(candidates), context(round, 7))
         assert found == {0: 4, 1: 6, 2: 5}
 
 
@@ -38,23 +38,23 @@ def test_nobody_takes_anothers_peer() -> None:
     """Lost 0 has no peer; lost 1 has one, 2, who must not go to 0 though 0 comes first."""
     candidates = np.array([2, 3])
     for round in range(20):
-        found = replacements([0, 1], candidates, fleet(0, 1, 1, 2), evenly(candidates), context(round, 4))
+        found = choose_replacements([0, 1], candidates, fleet(0, 1, 1, 2), evenly(candidates), context(round, 4))
         assert found == {0: 3, 1: 2}
 
 
 def test_too_few_or_none() -> None:
     candidates = np.array([5])
-    assert len(replacements([0, 1, 2], candidates, {}, evenly(candidates), context())) == 1
-    assert replacements([0], candidates[:0], {}, evenly(candidates[:0]), context()) == {}
-    assert replacements([], candidates, {}, evenly(candidates), context()) == {}
-    assert replacements([0], candidates, {}, evenly(candidates), context(), asked=[0, 5]) == {}
+    assert len(choose_replacements([0, 1, 2], candidates, {}, evenly(candidates), context())) == 1
+    assert choose_replacements([0], candidates[:0], {}, evenly(candidates[:0]), context()) == {}
+    assert choose_replacements([], candidates, {}, evenly(candidates), context()) == {}
+    assert choose_replacements([0], candidates, {}, evenly(candidates), context(), sampled=[0, 5]) == {}
 
 
 def test_substitutes_are_drawn_by_weight() -> None:
     """Weights 1 and 3 for one place: a quarter of 2,000 rounds, give or take 4 * 19."""
     candidates = np.array([3, 8])
     counts = Counter(
-        replacements([0], candidates, {}, np.array([1.0, 3.0]), context(round))[0] for round in range(2000)
+        choose_replacements([0], candidates, {}, np.array([1.0, 3.0]), context(round))[0] for round in range(2000)
     )
     assert abs(counts[3] - 500) < 78
 
@@ -62,8 +62,8 @@ def test_substitutes_are_drawn_by_weight() -> None:
 def test_the_order_of_losses_does_not_matter() -> None:
     state = fleet(*(client % 3 for client in range(12)))
     candidates = np.arange(5, 12)
-    one = replacements([4, 0, 3], candidates, state, evenly(candidates), context(7))
-    other = replacements([0, 3, 4], candidates, state, evenly(candidates), context(7))
+    one = choose_replacements([4, 0, 3], candidates, state, evenly(candidates), context(7))
+    other = choose_replacements([0, 3, 4], candidates, state, evenly(candidates), context(7))
     assert one == other
     assert list(one) == [0, 3, 4]
 
@@ -90,7 +90,7 @@ def test_no_participant_twice_and_nobody_below_the_threshold(
     policy = BatteryAware(number=1, threshold=0.3)
     candidates = policy.eligible(state, np.arange(clients))
     weights = policy.weights(state, candidates)
-    found = replacements(sorted(lost), candidates, state, weights, context(round, clients), asked=asked)
+    found = choose_replacements(sorted(lost), candidates, state, weights, context(round, clients), sampled=asked)
     free = set(candidates.tolist()) - asked
     assert len(set(found.values())) == len(found) == min(len(lost), len(free))
     assert set(found) <= lost

@@ -47,7 +47,7 @@ def book(participants: Participants, charge: list[float] | None = None, **more: 
     fleet = {**participants.start(PROFILES, Streams(0).at("fleet")), **more}
     if charge is not None:
         fleet["charge"] = torch.tensor(charge, dtype=torch.float64)
-    return participants.attend(fleet, PROFILES, context())
+    return participants.begin_round(fleet, PROFILES, context())
 
 
 def with_batteries(**settings: Any) -> Participants:
@@ -71,47 +71,47 @@ def test_work_is_paid_until_the_battery_ends() -> None:
     assert opened.charge(PROFILES[1], 0, 250, 0) is None
     assert opened.bill.charge_of(1) == 0.75
     assert opened.charge(PROFILES[1], 0, 800, 0) == "its battery ran out in training"
-    assert (opened.bill.charge_of(1), opened.flat(1), opened.flat(0)) == (0.0, True, False)
+    assert (opened.bill.charge_of(1), opened.battery_empty(1), opened.battery_empty(0)) == (0.0, True, False)
     after = opened.end([], {})
     assert after["charge"].tolist() == [1.0, 0.0, 1.0, 1.0]
-    told = opened.record()["devices"]["1"]
-    assert (told["before"], told["after"], told["compute"]) == (1.0, 0.0, 1.0)
-    assert told["seconds"] == pytest.approx(1000)
+    told = opened.record()["fleet"].devices[1]
+    assert (told.before, told.after, told.compute) == (1.0, 0.0, 1.0)
+    assert told.seconds == pytest.approx(1000)
 
 
-def test_what_a_client_would_have_done_is_predicted_from_samples_and_epochs() -> None:
+def test_expected_work_comes_from_samples_and_epochs() -> None:
     """Ten samples, two epochs, and a backward pass that costs two: 60 passes."""
     participants = Participants(epochs=2)
-    assert book(participants).predicted(PROFILES[0]) == 60
+    assert book(participants).expected_work(PROFILES[0]) == 60
 
 
-def test_stand_ins_come_from_the_same_cluster_and_nobody_twice() -> None:
-    """Clients 0 and 1 are alike, and so are 2 and 3; 0 is lost, then its stand-in."""
+def test_replacements_come_from_the_same_cluster_and_nobody_twice() -> None:
+    """Clients 0 and 1 are alike, and so are 2 and 3; 0 fails, then its replacement."""
     participants = Participants(Random(number=1), Independent(rate=0.0, replace=True), clusters=Clusters(number=2))
     opened = book(participants, cluster=torch.tensor([0, 0, 1, 1]))
-    opened.taken = {0}
-    assert opened.stand_ins([0]) == {0: 1}
-    assert opened.stand_ins([0]) == {}, "he has one already"
-    (second,) = opened.stand_ins([0, 1]).values()
+    opened.sampled = {0}
+    assert opened.replacements([0]) == {0: 1}
+    assert opened.replacements([0]) == {}, "he has one already"
+    (second,) = opened.replacements([0, 1]).values()
     assert second in (2, 3)
-    assert len(opened.stand_ins([0, 1, second])) == 1
-    assert opened.stand_ins([0, 1, 2, 3]) == {}, "nobody is left"
-    assert opened.fates([1], standing_in=True) == {}
+    assert len(opened.replacements([0, 1, second])) == 1
+    assert opened.replacements([0, 1, 2, 3]) == {}, "nobody is left"
+    assert opened.dropout_events([1], replacing=True) == {}
 
 
-def test_a_flat_device_stands_in_for_nobody() -> None:
+def test_a_device_with_an_empty_battery_replaces_nobody() -> None:
     opened = book(with_batteries(dropout=NoDropout(replace=True), policy=Random(number=1)), [1.0, 0.0, 0.0, 1.0])
-    opened.taken = {0}
-    assert opened.stand_ins([0]) == {0: 3}
+    opened.sampled = {0}
+    assert opened.replacements([0]) == {0: 3}
     aware = with_batteries(dropout=NoDropout(replace=True), policy=BatteryAware(number=1, threshold=0.5))
     opened = book(aware, [1.0, 0.4, 0.6, 0.4])
-    opened.taken = {0}
-    assert opened.stand_ins([0]) == {0: 2}
+    opened.sampled = {0}
+    assert opened.replacements([0]) == {0: 2}
 
 
-def test_stand_ins_can_drop_if_that_is_wanted() -> None:
+def test_replacements_can_drop_if_that_is_wanted() -> None:
     certain = Independent(rate=1.0, replace=True, replacements_can_drop=True)
-    assert book(Participants(dropout=certain)).fates([2], standing_in=True) == {2: DropoutEvent("after")}
+    assert book(Participants(dropout=certain)).dropout_events([2], replacing=True) == {2: DropoutEvent("after")}
 
 
 def test_the_idle_rest_and_those_who_were_asked_do_not() -> None:
@@ -171,7 +171,7 @@ Make = Callable[..., Plan]
 ONE = {"name": "random", "number": 1}
 
 
-def played(tiny_plan: Make, folder: Path, **settings: Any) -> list[dict[str, Any]]:
+def played(tiny_plan: Make, folder: Path, **settings: Any) -> list[Any]:
     given = {"training": {"epochs": 1, "batch": 32}, "rounds": 3, "model": "mlp", **settings}
     with InProcess() as engine:
         return execute(tiny_plan(**given), engine, folder).journal()
@@ -181,17 +181,17 @@ def test_all_flat_the_round_is_skipped_and_the_run_goes_on(tiny_plan: Make, tmp_
     """Nobody has any charge, so nobody can be asked, and all are idle and plugged in."""
     flat = {"tiers": {"low": {"charge": 0.0}}, "plugged": 1.0, "recharge": 0.5, "background": 0.0}
     journal = played(tiny_plan, tmp_path, fleet=flat)
-    assert journal[0]["skipped"] is not None
-    assert {lost["reason"] for lost in journal[0]["lost"]} == {"battery"}
-    assert journal[1]["accepted"] == [0, 1, 2, 3, 4]
+    assert journal[0].skipped is not None
+    assert {lost.reason for lost in journal[0].failures} == {"battery"}
+    assert journal[1].accepted == (0, 1, 2, 3, 4)
 
 
 def test_a_battery_aware_policy_waits_for_batteries(tiny_plan: Make, tmp_path: Path) -> None:
     low = {"tiers": {"low": {"charge": 0.15}}, "plugged": 1.0, "recharge": 0.1, "background": 0.0}
     journal = played(tiny_plan, tmp_path, fleet=low, participation={"name": "battery-aware", "number": 2})
-    assert journal[0]["skipped"] is not None
-    assert journal[0]["lost"] == []
-    assert len(journal[1]["accepted"]) == 2
+    assert journal[0].skipped is not None
+    assert journal[0].failures == ()
+    assert len(journal[1].accepted) == 2
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "qkt", "local-only", "fedgkt"])
@@ -206,24 +206,24 @@ def test_lost_on_the_way_and_replaced_with_any_method(tiny_plan: Make, tmp_path:
         dropout={"name": "independent", "rate": 0.5, "of_cohort": True, "when": "during", "replace": True},
     )
     for record in journal:
-        (lost,) = record["lost"]
-        assert lost["reason"] == "dropped"
-        assert len(record["accepted"]) == 2
-        assert record["fleet"]["stand_ins"][str(lost["client"])] in record["accepted"]
-        assert lost["client"] not in record["accepted"]
+        (lost,) = record.failures
+        assert lost.reason == "dropped"
+        assert len(record.accepted) == 2
+        assert record.replacements[lost.client] in record.accepted
+        assert lost.client not in record.accepted
 
 
 def test_a_run_conserves_energy(tiny_plan: Make, tmp_path: Path) -> None:
     journal = played(tiny_plan, tmp_path, fleet={"plugged": 0.5}, participation={"name": "random", "number": 2})
     charge = None
     for record in journal:
-        told = record["fleet"]
+        told = record.fleet
         kinds = ("compute", "communication", "background")
-        spent = sum(one[kind] for one in told["devices"].values() for kind in kinds)
+        spent = sum(getattr(one, kind) for one in told.devices.values() for kind in kinds)
         if charge is not None:
-            assert charge - spent - told["drained"] + told["gained"] == told["charge"]
-        charge = told["charge"]
-        assert sorted(map(int, told["devices"])) == record["asked"]
+            assert charge - spent - told.drained + told.gained == told.charge
+        charge = told.charge
+        assert tuple(sorted(told.devices)) == record.sampled
 
 
 def test_the_training_loss_is_that_of_the_cohort_and_of_those_who_stand_in(tiny_plan: Make, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_training_loss_is_that_of_the_cohort_and_of_those_who_stand_in(tiny_
     plan = tiny_plan(training={"epochs": 1, "batch": 32}, model="mlp", **settings)
     context = RoundContext(0, 1, 5, "train", plan.streams.at("round", 0, "train"))
     losses = {}
-    for client in record["accepted"]:
+    for client in record.accepted:
         who = plan.profiles[client]
         request = plan.method.request(plan.method.start(plan.streams), who, context)
         reply = answer(plan.clients, plan.method, who, request, {}, context)
@@ -243,7 +243,7 @@ def test_the_training_loss_is_that_of_the_cohort_and_of_those_who_stand_in(tiny_
     samples = {client: plan.profiles[client].samples for client in losses}
     assert len(losses) == 3
     mean = sum(losses[client] * samples[client] for client in losses) / sum(samples.values())
-    assert record["loss"]["cross-entropy"] == pytest.approx(mean, rel=1e-9)
+    assert record.loss["cross-entropy"] == pytest.approx(mean, rel=1e-9)
 
 
 def test_a_stand_in_that_fails_does_not_stop_the_run(
@@ -252,7 +252,7 @@ def test_a_stand_in_that_fails_does_not_stop_the_run(
     dropped = {"name": "independent", "rate": 0.34, "of_cohort": True, "when": "before", "replace": True}
     settings = {"participation": {"name": "random", "number": 3}, "dropout": dropped, "rounds": 1}
     (record,) = played(tiny_plan, tmp_path / "a", **settings)
-    (by,) = record["fleet"]["stand_ins"].values()
+    (by,) = record.replacements.values()
     reply = FedAvg.reply
 
     def failing(self: FedAvg, client: Client, request: Message, context: RoundContext) -> Message:
@@ -262,8 +262,8 @@ def test_a_stand_in_that_fails_does_not_stop_the_run(
 
     monkeypatch.setattr(FedAvg, "reply", failing)
     (again,) = played(tiny_plan, tmp_path / "b", **settings)
-    assert again["accepted"] == [client for client in record["accepted"] if client != by]
-    assert {lost["reason"] for lost in again["lost"]} == {"dropped", "failed"}
+    assert list(again.accepted) == [client for client in record.accepted if client != by]
+    assert {lost.reason for lost in again.failures} == {"dropped", "failed"}
 
 
 def test_a_survey_in_which_somebody_fails_is_in_the_journal(
@@ -278,7 +278,7 @@ def test_a_survey_in_which_somebody_fails_is_in_the_journal(
 
     monkeypatch.setattr(Statistics, "reply", failing)
     journal = played(tiny_plan, tmp_path, clusters={"number": 2}, rounds=2)
-    assert [one["client"] for record in journal for told in record["surveys"] for one in told["lost"]] == [3, 3]
+    assert [one.client for record in journal for told in record.surveys for one in told.failures] == [3, 3]
     monkeypatch.setattr(Statistics, "reply", lambda *_: 1 / 0)
     with pytest.raises(RunError, match="every client failed"):
         played(tiny_plan, tmp_path / "b", clusters={"number": 2})
@@ -301,20 +301,20 @@ def test_a_survey_is_paid_and_counted(tiny_plan: Make, tmp_path: Path) -> None:
         tiny_plan, tmp_path / "a", clusters={"number": 2}, method="local-only", fleet=mobile, participation=ONE
     )
     without = played(tiny_plan, tmp_path / "b", method="local-only", fleet=mobile, participation=ONE)
-    devices = with_clusters[0]["fleet"]["devices"]
+    devices = with_clusters[0].fleet.devices
     assert len(devices) == 5
-    assert len(without[0]["fleet"]["devices"]) == 1
-    (asked,) = with_clusters[0]["asked"]
-    only = [one for client, one in devices.items() if int(client) != asked]
-    assert all(one["compute"] == 0 and one["communication"] > 0 for one in only)
-    more = [one["bytes"]["up"] - other["bytes"]["up"] for one, other in zip(with_clusters, without, strict=True)]
+    assert len(without[0].fleet.devices) == 1
+    (sampled,) = with_clusters[0].sampled
+    only = [one for client, one in devices.items() if client != sampled]
+    assert all(one.compute == 0 and one.communication > 0 for one in only)
+    more = [one.bytes.up - other.bytes.up for one, other in zip(with_clusters, without, strict=True)]
     assert more[0] > 5 * 16
     assert more[1:] == [0, 0]
-    assert [record["accepted"] for record in with_clusters] == [record["accepted"] for record in without]
+    assert [record.accepted for record in with_clusters] == [record.accepted for record in without]
 
 
 def test_devices_without_end_change_nothing(tiny_plan: Make, tmp_path: Path) -> None:
     """Batteries that never run out give the same replies as none at all."""
     rich = played(tiny_plan, tmp_path / "a", fleet={"communication_factor": 0.0})
     plain = played(tiny_plan, tmp_path / "b")
-    assert [record["metrics"] for record in rich] == [record["metrics"] for record in plain]
+    assert [record.metrics for record in rich] == [record.metrics for record in plain]

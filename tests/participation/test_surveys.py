@@ -14,7 +14,7 @@ from fedstill.core.message import Message
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.devices.clusters import Clusters
-from fedstill.participation.surveys import LabelMix, SharedLoss, label_shares, moments, unheard
+from fedstill.participation.surveys import LabelMix, SharedLoss, label_shares, moments, not_surveyed
 from fedstill.tasks.classification import Classification
 
 
@@ -189,5 +189,5 @@ def test_the_loss_of_the_shared_model() -> None:
 
 def test_who_has_not_been_heard() -> None:
     rows = torch.tensor([[1.0, 2.0], [float("nan")] * 2, [3.0, 4.0]])
-    assert unheard({"labels": rows}, "labels", np.array([1, 2])).tolist() == [1]
-    assert unheard({}, "labels", np.array([1, 2])).tolist() == [1, 2]
+    assert not_surveyed({"labels": rows}, "labels", np.array([1, 2])).tolist() == [1]
+    assert not_surveyed({}, "labels", np.array([1, 2])).tolist() == [1, 2]

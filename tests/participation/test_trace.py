@@ -28,28 +28,37 @@ FULL = "round,client,when,fraction\n0,3,before,\n0,1,during,0.25\n2,1,,\n\n2,4,d
 def test_a_file_is_replayed(tmp_path: Path) -> None:
     dropout = trace(tmp_path, FULL, when="after")
     dropout.check(5)
-    assert dropout.fates({}, range(5), context(0)) == {1: DropoutEvent("during", 0.25), 3: DropoutEvent("before")}
-    assert dropout.fates({}, range(5), context(1)) == {}
+    assert dropout.dropout_events({}, range(5), context(0)) == {
+        1: DropoutEvent("during", 0.25),
+        3: DropoutEvent("before"),
+    }
+    assert dropout.dropout_events({}, range(5), context(1)) == {}
     drawn = context(2).streams.draw("fraction", 4).random()
-    assert dropout.fates({}, range(5), context(2)) == {
+    assert dropout.dropout_events({}, range(5), context(2)) == {
         0: DropoutEvent("after"),
         1: DropoutEvent("after"),
         4: DropoutEvent("during", drawn),
     }
-    assert dropout.fates({}, [2, 3], context(2)) == {}
+    assert dropout.dropout_events({}, [2, 3], context(2)) == {}
 
 
 def test_two_columns_do(tmp_path: Path) -> None:
     dropout = trace(tmp_path, "\ufeffclient, round\r\n7,1\r\n", when="before")
-    assert dropout.fates({}, range(10), context(1)) == {7: DropoutEvent("before")}
-    assert dropout.fates({}, range(10), context(0)) == {}
+    assert dropout.dropout_events({}, range(10), context(1)) == {7: DropoutEvent("before")}
+    assert dropout.dropout_events({}, range(10), context(0)) == {}
 
 
 def test_those_who_are_lost_cannot_stand_in(tmp_path: Path) -> None:
     ids = np.arange(5)
-    assert trace(tmp_path, FULL).able({}, ids, context(0)).tolist() == [0, 2, 4]
-    assert trace(tmp_path, FULL).able({}, ids, context(1)).tolist() == [0, 1, 2, 3, 4]
-    assert trace(tmp_path, FULL, replacements_can_drop=True).able({}, ids, context(0)).tolist() == [0, 1, 2, 3, 4]
+    assert trace(tmp_path, FULL).can_replace({}, ids, context(0)).tolist() == [0, 2, 4]
+    assert trace(tmp_path, FULL).can_replace({}, ids, context(1)).tolist() == [0, 1, 2, 3, 4]
+    assert trace(tmp_path, FULL, replacements_can_drop=True).can_replace({}, ids, context(0)).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_its_digest_is_that_of_the_file_and_it_is_read_once(tmp_path: Path) -> None:
@@ -57,7 +66,7 @@ def test_its_digest_is_that_of_the_file_and_it_is_read_once(tmp_path: Path) -> N
     assert dropout.digest == sha256(FULL.encode()).hexdigest()
     (tmp_path / "lost.csv").write_text("round,client\n0,0\n")
     assert dropout.digest == sha256(FULL.encode()).hexdigest()
-    assert list(dropout.fates({}, range(5), context(0))) == [1, 3]
+    assert list(dropout.dropout_events({}, range(5), context(0))) == [1, 3]
     assert dropout == Trace(file=dropout.file)
     assert dropout.model_dump() == Trace(file=dropout.file).model_dump()
 

@@ -207,7 +207,7 @@ def test_a_client_offers_what_it_trained_alone_and_keeps_it(tmp_path: Path) -> N
     assert ended.models() == ended.models("before/") == alone.models()
     assert all(mixed != own for mixed, own in zip(ended.models("mixed/"), ended.models(), strict=True))
     assert {name.split("/")[0] for name in ended.server} == {"start"}
-    assert ended.run.result["personal"]["clients"] == 4
+    assert ended.run.result.personal.clients == 4
 
 
 def test_a_class_that_nobody_knows_leaves_everybody_as_they_were(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def check_means(ended: Ended, architectures: list[str]) -> None:
 def test_clients_say_the_mean_of_all_models(tmp_path: Path, changes: dict[str, Any], architectures: list[str]) -> None:
     ended = played(tmp_path, "ensemble", **changes)
     check_means(ended, architectures)
-    accuracies = ended.run.result["personal"]
+    accuracies = ended.run.result.personal
     assert accuracies["clients"] == 4
     assert accuracies["std"] == pytest.approx(0.0, abs=0.01)  # all say the same, up to the order of a sum
 

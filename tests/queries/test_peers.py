@@ -46,6 +46,6 @@ def test_clients_models_can_be_scored_where_they_are(tmp_path: Path, name: str) 
     """On site, each client's model is put together there, of what it keeps and what the server says."""
     run = played(tmp_path, name, METHODS[name], evaluation="on-site").run
     record = run.journal[-1]
-    assert record["sites"]["heard"] == 4
-    assert record["personal"]["clients"] == 4
-    assert 0 <= record["personal"]["mean"] <= 1
+    assert record.evaluation.sites.accepted == 4
+    assert record.evaluation.personal.clients == 4
+    assert 0 <= record.evaluation.personal.mean <= 1

@@ -123,10 +123,10 @@ def test_everybody_uses_the_same_model(tmp_path: Path) -> None:
     assert {name.split("/")[1] for name in ended.server if name.startswith("model/")} == {"common", "head"}
     models = [ended.run.model(client=client) for client in range(4)]
     assert len({digest(state_of(model)) for model in models}) == 1
-    personal = ended.run.result["personal"]
+    personal = ended.run.result.personal
     assert (personal["clients"], personal["std"]) == (4, 0.0)
     neurons = ended.server["model/head/parameters/hidden.bias"]
-    assert ended.run.journal[-1]["facts"] == {"neurons": len(neurons)}
+    assert ended.run.journal[-1].method_metrics == {"neurons": len(neurons)}
     assert isinstance(models[0], Classifier)
     assert models[0].feature_size == len(neurons)
 
@@ -193,9 +193,9 @@ def test_over_inputs_no_model_is_sent(tmp_path: Path) -> None:
     """A head of 64 x 12 + 12 + 12 x 10 + 10 weights, and ten counts; the model has 55,210."""
     ended = played(tmp_path, "pfnm", INPUTS)
     head = 4 * (64 * 12 + 12 + 12 * 10 + 10) + 10 * 8
-    assert 4 * head < ended.run.journal[0]["bytes"]["up"] < 4 * (head + 1500)
+    assert 4 * head < ended.run.journal[0].bytes.up < 4 * (head + 1500)
     bare = played(tmp_path, "pfnm", {**INPUTS, "class_counts": False})
-    assert bare.run.journal[0]["bytes"]["up"] < ended.run.journal[0]["bytes"]["up"] - 4 * 80
+    assert bare.run.journal[0].bytes.up < ended.run.journal[0].bytes.up - 4 * 80
 
 
 def test_before_anything_is_matched_a_client_has_what_it_trained() -> None:

@@ -90,8 +90,8 @@ def test_a_class_that_nobody_knows_leaves_everybody_as_they_were(tmp_path: Path)
     """Probabilities never exceed a threshold of one; the run goes on, and no step is taken."""
     ended = played(tmp_path, "qkt", {**SHORT, "threshold": 1.0})
     assert ended.models() == ended.models("before/")
-    assert ended.run.journal[0]["accepted"] == [0, 1, 2, 3]
-    assert ended.run.journal[0]["loss"]["teachers"] == 0.0
+    assert ended.run.journal[0].accepted == (0, 1, 2, 3)
+    assert ended.run.journal[0].loss["teachers"] == 0.0
     answers = ended.run.answers()
     assert all(one["before"] == one["recalls"] for one in answers.values())
 
@@ -180,9 +180,9 @@ def test_relayed_bytes_are_counted_both_ways(tmp_path: Path, clients: int) -> No
     model = 4 * (64 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10)
     record = played(tmp_path, "qkt", SHORT, clients=clients).run.journal[0]
     header = 200 * 10
-    assert clients * model < record["bytes"]["up"] < clients * (model + 2 * header)
+    assert clients * model < record.bytes.up < clients * (model + 2 * header)
     down = clients + clients * (clients - 1)
-    assert down * model < record["bytes"]["down"] < down * (model + header)
+    assert down * model < record.bytes.down < down * (model + header)
 
 
 def test_what_leaves_is_declared_for_peers() -> None:
@@ -218,7 +218,7 @@ def test_a_refused_offer_teaches_nobody(tmp_path: Path, tampered: Any) -> None:
     plan = planned("naive-kd", SHORT)
     folder = execute(plan, tampered(InProcess(), spoilt), tmp_path / "spoilt")
     ended, whole = left(fedstill.Run(folder.path)), played(tmp_path, "naive-kd", SHORT)
-    assert ended.run.journal[0]["accepted"] == [0, 2, 3]
+    assert ended.run.journal[0].accepted == (0, 2, 3)
     assert ended.states[1] == {}
     assert ended.models("before/")[0] == whole.models("before/")[0]
     assert ended.models()[0] != whole.models()[0]

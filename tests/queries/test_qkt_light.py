@@ -124,11 +124,11 @@ def test_a_round_without_its_volunteer_is_skipped(tmp_path: Path, tampered: Any)
     plan = planned("qkt-light", {**EASY, **VOLUNTEER}, rounds=2)
     ended = left(fedstill.Run(execute(plan, tampered(InProcess(), spoilt), tmp_path).path))
     first, second = ended.run.journal
-    assert first["skipped"] == "0 of 4 replies (1 refused as not finite), and 1 are needed"
-    assert [lost["reason"] for lost in first["lost"]] == ["refused"]
-    assert first["accepted"] == []
-    assert second["skipped"] is None
-    assert second["accepted"] == [0, 1, 2, 3]
+    assert first.skipped == "0 of 4 replies (1 refused as not finite), and 1 are needed"
+    assert [lost.reason for lost in first.failures] == ["refused"]
+    assert first.accepted == ()
+    assert second.skipped is None
+    assert second.accepted == (0, 1, 2, 3)
     assert len(set(extractors(ended.states))) == 1
 
 
@@ -136,7 +136,7 @@ def test_a_volunteer_costs_a_model_up_and_down(tmp_path: Path) -> None:
     """Up: four models and the volunteer's. Down: four starts, three peers for each of four and for the volunteer, and
     the common model for four."""
     model = 4 * (64 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10)
-    traffic = played(tmp_path, "qkt-light", {**EASY, **VOLUNTEER}).run.journal[0]["bytes"]
+    traffic = played(tmp_path, "qkt-light", {**EASY, **VOLUNTEER}).run.journal[0].bytes
     assert traffic["up"] == pytest.approx(5 * model, rel=0.03)
     assert traffic["down"] == pytest.approx((4 + 12 + 3 + 4) * model, rel=0.03)
 

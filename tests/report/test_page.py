@@ -192,7 +192,7 @@ def test_a_real_run(tmp_path: Path) -> None:
     run = fedstill.run("fedavg", rounds=2, clients=2, partition={"name": "dirichlet", "alpha": 0.3}, out=tmp_path)
     page = Page(write_report({"tiny": run}, tmp_path / "report.html"))
     assert list(page.specs) == ["accuracy", "loss", "traffic", "partition-0"]
-    assert page.specs["accuracy"]["data"][0]["y"] == [record["metrics"]["accuracy"] for record in run.journal]
+    assert page.specs["accuracy"]["data"][0]["y"] == [record.metrics["accuracy"] for record in run.journal]
     table = partition_tables({"tiny": run})["tiny"]
     assert sum(map(sum, table.counts)) == 1438  # digits to train on
     assert (table.names, table.by) == (tuple("0123456789"), "class")

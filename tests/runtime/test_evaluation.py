@@ -17,8 +17,8 @@ def test_personal_models_that_are_not_finite_are_said_to_be(
     """A pull of 1000 at rate 0.05 throws weights fifty times as far at each step: personal models end as NaN."""
     plan = tiny_plan(method={"name": "ditto", "pull": 1000.0}, clients=2, rounds=1)
     (record,) = execute(plan, engines["in-process"], tmp_path).journal()
-    assert record["personal"]["non_finite"] == 2
-    assert record["finite"]  # the shared model is FedAvg's, and sound
+    assert record.evaluation.personal.non_finite == 2
+    assert record.evaluation.finite  # the shared model is FedAvg's, and sound
 
 
 def test_where_only_personal_models_are_scored_they_decide(tiny_plan: Any, tmp_path: Path) -> None:
@@ -29,5 +29,5 @@ def test_where_only_personal_models_are_scored_they_decide(tiny_plan: Any, tmp_p
     for client, state in enumerate((sound, broken)):
         store.stage(client, 0, under("model/", state))
     evaluation = plan.evaluator(plan.method, {}, plan.profiles, store)
-    assert evaluation.personal["non_finite"] == 1
+    assert evaluation.personal.non_finite == 1
     assert not evaluation.finite

@@ -56,7 +56,7 @@ def test_own_models_are_scored_where_they_are(method: str, tmp_path: Path) -> No
     """On each client's test data: at most as many samples as it has, and never another's model."""
     central, on_site = both(method, tmp_path)
     assert central.sha256 == on_site.sha256
-    personal = on_site.journal[-1]["personal"]
+    personal = on_site.journal[-1].evaluation.personal
     assert personal["clients"] == 3
     assert personal["mean"] == personal["own_mean"]
     assert 0 <= personal["min"] <= personal["mean"] <= personal["max"] <= 1
@@ -81,11 +81,11 @@ def test_a_site_that_lies_about_its_scores_is_not_heard(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(SiteScores, "reply", lying)
     run = fedstill.run({**SMALL, "method": "fedavg", "evaluation": "on-site"}, out=tmp_path)
-    assert [record["sites"]["heard"] for record in run.journal] == [2, 2]
+    assert [record.evaluation.sites.accepted for record in run.journal] == [2, 2]
     for record in run.journal:
-        (lost,) = record["sites"]["lost"]
-        assert (lost["client"], lost["reason"]) == (0, "refused")
-        assert lost["detail"].startswith("scores/shared/cnn-bn/confusion has type torch.float64, not torch.int64")
+        (lost,) = record.evaluation.sites.failures
+        assert (lost.client, lost.reason) == (0, "refused")
+        assert lost.detail.startswith("scores/shared/cnn-bn/confusion has type torch.float64, not torch.int64")
 
 
 def test_the_manifest_tells_what_leaves_for_it() -> None:
@@ -121,6 +121,6 @@ def test_each_site_keeps_a_share_of_its_own_data_to_select_a_round_by(tmp_path: 
         assert ids[1] == set(again.validation.batch(torch.arange(len(again.validation)))["sample_id"].tolist())
         kept += len(client.validation)
     run = fedstill.run({**SMALL, "method": "fedavg", "evaluation": "on-site", "validation": 0.25}, out=tmp_path)
-    accuracies = [record["validation"]["accuracy"] for record in run.journal]
+    accuracies = [record.evaluation.validation["accuracy"] for record in run.journal]
     assert all((accuracy * kept) == pytest.approx(round(accuracy * kept)) for accuracy in accuracies)
-    assert run.result["round_of"]["selected"] == accuracies.index(max(accuracies)) + 1
+    assert run.result.round_of["selected"] == accuracies.index(max(accuracies)) + 1

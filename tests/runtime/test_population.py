@@ -65,7 +65,7 @@ def test_only_participants_are_made_and_read(
     monkeypatch.setattr(ClientStore, "load", counted_load)
     monkeypatch.setattr(Client, "__hash__", object.__hash__)
     run = execute(crowd_plan(tiny_plan, 10_000, 0.005), engines["in-process"], tmp_path)
-    asked = [client for record in run.journal() for client in record["asked"]]
+    asked = [client for record in run.journal() for client in record.sampled]
     assert len(asked) == 100
     assert made == asked
     assert read == asked
@@ -97,7 +97,7 @@ def test_no_more_requests_exist_than_are_needed(
 def test_state_of_ten_thousand_clients_lies_on_disk(tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path) -> None:
     plan = crowd_plan(tiny_plan, 10_000, 0.002, method="local-only", evaluate_every=2)
     run = execute(plan, engines["in-process"], tmp_path)
-    heard = {client for record in run.journal() for client in record["accepted"]}
+    heard = {client for record in run.journal() for client in record.accepted}
     files = list((run.path / "clients").iterdir())
     assert len(heard) == len({path.name.split(".")[0] for path in files}) <= 40
     result = run.result()
@@ -108,12 +108,12 @@ def test_state_of_ten_thousand_clients_lies_on_disk(tiny_plan: Any, engines: dic
 def test_a_client_with_one_sample_abstains(tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path) -> None:
     plan = crowd_plan(tiny_plan, 20_000, 0.001)
     run = execute(plan, engines["in-process"], tmp_path)
-    lost = [one for record in run.journal() for one in record["lost"]]
+    lost = [one for record in run.journal() for one in record.failures]
     alone = {client for client, size in enumerate(plan.clients.shards.sizes().tolist()) if size == 1}
-    asked = {client for record in run.journal() for client in record["asked"]}
-    assert {one["client"] for one in lost} == alone & asked
+    asked = {client for record in run.journal() for client in record.sampled}
+    assert {one.client for one in lost} == alone & asked
     assert alone & asked, "nobody had one sample"
-    assert {one["reason"] for one in lost} == {"abstained"}
+    assert {one.reason for one in lost} == {"abstained"}
 
 
 def test_more_clients_than_samples_are_refused(tiny_plan: Any) -> None:

@@ -12,15 +12,15 @@ import pytest
 
 import fedstill
 from fedstill.core.errors import InputError
+from fedstill.core.records import RUN_FORMAT
 from fedstill.runtime import checkpoint
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.client_store import SiteStore
-from fedstill.runtime.run_folder import FORMAT
 
 
 def test_a_run_in_which_nobody_was_heard_has_no_accuracy_and_can_still_be_looked_at(tmp_path: Path) -> None:
     run = fedstill.run("local-only", data="digits", model="mlp", clients=2, rounds=1, dropout=1.0, out=tmp_path)
-    assert run.result["accuracy"] == {"last": None}
+    assert run.result.accuracy == {"last": None}
     assert math.isnan(run.accuracy)
     assert math.isnan(run.best_accuracy)
     assert "accuracy nan" in repr(run)
@@ -50,7 +50,7 @@ def test_a_run_with_other_settings_than_there_are_gets_one_sentence(
     changed: dict[str, Any] | None, says: str, tmp_path: Path
 ) -> None:
     experiment = make_experiment({"method": "fedavg"}).model_dump(mode="json")
-    config = {"format": FORMAT} if changed is None else {"format": FORMAT, "experiment": experiment | changed}
+    config = {"format": RUN_FORMAT} if changed is None else {"format": RUN_FORMAT, "experiment": experiment | changed}
     (tmp_path / "config.json").write_text(json.dumps(config))
     run = fedstill.Run(tmp_path)
     with pytest.raises(InputError, match=f"was written by another version of fedstill.*{says}"):

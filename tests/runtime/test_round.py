@@ -55,9 +55,9 @@ def test_a_bad_reply_is_refused_and_the_round_goes_on_without_it(
 
     run = execute(plan, tampered(engines["in-process"], tamper), tmp_path)
     (record,) = run.journal()
-    assert record["accepted"] == [0, 1, 2, 4]
-    assert [(lost["client"], lost["reason"]) for lost in record["lost"]] == [(3, "refused")]
-    assert SAYS[kind] in record["lost"][0]["detail"]
+    assert record.accepted == (0, 1, 2, 4)
+    assert [(lost.client, lost.reason) for lost in record.failures] == [(3, "refused")]
+    assert SAYS[kind] in record.failures[0]["detail"]
     # The model is that of a round in which client 3 was never heard.
     merged = run.load_models("last")["cnn"]["parameters/head.weight"]
     without = execute(
@@ -92,9 +92,9 @@ def test_too_few_replies_skip_the_round(
     whole = execute(tiny_plan(rounds=1, min_replies=3), engines["in-process"], tmp_path / "one")
     run = execute(plan, tampered(engines["in-process"], tamper), tmp_path)
     first, second = run.journal()
-    assert first["skipped"] is None
-    assert second["skipped"] == "2 of 5 replies (3 refused), and 3 are needed"
-    assert second["accepted"] == []
+    assert first.skipped is None
+    assert second.skipped == "2 of 5 replies (3 refused), and 3 are needed"
+    assert second.accepted == ()
     assert run.load_models("last")["cnn"].keys() == whole.load_models("last")["cnn"].keys()
     for name, tensor in whole.load_models("last")["cnn"].items():
         assert torch.equal(tensor, run.load_models("last")["cnn"][name])
@@ -115,8 +115,8 @@ def test_a_client_that_fails_is_lost_and_the_others_go_on(
 
     monkeypatch.setattr(FedAvg, "reply", fragile)
     run = execute(tiny_plan(rounds=1), engines["in-process"], tmp_path)
-    (lost,) = run.journal()[0]["lost"]
-    assert lost == {"client": 2, "reason": "failed", "detail": "MemoryError: too small a device"}
+    (lost,) = run.journal()[0].failures
+    assert (lost.client, lost.reason, lost.detail) == (2, "failed", "MemoryError: too small a device")
 
 
 def test_if_every_client_fails_the_run_stops_and_says_why(
@@ -154,7 +154,7 @@ def test_a_model_that_is_not_finite_is_never_best(
 
     monkeypatch.setattr(FedAvg, "aggregate", explode)
     run = execute(tiny_plan(rounds=3), engines["in-process"], tmp_path)
-    assert [record["finite"] for record in run.journal()] == [True, True, False]
+    assert [record.evaluation.finite for record in run.journal()] == [True, True, False]
     result = run.result()
     assert result is not None
     assert result["round_of"]["best"] <= 2
@@ -216,5 +216,5 @@ def test_a_norm_limit_does_not_measure_statistics(tiny_plan: Any, engines: dict[
     """Recalibration's sums are far larger than any update, and no update at all."""
     plan = tiny_plan(method={"name": "fedavg", "buffers": "recalibrate"}, model="cnn-bn", rounds=1, norm_limit=100.0)
     (record,) = execute(plan, engines["in-process"], tmp_path).journal()
-    assert record["skipped"] is None
-    assert record["lost"] == []
+    assert record.skipped is None
+    assert record.failures == ()

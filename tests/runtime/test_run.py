@@ -27,8 +27,8 @@ class Listener:
     def start(self, experiment: Any, journal: Any) -> None: ...
 
     def round(self, record: dict[str, Any]) -> None:
-        self.rounds.append(record["round"])
-        if record["round"] == self.stop_after:
+        self.rounds.append(record.round)
+        if record.round == self.stop_after:
             raise KeyboardInterrupt
 
     def note(self, text: str) -> None:

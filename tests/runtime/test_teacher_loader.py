@@ -127,7 +127,7 @@ def test_a_run_teaches_with_any_of_its_models(taught: Run, which: str) -> None:
     (report,) = plan.teachers
     assert report["name"] == taught.path.name
     assert report["model"] == "cnn"
-    assert report["accuracy"] == pytest.approx(taught.result["accuracy"][which])
+    assert report["accuracy"] == pytest.approx(taught.result.accuracy[which])
     (source,) = plan.experiment.teachers
     assert (source.which, source.model) == (which, "cnn")
 
@@ -136,9 +136,9 @@ def test_several_runs_teach_as_one(taught: Run, tmp_path: Path) -> None:
     done = distill(
         [taught.path, {"run": str(taught.path), "which": "best"}], "mlp", "multi-teacher", out=tmp_path, **QUICK
     )
-    assert [teacher["name"] for teacher in done.result["teachers"]] == [taught.path.name] * 2
-    assert done.result["method"] == "distill"
-    assert set(done.journal[0]["loss"]) == {"cross-entropy", "soft-targets"}
+    assert [teacher["name"] for teacher in done.result.teachers] == [taught.path.name] * 2
+    assert done.result.method == "distill"
+    assert set(done.journal[0].loss) == {"cross-entropy", "soft-targets"}
 
 
 @pytest.mark.parametrize("naming", ["ours", "torch's", "a run's", "with metadata"])

@@ -116,7 +116,7 @@ def test_the_steps_are_those_of_plain_torch() -> None:
 def test_weights_leave_a_client_only_in_initialisation_rounds(tmp_path: Path) -> None:
     settings = {**SHORT, "initialise": 0.5, "samples": 100}
     run = fedstill.run({**TINY, "rounds": 4, "method": {"name": "feddf", **settings}}, out=tmp_path)
-    up = [record["bytes"]["up"] for record in run.journal]
+    up = [record.bytes.up for record in run.journal]
     logits = 4 * 100 * 10 * 2
     assert up[1] == up[3]
     assert logits < up[1] < logits + 4 * 1000
@@ -139,8 +139,8 @@ def test_a_client_makes_the_servers_model_of_what_was_said(tmp_path: Path, model
         for downlink in ("model", "logits")
     }
     assert runs["model"].sha256 == runs["logits"].sha256
-    down = {downlink: sum(record["bytes"]["down"] for record in run.journal) for downlink, run in runs.items()}
-    up = {downlink: sum(record["bytes"]["up"] for record in run.journal) for downlink, run in runs.items()}
+    down = {downlink: sum(record.bytes.down for record in run.journal) for downlink, run in runs.items()}
+    up = {downlink: sum(record.bytes.up for record in run.journal) for downlink, run in runs.items()}
     assert up["model"] == up["logits"]
     assert down["logits"] < 0.9 * down["model"]
 
@@ -149,7 +149,7 @@ def test_the_model_goes_down_when_a_client_cannot_make_it(tmp_path: Path) -> Non
     """With everybody there: at first contact (round 0), after an average (1, 5), and when weights are wanted (4)."""
     settings = {**SHORT, "initialise": 0.25, "downlink": "logits"}
     run = fedstill.run({**TINY, "rounds": 8, "method": {"name": "feddf", **settings}}, out=tmp_path)
-    down = [record["bytes"]["down"] for record in run.journal]
+    down = [record.bytes.down for record in run.journal]
     assert [number for number, size in enumerate(down) if size > 100_000] == [0, 1, 4, 5]
     server = {**planned(settings=settings).method.start(Streams(0)), f"{LESSON}000003/{LOGITS}": torch.zeros(60, 10)}
     plan = planned(settings=settings)
@@ -218,10 +218,10 @@ def test_each_architecture_averages_its_own_and_learns_from_all(tmp_path: Path) 
         for name, tensor in run.model(architecture=architecture).named_parameters():
             mean = sum(c * s[name].double() for c, s in zip(counts, states, strict=True)) / sum(counts)
             torch.testing.assert_close(tensor.detach().double(), mean, rtol=0, atol=1e-6)
-    assert run.journal[0]["metrics"]["accuracy"] == pytest.approx(
-        sum(one["accuracy"] for one in run.journal[0]["also"].values()) / 2
+    assert run.journal[0].metrics["accuracy"] == pytest.approx(
+        sum(one["accuracy"] for one in run.journal[0].evaluation.extra_models.values()) / 2
     )
-    assert set(run.journal[0]["also"]) == {"cnn", "mlp"}
+    assert set(run.journal[0].evaluation.extra_models) == {"cnn", "mlp"}
 
 
 def test_averaging_methods_refuse_clients_of_different_shapes() -> None:
@@ -325,10 +325,10 @@ def test_fedmd_clients_learn_from_each_other_and_keep_their_models(tmp_path: Pat
     given = {**TINY, "model": None, "models": MIXED, "rounds": 3, "method": {"name": "fedmd", **SHORT}}
     run = fedstill.run(given, out=tmp_path)
     logits = 60 * 10 * 2
-    assert all(4 * logits < record["bytes"]["up"] < 4 * (logits + 700) for record in run.journal)
-    down = [record["bytes"]["down"] for record in run.journal]
+    assert all(4 * logits < record.bytes.up < 4 * (logits + 700) for record in run.journal)
+    down = [record.bytes.down for record in run.journal]
     assert down[1] - down[0] == pytest.approx(4 * logits, abs=4 * 100)
-    assert run.result["personal"]["clients"] == 4
+    assert run.result.personal.clients == 4
     sizes = [sum(weight.numel() for weight in run.model(client=client).parameters()) for client in range(4)]
     assert sizes[0] == sizes[1] != sizes[2] == sizes[3]
     alone = fedstill.run({**given, "method": {"name": "fedmd", **SHORT, "rate": 1e-30}}, out=tmp_path)

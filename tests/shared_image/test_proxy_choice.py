@@ -77,7 +77,7 @@ def test_what_the_model_makes_of_them(tmp_path: Path) -> None:
 
 def test_the_best_model_chooses_after_its_own_round(tmp_path: Path) -> None:
     one = run(tmp_path, IMAGE, rounds=3)
-    best = int(one.result["round_of"]["best"])
+    best = int(one.result.round_of["best"])
     chosen = chosen_by(one, "best")
     assert (chosen.rounds, chosen.accuracy) == (best, one.best_accuracy)
 
@@ -86,7 +86,7 @@ def test_of_mixed_architectures_the_first_chooses(tmp_path: Path) -> None:
     mixed = run(tmp_path, IMAGE, model=None, models={"mlp": 2, "cnn": 1})
     chosen = chosen_by(mixed)
     assert chosen.whose == "mlp"
-    assert chosen.accuracy == mixed.journal[-1]["also"]["mlp"]["accuracy"]
+    assert chosen.accuracy == mixed.journal[-1].evaluation.extra_models["mlp"]["accuracy"]
 
 
 def test_a_clients_own_model(tmp_path: Path) -> None:

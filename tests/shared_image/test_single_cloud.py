@@ -54,10 +54,10 @@ def test_patches_of_a_built_in_head(call: Call) -> None:
     """Once weights have been sent, only indices go down and logits come up: 20 rows of 4 classes in two bytes."""
     result = answer(call, *RUN, "--data", "heads", "--set", "image=heads:0", "--rounds", "2")
     first, second = Run(result["run"]).journal
-    assert first["accepted"] == second["accepted"] == [0, 1]
+    assert first.accepted == second.accepted == (0, 1)
     logits = 2 * 20 * 4 * 2
-    assert logits < second["bytes"]["up"] < logits + 2 * 500
-    assert first["bytes"]["up"] > 10 * second["bytes"]["up"]
+    assert logits < second.bytes.up < logits + 2 * 500
+    assert first.bytes.up > 10 * second.bytes.up
 
 
 def test_a_cloud_from_a_file_is_as_good_as_a_sample(call: Call, heads: str) -> None:
@@ -96,8 +96,8 @@ def test_engines_agree(engines: dict[str, Engine], heads: str, tmp_path: Path) -
     ]
     assert len({run.sha256 for run in runs}) == 1
     assert len({json.dumps(run.journal) for run in runs}) == 1
-    assert set(runs[-1].result["also"]) == {"pointnet-tiny", "small-pointnet-tiny"}
-    assert all(record["accepted"] == [0, 1, 2] for record in runs[-1].journal)
+    assert set(runs[-1].result.extra_models) == {"pointnet-tiny", "small-pointnet-tiny"}
+    assert all(record.accepted == (0, 1, 2) for record in runs[-1].journal)
 
 
 MISTAKES = {

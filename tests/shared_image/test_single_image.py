@@ -164,9 +164,9 @@ def test_a_client_with_another_image_is_refused_by_its_hash(tmp_path: Path) -> N
     ours, theirs = (planned(f"image:{tmp_path / name}.png") for name in ("one", "other"))
     folder = execute(ours, Astray(Elsewhere(ours, theirs, {1})), tmp_path / "some")
     (record,) = folder.journal()
-    assert record["accepted"] == [0, 2]
-    (lost,) = record["lost"]
-    assert (lost["client"], lost["reason"]) == (1, "failed")
-    assert "the proxy data here is not the server's: give both the same image" in lost["detail"]
+    assert record.accepted == (0, 2)
+    (lost,) = record.failures
+    assert (lost.client, lost.reason) == (1, "failed")
+    assert "the proxy data here is not the server's: give both the same image" in lost.detail
     with pytest.raises(RunError, match=r"every client failed; .* not the server's: give both the same image"):
         execute(ours, Astray(Elsewhere(ours, theirs, {0, 1, 2})), tmp_path / "none")

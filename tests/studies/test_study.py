@@ -80,9 +80,9 @@ def test_the_figures_are_those_of_the_runs(recipe: Make, tmp_path: Path) -> None
     assert run.experiment.seed == 3
     assert row.figures["accuracy"] == round(run.accuracy, 6)
     assert row.figures["best"] == round(run.best_accuracy, 6)
-    assert row.figures["personal"] == round(run.journal[-1]["personal"]["mean"], 6)
-    assert row.figures["personal_std"] == round(run.journal[-1]["personal"]["std"], 6)
-    assert row.figures["bytes_up"] == sum(record["bytes"]["up"] for record in run.journal)
+    assert row.figures["personal"] == round(run.journal[-1].evaluation.personal.mean, 6)
+    assert row.figures["personal_std"] == round(run.journal[-1].evaluation.personal.std, 6)
+    assert row.figures["bytes_up"] == sum(record.bytes.up for record in run.journal)
     assert row.figures["non_finite"] == 0
 
 

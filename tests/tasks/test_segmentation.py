@@ -209,19 +209,19 @@ def test_tiny_runs_from_end_to_end(method: str, tmp_path: Path) -> None:
     clients = {} if method == "centralised" else {"clients": 2, "partition": "iid"}
     training = {"epochs": 2, "batch": 4}
     run = fedstill.run(method, data="few-head-parts", points=96, rounds=3, training=training, out=tmp_path, **clients)
-    metrics = run.journal[-1]["metrics"]
-    assert run.result["finite"]
+    metrics = run.journal[-1].metrics
+    assert run.result.finite
     assert 0 < metrics["accuracy"] <= 1
     if method != "local-only":
         assert set(metrics) >= {"accuracy", "class_accuracy", "mean_iou", "instance_iou", "loss", "non_finite"}
-        assert metrics["loss"] < run.journal[0]["metrics"]["loss"]
+        assert metrics["loss"] < run.journal[0].metrics["loss"]
     else:
-        assert run.journal[-1]["personal"]["clients"] == 2
+        assert run.journal[-1].evaluation.personal.clients == 2
 
 
 def test_parts_of_heads_are_learnt(tmp_path: Path) -> None:
     run = fedstill.run("centralised", data="few-head-parts", points=96, rounds=16, out=tmp_path, training={"batch": 4})
-    metrics = run.journal[-1]["metrics"]
+    metrics = run.journal[-1].metrics
     # Saying cranium everywhere gives 0.40 of the points and 0.40/7 = 0.06 of mean IoU.
     assert metrics["accuracy"] > 0.7
     assert metrics["mean_iou"] > 0.35

@@ -16,6 +16,7 @@ from fedstill.runtime.result import Run, run_called
 from fedstill.studies.grid import SEED
 from fedstill.studies.results import Labels, Pupil, Results, Row
 from fedstill.studies.run_figures import figures_of, unpacked
+from fedstill.studies.table import joint_training_note
 
 OBJECTIVE = "objective"
 _FIGURE = {"last": "accuracy", "best": "best", "selected": "selected"}
@@ -193,7 +194,8 @@ class _Reader:
             for key in ("model", "points", "clients", "rounds", "partition"):
                 if key in experiment and key not in results.axes:
                     told[f"{stage}: {key}"] = str(experiment[key])
-        return told
+        note = joint_training_note(self.students)
+        return {**told, "joint training": note} if note else told
 
     def _seed(self, cell: Labels) -> str:
         return dict(zip(self.results.axes, cell, strict=False)).get(SEED, "0")
@@ -232,14 +234,14 @@ def _rounds(run: Run | None) -> tuple[RoundFacts, ...]:
         return ()
     return tuple(
         RoundFacts(
-            record["round"],
-            record["metrics"].get("accuracy"),
-            record["finite"],
-            record["metrics"].get("constant"),
-            record.get("negative_variances", 0.0),
+            record.round,
+            record.accuracy,
+            record.evaluation.finite,
+            record.metrics.get("constant"),
+            record.evaluation.negative_variances,
         )
         for record in run.journal
-        if "metrics" in record
+        if record.evaluation is not None
     )
 
 
@@ -249,7 +251,8 @@ def curve_of(run: Run | None) -> tuple[float, ...]:
         return ()
     journal = run.journal
     first = len(journal) - run.experiment.rounds
-    return tuple(record["metrics"]["accuracy"] for record in journal[first:] if "metrics" in record)
+    evaluations = [record.evaluation for record in journal[first:] if record.evaluation is not None]
+    return tuple(evaluation.test["accuracy"] for evaluation in evaluations)
 
 
 def terms_of(run: Run) -> dict[str, float]:

@@ -112,28 +112,28 @@ def _given(experiment: Experiment) -> dict[str, Any]:
 
 
 def _names(run: Run) -> str:
-    return " and ".join(teacher["name"] for teacher in run.result["teachers"])
+    return " and ".join(teacher.name for teacher in run.result.teachers)
 
 
 def _teachers(run: Run, seed: str) -> tuple[Teacher, ...]:
     """Of several teachers none can be set against the student."""
-    reports = run.result["teachers"]
+    reports = run.result.teachers
     if len(reports) > 1:
         return ()
     (report,), (source,) = reports, run.experiment.teachers
     correct: tuple[bool, ...] = ()
     if source.run is not None and (Path(source.run) / "config.json").is_file():
         correct = _correct(Run(source.run), source.which)
-    ceiling = run.result.get("ceiling")
+    ceiling = run.result.ceiling
     assert run.experiment.objective is not None
     return (
         Teacher(
-            name=report["name"],
+            name=report.name,
             seed=seed,
-            score=Score(report["accuracy"], correct),
+            score=Score(report.metrics["accuracy"], correct),
             which=source.which,
-            constant=report["constant"],
-            recalibrated=report.get("recalibrated"),
+            constant=report.metrics["constant"],
+            recalibrated=report.recalibrated,
             ceilings={} if ceiling is None else {run.experiment.objective.name: ceiling},
         ),
     )
@@ -151,7 +151,7 @@ def _student(run: Run, objective: str, seed: str, free: bool) -> Student:
         hard_label_weight=objectives[chosen.name](chosen.settings).hard_label_weight,
         terms=terms_of(run),
         curve=curve_of(run),
-        accuracies={which: value for which, value in run.result["accuracy"].items() if value is not None},
+        accuracies={which: value for which, value in run.result.accuracy.items() if value is not None},
     )
 
 

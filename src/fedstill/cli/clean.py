@@ -90,7 +90,7 @@ def _doomed(path: Path, state: State, checkpoints: bool, unfinished: bool, every
     if checkpoints and state == "finished":
         run = Run(path)
         written = run.config["experiment"]  # as it is written: what a plugin brought need not be here to be freed
-        if not (run.result["personal"] or written.get("fleet") or written.get("clusters")):
+        if not (run.result.personal or written.get("fleet") or written.get("clusters")):
             return [held for name in (NAME, PREVIOUS) if (held := path / name).exists()]
     return []
 

@@ -147,7 +147,7 @@ def deploy_status(folder: Folder, json: Json = False) -> None:
     if known["run"]:
         console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}")
     rows = [
-        (name, "connected" if here and known["alive"] else "away", known["lost"].get(name, ""))
+        (name, "connected" if here and known["alive"] else "away", known["failures"].get(name, ""))
         for name, here in known["sites"].items()
     ]
     table("", ("site", "is", "last lost"), rows)

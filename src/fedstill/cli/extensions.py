@@ -18,6 +18,7 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
 
 if TYPE_CHECKING:  # help need not wait for these
+    from fedstill.core.records import RecordSection
     from fedstill.core.settings import Settings
     from fedstill.runtime.result import Run
 
@@ -110,9 +111,9 @@ def _unescaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Lines about a finished run beside the usual ones."""
+    """What is reported of a finished run beside the usual."""
 
-    to_dict: Callable[[Run], dict[str, Any]]  # for `--json`; empty where there is nothing to add
+    section: Callable[[Run], RecordSection | None]  # of what `--json` prints, under the summary's name
     show: Callable[[Run], None]  # in the terminal
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
@@ -14,6 +14,7 @@ from fedstill.core.numbers import count, duration, share, size
 from fedstill.tasks.measures import ACCURACY, measure_of
 
 if TYPE_CHECKING:  # a run need not load what studies are made of
+    from fedstill.core.records import RoundRecord
     from fedstill.runtime.experiment import Experiment
     from fedstill.studies.jobs import Outcome
     from fedstill.studies.plan import Job
@@ -89,7 +90,7 @@ class RunDisplay(BarDisplay):
         self.accuracy: float | None = None
         self.measure = ACCURACY  # what that is called
 
-    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         self.measure = measure_of(experiment.architectures[0])
         self.up, self.down, self.accuracy = 0, 0, None
         for record in journal:
@@ -104,7 +105,7 @@ class RunDisplay(BarDisplay):
         self.bar.start()
         self.bar.add_task(name, total=experiment.rounds, completed=len(journal), text=self._text())
 
-    def round(self, record: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> None:
         self._count(record)
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, text=self._text())
@@ -125,10 +126,10 @@ class RunDisplay(BarDisplay):
     def finish(self) -> None:
         self.close()
 
-    def _count(self, record: dict[str, Any]) -> None:
-        self.up += record["bytes"]["up"]
-        self.down += record["bytes"]["down"]
-        self.accuracy = record.get("metrics", {}).get("accuracy", self.accuracy)
+    def _count(self, record: RoundRecord) -> None:
+        self.up += record.bytes.up
+        self.down += record.bytes.down
+        self.accuracy = record.metrics.get("accuracy", self.accuracy)
 
     def _text(self) -> str:
         traffic = f"  ↑{size(self.up)} ↓{size(self.down)}" if is_wide() else ""

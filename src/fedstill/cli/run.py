@@ -18,6 +18,7 @@ from fedstill.core.numbers import count, share, size
 if TYPE_CHECKING:  # help need not wait for torch
     from rich.console import Console
 
+    from fedstill.core.records import PersonalMetrics, RoundRecord
     from fedstill.core.settings import Settings
     from fedstill.runtime.experiment import Experiment
     from fedstill.runtime.result import Run
@@ -75,11 +76,11 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
     found = Run(run)
     journal = found.journal
     if json:
-        print_json(run_to_dict(found) | {"journal": journal})
+        print_json(run_to_dict(found) | {"journal": [record.to_dict() for record in journal]})
         return
     measure = measure_of(found.experiment.architectures[0])
     _rounds_table(found, measure)
-    curve = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
+    curve = [record.accuracy for record in journal if record.accuracy is not None]
     if curve:
         console.print(f"\n{measure} {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n")
     if found.finished:
@@ -151,43 +152,44 @@ def print_run(run: Run, as_json: bool, begun: str = "") -> None:
 
 
 def run_to_dict(run: Run) -> dict[str, Any]:
-    """A run as `--json` has it, in every command: its result, what is called accuracy in it, and its queries."""
+    """A run as `--json` prints it, in every command; of one that is not finished, its folder and measure."""
     from fedstill.tasks.measures import measure_of
 
-    content = run.to_dict() if run.finished else {"run": str(run.path)}
-    for name in run_summaries if run.finished else ():
-        content |= run_summaries[name].to_dict(run)
-    return content | {"measure": measure_of(run.experiment.architectures[0])}
+    measure = measure_of(run.experiment.architectures[0])
+    if not run.finished:
+        return {"run": str(run.path), "measure": measure}
+    sections = {name: run_summaries[name].section(run) for name in run_summaries}
+    return run.printed(measure=measure, **sections).to_dict()
 
 
 def show_result(run: Run, begun: str = "") -> None:
     """A finished run's figures; `begun` says how much of it was there before."""
     result = run.result
     console.print(
-        f"{result['method']} on {result['data']}: {result['model']}, {count(result['clients'], 'client')},"
-        f" {result['partition']}, seed {result['seed']}, {count(result['rounds'], 'round')}",
+        f"{result.method} on {result.data}: {result.model}, {count(result.clients, 'client')},"
+        f" {result.partition}, seed {result.seed}, {count(result.rounds, 'round')}",
         style="bold",
     )
     heads, rows = _scores(run)
     table("", ("model", "round", *heads), rows, right=range(1, len(heads) + 2))
     _show_teachers(run)
-    for name, accuracy in result["also"].items():
+    for name, accuracy in result.extra_models.items():
         console.print(f"{name}: {share(accuracy)}")
-    if result["personal"]:
-        _show_personal(run)
+    if result.personal is not None:
+        _show_personal(run, result.personal)
     for name in run_summaries:
         run_summaries[name].show(run)
-    for name, value in result["facts"].items():
+    for name, value in result.method_metrics.items():
         console.print(f"{name}: {value:.4g}")
-    if result["lost"] or result["skipped"]:
+    if result.failures or result.skipped:
         _show_failures(run)
-    if not result["finite"]:
+    if not result.finite:
         console.print("some rounds had models that are not finite: they are never `best`", style="bold")
     if begun:
         console.print(begun)
     console.print(
-        f"traffic ↑{size(result['bytes']['up'])} ↓{size(result['bytes']['down'])}, {run.seconds:.1f} s,"
-        f" sha256 {result['sha256'][:16]}…\n{run.path}",
+        f"traffic ↑{size(result.bytes.up)} ↓{size(result.bytes.down)}, {run.seconds:.1f} s,"
+        f" sha256 {result.sha256[:16]}…\n{run.path}",
         soft_wrap=True,
     )
 
@@ -198,12 +200,12 @@ def _scores(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
     result = run.result
     measures = measures_of(run.experiment.architectures[0])
-    metrics = {record["round"]: record.get("metrics") or {} for record in run.journal} if measures else {}
+    metrics = {record.round: record.metrics for record in run.journal} if measures else {}
     rows = []
-    for which, accuracy in result["accuracy"].items():
-        held = metrics.get(result["round_of"][which], {})
-        figures = [held.get(name) for name in measures] if measures else [accuracy, result["class_accuracy"][which]]
-        rows.append((which, str(result["round_of"][which]), *map(share, figures)))
+    for which, accuracy in result.accuracy.items():
+        held = metrics.get(result.round_of[which], {})
+        figures = [held.get(name) for name in measures] if measures else [accuracy, result.class_accuracy[which]]
+        rows.append((which, str(result.round_of[which]), *map(share, figures)))
     return tuple(measures.values()) if measures else ("accuracy", "class accuracy"), rows
 
 
@@ -211,36 +213,35 @@ def _show_teachers(run: Run) -> None:
     from fedstill.tasks.measures import ACCURACY, measure_of
 
     result, measure = run.result, measure_of(run.experiment.architectures[0])
-    for teacher in result["teachers"]:
-        model = ", ".join(filter(None, (teacher["model"], teacher["which"])))
+    for teacher in result.teachers:
+        model = ", ".join(filter(None, (teacher.model, teacher.which)))
         console.print(
-            f"teacher {teacher['name']} ({model}): {measure} {share(teacher['accuracy'])}"
-            + ("" if measure != ACCURACY else f", class accuracy {share(teacher['class_accuracy'])}")
-            + ("; it says the same of every test sample" if teacher["constant"] == 1 else ""),
+            f"teacher {teacher.name} ({model}): {measure} {share(teacher.metrics['accuracy'])}"
+            + ("" if measure != ACCURACY else f", class accuracy {share(teacher.metrics['class_accuracy'])}")
+            + ("; it predicts the same class for every test sample" if teacher.metrics["constant"] == 1 else ""),
         )
-    if result.get("ceiling") is not None:
+    if result.ceiling is not None:
         console.print(
-            f"its teacher leaves the labels at most {share(result['ceiling'])} of the proxy data (masking ceiling)",
+            f"its teacher leaves the labels at most {share(result.ceiling)} of the proxy data (masking ceiling)",
         )
 
 
-def _show_personal(run: Run) -> None:
-    personal = run.result["personal"]
-    own = f" on the whole test set, {share(personal['own_mean'])} on each client's own mix of classes"
+def _show_personal(run: Run, personal: PersonalMetrics) -> None:
+    own = f" on the whole test set, {share(personal.own_mean)} on each client's own mix of classes"
     where = " on each site's own test data" if run.experiment.evaluation == "on-site" else own
-    spread = f"{share(personal['mean'])} ± {share(personal['std'])}"
-    console.print(f"personal models of {personal['clients']:.0f} clients: {spread}{where}")
-    if personal.get("non_finite"):
-        console.print(f"{personal['non_finite']} of them are not finite: they count as chance", style="bold")
+    spread = f"{share(personal.mean)} ± {share(personal.std)}"
+    console.print(f"personal models of {personal.clients} clients: {spread}{where}")
+    if personal.non_finite:
+        console.print(f"{personal.non_finite} of them are not finite: they count as chance", style="bold")
 
 
 def _show_failures(run: Run) -> None:
     from fedstill.runtime.round_outcome import by_reason, only_not_finite
 
-    lost = [one for record in run.journal for one in record["lost"]]  # none where a site was sent the result
-    why = f" ({by_reason(lost)})" if lost else ""
-    console.print(f"{run.result['lost']} replies lost{why}, {run.result['skipped']} rounds skipped")
-    if only_not_finite(lost) and run.experiment.attack.name == "none":
+    failures = [one for record in run.journal for one in record.failures]  # none where a site was sent the result
+    why = f" ({by_reason(failures)})" if failures else ""
+    console.print(f"{count(run.result.failures, 'failure')}{why}, {count(run.result.skipped, 'round')} skipped")
+    if only_not_finite(failures) and run.experiment.attack.name == "none":
         console.print("training diverged: lower training.rate", style="bold")
 
 
@@ -260,27 +261,27 @@ def _rounds_table(run: Run, measure: str) -> None:
     together = detects(run.experiment.architectures[0])  # its terms are too many for one line
     rows = [
         (
-            str(record["round"]),
-            share(record.get("metrics", {}).get("accuracy")),
+            str(record.round),
+            share(record.accuracy),
             " ".join(f"{value:.4f}" for value in _losses(record, together)) or "-",
-            f"{len(record['accepted'])}/{len(record['asked'])}",
-            f"↑{size(record['bytes']['up'])} ↓{size(record['bytes']['down'])}",
+            f"{len(record.accepted)}/{len(record.sampled)}",
+            f"↑{size(record.bytes.up)} ↓{size(record.bytes.down)}",
             _trouble(record),
         )
         for record in _thinned(journal)
     ]
-    terms = list(dict.fromkeys(name for record in journal for name in record["loss"]))
+    terms = list(dict.fromkeys(name for record in journal for name in record.loss))
     loss = "training loss" if len(terms) < 2 or together else ", ".join(terms)
     table("", ("round", measure, loss, "replies", "traffic", "trouble"), rows, right=(0, 1, 2, 3))
 
 
-def _losses(record: dict[str, Any], together: bool) -> list[float]:
+def _losses(record: RoundRecord, together: bool) -> list[float]:
     """A round's terms, or their sum."""
-    terms = list(record["loss"].values())
+    terms = list(record.loss.values())
     return [sum(terms)] if together and terms else terms
 
 
-def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _thinned(journal: list[RoundRecord]) -> list[RoundRecord]:
     """At most a screenful: the first, the last, and evenly between."""
     if len(journal) <= _ROWS:
         return journal
@@ -288,10 +289,11 @@ def _thinned(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [journal[number] for number in picks]
 
 
-def _trouble(record: dict[str, Any]) -> str:
+def _trouble(record: RoundRecord) -> str:
     from fedstill.runtime.round_outcome import by_reason
 
-    if record["skipped"]:
-        return f"skipped: {record['skipped']}"
-    failures = [by_reason(record["lost"])] if record["lost"] else []
-    return ", ".join([*failures, *([] if record.get("finite", True) else ["not finite"])])
+    if record.skipped:
+        return f"skipped: {record.skipped}"
+    failures = [by_reason(record.failures)] if record.failures else []
+    finite = record.evaluation is None or record.evaluation.finite
+    return ", ".join([*failures, *([] if finite else ["not finite"])])

@@ -290,6 +290,8 @@ def _print_tables(results: Results, output: StudyOutput) -> None:
 
 def _draw(made: Table) -> None:
     print_table("", made.header, made.rows, right=range(made.labels, len(made.header)))
+    if made.footer:
+        console.print(f"\n{made.footer}", soft_wrap=True)
     console.print()
 
 
@@ -318,6 +320,9 @@ def _summary(results: Results, metrics: Sequence[str]) -> dict[str, Any]:
         "runs": runs,
         "failures": failures,
         "refused": refused,
+        "joint_errors": [
+            {"cell": dict(zip(axes, cell, strict=True)), "error": error} for cell, error in results.joint_errors.items()
+        ],
         "tables": {metric: make_table(results, metric).markdown() for metric in _metrics(results, metrics)},
     }
     if (own := table_for(results)) is not None and (made := own.make(results)) is not None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 from fedstill.core.dataset import Dataset, Proxy, SharedSamples
 from fedstill.core.egress import Egress
-from fedstill.core.errors import InputError
 from fedstill.core.message import Message
-from fedstill.core.renamed import RENAMED
+from fedstill.core.records import Reason
+from fedstill.core.renamed import RENAMED, check_renamed
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -55,7 +55,7 @@ class Profile:
 class RoundContext:
     """A round (from 0) of how many, among how many clients, an exchange and its streams; in `aggregate` also failures.
 
-    `clients` counts the whole population, asked this round or not.
+    `clients` counts the whole population, sampled this round or not.
     """
 
     round: int
@@ -67,7 +67,7 @@ class RoundContext:
 
     @classmethod
     def of(cls, streams: Streams, round: int, rounds: int, clients: int, exchange: str) -> RoundContext:
-        """The turn of an exchange in a round, from the streams of the whole run."""
+        """The context of an exchange in a round, from the streams of the whole run."""
         return cls(round, rounds, clients, exchange, streams.at("round", round, exchange))
 
 
@@ -127,8 +127,7 @@ class Reply:
     kept: str = ""
 
 
-Reason = Literal["dropped", "battery", "refused", "failed", "abstained"]
-BLAMELESS: frozenset[Reason] = frozenset({"dropped", "battery"})  # lost with no fault of its own
+BLAMELESS: frozenset[Reason] = frozenset({"dropped", "battery"})  # not the client's fault: it can be replaced
 
 
 @dataclass(frozen=True)
@@ -157,17 +156,15 @@ class Exchange(ABC):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        for old, new in RENAMED.items():
-            if old in vars(cls):
-                raise InputError(f"{cls.__name__}.{old} has another name now: rename it to {new}")
+        check_renamed(cls, RENAMED)
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
-        """Once, before anyone is asked."""
+        """Called once, before the requests."""
         return state
 
     @abstractmethod
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
-        """What this client is sent; None: it is not asked."""
+        """What this client is sent; None: nothing, it is left out of the exchange."""
         ...
 
     @abstractmethod
@@ -301,7 +298,7 @@ class JointRequest:
 
 
 class Engine(Protocol):
-    """Carries requests to clients and replies back; decides nothing.
+    """Transports requests to clients and replies back; contains no FL logic.
 
     Outcomes come in any order; jobs are pulled lazily, so that no more requests exist than workers.
     """
@@ -326,58 +323,58 @@ class Engine(Protocol):
 
 
 class DropoutEvent(NamedTuple):
-    """When in a round a client is lost: before it is asked, during its work (after what share of it), or after it."""
+    """When a client drops out: before the request, during its work (after which fraction of it), or after it."""
 
     when: Literal["before", "during", "after"]
     fraction: float = 1.0
 
 
 class Survey(NamedTuple):
-    """A question to some clients before a cohort is chosen: an exchange whose state is the fleet."""
+    """An exchange with some clients before a cohort is sampled; its state is the fleet."""
 
     exchange: Exchange
     clients: Sequence[int]
 
 
 class RoundParticipation(Protocol):
-    """The book of one round: who is asked, who is lost, what it costs them. It is thrown away with the round."""
+    """Participation in one round: who is sampled, who drops out, what it costs. It is discarded with the round."""
 
     fleet: Tensors  # as the round found it, and with what surveys add
 
     def surveys(self, models: Mapping[str, Tensors]) -> Iterable[Survey]:
-        """What has to be asked, one after the other, before a cohort is chosen; `models` are those that are shared."""
+        """The exchanges to run, one after the other, before sampling; `models` are those that are shared."""
         ...
 
     def cohort(self) -> Sequence[int]:
-        """Who is asked in this round, by client id."""
+        """Sample this round's clients: their ids, sorted."""
         ...
 
-    def fates(self, clients: Sequence[int], standing_in: bool = False) -> Mapping[int, DropoutEvent]:
-        """What becomes of those that are lost by chance; those standing in for others may be spared."""
+    def dropout_events(self, clients: Sequence[int], replacing: bool = False) -> Mapping[int, DropoutEvent]:
+        """Which of these clients drop out, and when; replacement clients may be exempt."""
         ...
 
-    def predicted(self, who: Profile) -> float:
-        """The work, in sample-passes, that a client would have done."""
+    def expected_work(self, who: Profile) -> float:
+        """The work, in sample-passes, of a client that does not drop out."""
         ...
 
     def charge(self, who: Profile, down: int, work: float, up: int) -> str | None:
-        """Take what this costs from the client's battery; where that does not last, say where it ran out."""
+        """Charge the client's battery; where it becomes empty on the way, the sentence that records it."""
         ...
 
-    def flat(self, client: int) -> bool:
+    def battery_empty(self, client: int) -> bool:
         """Whether a client's battery is empty."""
         ...
 
-    def stand_ins(self, lost: Sequence[int]) -> Mapping[int, int]:
-        """Who stands in for whom of the lost; nobody stands in twice."""
+    def replacements(self, failed: Sequence[int]) -> Mapping[int, int]:
+        """Replacement clients by failed client, without those that were replaced before; none replaces two."""
         ...
 
     def end(self, finished: Iterable[int], losses: Mapping[int, float]) -> Tensors:
-        """The fleet after the round: who was asked and who finished, what they lost, batteries, idle devices' rest."""
+        """The fleet after the round: clients sampled and finished, reported losses, batteries, idle devices' rest."""
         ...
 
     def record(self) -> Mapping[str, Any]:
-        """The journal's view of it; empty where there is nothing to say."""
+        """Fields that it adds to the round's record."""
         ...
 
 
@@ -386,6 +383,6 @@ class Participation(Protocol):
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors: ...
 
-    def attend(self, fleet: Tensors, profiles: Sequence[Profile], context: RoundContext) -> RoundParticipation:
-        """Open the book of a round."""
+    def begin_round(self, fleet: Tensors, profiles: Sequence[Profile], context: RoundContext) -> RoundParticipation:
+        """Participation in one round of this fleet."""
         ...

@@ -12,6 +12,7 @@ from fedstill.core.errors import RunError
 from fedstill.core.files import disk_trouble
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import StateVersion
+from fedstill.core.records import read_result
 from fedstill.core.task import Tensors
 from fedstill.deploy.site_state import SiteStates
 from fedstill.runtime import checkpoint
@@ -19,7 +20,7 @@ from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.run import described
-from fedstill.runtime.run_folder import MODELS, RunFolder, pack_models, write_json
+from fedstill.runtime.run_folder import MODELS, RunFolder, pack_models
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")  # of a run: it becomes a folder here
 _SERVER = "server/"  # the part of the server's state that makes a personal model complete
@@ -40,12 +41,12 @@ def last_message(folder: RunFolder, server: Tensors) -> Message:
 def write_received(site: Path, plan: Plan, states: SiteStates, models: Message, header: Mapping[str, Any]) -> Path:
     """Write the folder, and give its place."""
     try:
-        result = json.loads(str(header["result"]))
+        result = read_result(json.loads(str(header["result"])))
         name, round = str(header["name"]), int(header["kept"])
         kept = None if round < 0 else StateVersion(round, str(header["state"]))
     except (KeyError, ValueError, OverflowError, RecursionError):
         result, kept, name = None, None, ""
-    if not isinstance(result, dict) or not _NAME.fullmatch(name):
+    if result is None or not _NAME.fullmatch(name):
         raise RunError("the server's last message cannot be read")
     folder = RunFolder(site / "received" / name)
     try:
@@ -56,7 +57,7 @@ def write_received(site: Path, plan: Plan, states: SiteStates, models: Message, 
                 folder.save_models(which, pack_models(models_of))
         if plan.method.personal:
             _write_own(folder.path, plan, models.part(_SERVER), states, kept)
-        write_json(folder.path / "result.json", result)
+        folder.save_result(result)
     except OSError as error:
         raise disk_trouble(folder.path, error) from error
     return folder.path

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from fedstill.core.errors import RunError
 from fedstill.core.files import write_atomically
+from fedstill.core.records import RoundRecord
 from fedstill.core.settings import Settings
 from fedstill.deploy.private_files import in_use
 from fedstill.runtime.experiment import Experiment
@@ -30,7 +31,7 @@ class _Told(Settings):
     state: str
     round: int
     rounds: int
-    lost: dict[str, str]  # by site, when it was last lost and why
+    failures: dict[str, str]  # by site, its last failure: in which round, and why
     run: str | None
     sites: dict[str, bool]  # whether each is connected
     at: str
@@ -49,7 +50,13 @@ class Status:
 
     def __init__(self, folder: Path, link: Nodes, sites: Sequence[int]) -> None:
         self.path, self.link, self.sites = folder / NAME, link, sites
-        self.facts: dict[str, Any] = {"state": "waiting for sites", "round": 0, "rounds": 0, "lost": {}, "run": None}
+        self.facts: dict[str, Any] = {
+            "state": "waiting for sites",
+            "round": 0,
+            "rounds": 0,
+            "failures": {},
+            "run": None,
+        }
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep_writing, daemon=True)
 
@@ -68,14 +75,13 @@ class Status:
     def run(self, plan: Plan) -> None:
         self._now(state="running", run=plan.folder_name, rounds=plan.rounds)
 
-    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         for record in journal:
             self.round(record)
 
-    def round(self, record: dict[str, Any]) -> None:
-        number = record["round"]
-        lost = {str(self.sites[one["client"]]): f"round {number}: {one['detail']}" for one in record["lost"]}
-        self._now(round=number, lost=self.facts["lost"] | lost)
+    def round(self, record: RoundRecord) -> None:
+        failures = {str(self.sites[one.client]): f"round {record.round}: {one.detail}" for one in record.failures}
+        self._now(round=record.round, failures=self.facts["failures"] | failures)
 
     def note(self, text: str) -> None:
         """Not kept: the server's own display shows it."""

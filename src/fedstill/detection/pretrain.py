@@ -170,19 +170,19 @@ class _Attempt:
     def _keep(self) -> None:
         """Commit an epoch."""
         server = {**under("model/", state_of(self.model)), **under("optimiser/", self.optimiser.moments())}
-        facts = {"identity": self.identity, "losses": self.losses, "seconds": self.seconds}
-        checkpoint.save(self.folder, Progress(len(self.losses), server, {}, {}, (facts,)))
+        notes = {"identity": self.identity, "losses": self.losses, "seconds": self.seconds}
+        checkpoint.save(self.folder, Progress(len(self.losses), server, {}, {}, notes=notes))
 
     def _resume(self) -> None:
         """Go on from the newest checkpoint that is whole and of this pre-training."""
         sweep_temporaries(self.folder)
         found, notes = checkpoint.candidates(self.folder)
-        ours = [progress for progress in found if progress.journal[0]["identity"] == self.identity]
+        ours = [progress for progress in found if progress.notes.get("identity") == self.identity]
         if ours:
             checkpoint.settle_on(self.folder, ours[0])
             load_state(self.model, part(ours[0].server, "model/"))
             self.optimiser.load(part(ours[0].server, "optimiser/"))
-            self.losses, self.seconds = list(ours[0].journal[0]["losses"]), ours[0].journal[0]["seconds"]
+            self.losses, self.seconds = list(ours[0].notes["losses"]), ours[0].notes["seconds"]
         for note in notes:
             where = f"going on after epoch {len(self.losses)}" if ours else "starting again"
             for observer in self.observers:

@@ -72,11 +72,11 @@ def detection_table(runs: Sequence[Facts]) -> Table:
         Column[Facts]("Begins with", "initial", _initial, right=False, always=False),
         *(metric(name, title) for name, title in MEASURES.items()),
         Column[Facts]("Best mAP@0.25", "map_25_best", lambda run: percent(run.accuracy("best"))),
-        Column[Facts]("Rounds", "rounds", lambda run: whole(run.result["rounds"])),
+        Column[Facts]("Rounds", "rounds", lambda run: whole(run.result.rounds)),
         Column[Facts]("Seed", "seed", lambda run: whole(run.experiment.seed)),
         Column[Facts]("Up a round", "up_round", lambda run: _traffic(run, "up")),
         Column[Facts]("Down a round", "down_round", lambda run: _traffic(run, "down")),
-        Column[Facts]("Down once", "down_once", _once, always=False),
+        Column[Facts]("Down at first contact", "down_first_contact", _first_contact, always=False),
     )
     note = (
         "mAP is average precision and AR the share of objects found at all, both as means over classes, in the test"
@@ -96,11 +96,11 @@ def _method(run: Facts) -> str:
 
 
 def _traffic(run: Facts, way: str) -> Cell:
-    """The mean over rounds, without what is sent once."""
+    """The mean over rounds, without what is sent at first contact only."""
     if run.pooled or not run.journal:
         return Cell(MISSING, None)
-    once = {"up": 0, "down": 1}[way]
-    mean = fmean(record["bytes"][way] - once * record["bytes"].get("once", 0) for record in run.journal)
+    traffic = [record.bytes for record in run.journal]
+    mean = fmean(one.up if way == "up" else one.down - (one.first_contact or 0) for one in traffic)
     return Cell(size(mean), round(mean))
 
 
@@ -110,13 +110,13 @@ def _initial(run: Facts) -> Cell:
     return Cell(MISSING, None) if initial is None else text(Path(initial.file).name)
 
 
-def _once(run: Facts) -> Cell:
-    total = sum(record["bytes"].get("once", 0) for record in run.journal)
+def _first_contact(run: Facts) -> Cell:
+    total = sum(record.bytes.first_contact or 0 for record in run.journal)
     return Cell(size(total), total) if total else Cell(MISSING, None)
 
 
 def _kept(runs: Sequence[Facts]) -> bool:
-    return any(record["bytes"].get("once", 0) for run in runs for record in run.journal)
+    return any(record.bytes.first_contact for run in runs for record in run.journal)
 
 
 def scene_figures(known: Sequence[Judged]) -> list[Figure]:

@@ -23,7 +23,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.protocols import Reply, RoundContext, Survey
 from fedstill.core.sections import HasSections, Section, sections
 from fedstill.core.task import Tensors
-from fedstill.participation.surveys import Measurement, label_shares, moments, unheard, unknown
+from fedstill.participation.surveys import Measurement, label_shares, moments, not_surveyed, unknown
 
 STARTS = 10  # of k-means; the best counts
 TIE = 0.01  # silhouettes that differ by less are taken to be equal
@@ -83,7 +83,7 @@ class Clusters(Section):
     def survey(self, fleet: Tensors, available: np.ndarray, classes: int, context: RoundContext) -> Survey | None:
         """Whom to ask in this round: those never heard, and everybody when all are asked again."""
         again = self.every is not None and context.round % self.every == 0
-        asked = available if again else unheard(fleet, "statistics", available)
+        asked = available if again else not_surveyed(fleet, "statistics", available)
         return Survey(self.exchange(classes), asked.tolist()) if len(asked) else None
 
     def assign(self, fleet: Tensors, context: RoundContext) -> Tensors:

@@ -175,7 +175,7 @@ def _range(panels: Sequence[Panel], metric: str) -> list[float] | None:
 
 
 def _curve(run: Facts, metric: str) -> dict[int, float]:
-    found = {record["round"]: number((record.get("metrics") or {}).get(metric)) for record in run.journal}
+    found = {record.round: number(record.metrics.get(metric)) for record in run.journal}
     return {round: value for round, value in found.items() if value is not None}
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from fedstill.core.errors import InputError
+from fedstill.core.records import RoundRecord
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.devices.fleet import Fleet, fleet_section
+from fedstill.devices.fleet_record import DeviceRecord, devices_in
 from fedstill.devices.study_figures import attendance
 from fedstill.methods import methods
 from fedstill.participation.round_participation import TRAINED
@@ -177,21 +178,15 @@ def left(run: Run) -> list[Left]:
             float(now[own].mean()),
             int((now[own] <= 0).sum()),
             float(attended[own].mean()),
-            _mean([spent(work) for client, work in taken if tier[client] == tier[own[0]]]),
+            _mean([work.spent for client, work in taken if tier[client] == tier[own[0]]]),
         )
         for name, own in members(fleet, start).items()
     ]
 
 
-def works(journal: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, float]]]:
+def works(journal: Sequence[RoundRecord]) -> list[tuple[int, DeviceRecord]]:
     """What devices did, round by round: client, and what its work took."""
-    return [
-        (int(client), work) for record in journal for client, work in record.get("fleet", {}).get("devices", {}).items()
-    ]
-
-
-def spent(work: Mapping[str, float]) -> float:
-    return work["compute"] + work["communication"] + work["background"]
+    return [(client, device) for record in journal for client, device in devices_in(record).items()]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from fedstill.core.numbers import count, listed, share
+from fedstill.core.records import RoundRecord
 from fedstill.core.task import Tensors
 from fedstill.devices.fleet import Fleet
-from fedstill.devices.fleet_facts import CELLULAR, WIFI, members, spent
+from fedstill.devices.fleet_facts import CELLULAR, WIFI, members
+from fedstill.devices.fleet_record import DeviceRecord, FleetRecord
 from fedstill.participation.weighted import levels
 from fedstill.report.figure import (
     ALARM,
@@ -33,8 +35,6 @@ SPENT = "var(--unused)"
 MANY = 60  # from here on clients have no room for their numbers
 _MOST = 100  # bars of one round
 _TOLD = 12  # clients that a sentence can name
-
-Record = Mapping[str, Any]
 
 
 def devices(id: str, title: str, fleet: Fleet, state: Tensors) -> Figure:
@@ -79,49 +79,49 @@ def devices(id: str, title: str, fleet: Fleet, state: Tensors) -> Figure:
     )
 
 
-def shown_round(journal: Sequence[Record]) -> Record | None:
-    """The round to look at more closely: that in which most batteries ran out, and else the first with devices."""
+def shown_round(journal: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The round to show in detail: that in which most batteries became empty, and else the first with devices."""
     known = [record for record in journal if participants(record)]
-    return max(known, key=lambda record: len(dead(record)), default=None)  # of equals the first
+    return max(known, key=lambda record: len(emptied(record)), default=None)  # of equals the first
 
 
-def participants(record: Record) -> dict[int, Record]:
-    """The work of those who were wanted in a round; one who came with a flat battery had none to do.
+def participants(record: RoundRecord) -> dict[int, DeviceRecord]:
+    """The devices of clients that were sampled in a round; one whose battery was empty had no work.
 
-    Who merely answered a question about itself is left out.
+    Clients that took part in a survey only are left out.
     """
-    worked = record.get("fleet", {}).get("devices")
-    if worked is None:
+    fleet = record.section(FleetRecord)
+    if fleet is None:
         return {}
-    wanted = {*record["asked"], *(lost["client"] for lost in record["lost"])}
-    nothing = {"before": 0.0, "after": 0.0, **dict.fromkeys(KINDS, 0.0)}
-    return {int(client): work for client, work in worked.items() if int(client) in wanted} | {
-        client: nothing for client in dead(record) if str(client) not in worked
+    sampled = {*record.sampled, *(one.client for one in record.failures)}
+    nothing = DeviceRecord(before=0.0, after=0.0, compute=0.0, communication=0.0, background=0.0, seconds=0.0)
+    return {client: device for client, device in fleet.devices.items() if client in sampled} | {
+        client: nothing for client in emptied(record) if client not in fleet.devices
     }
 
 
-def dead(record: Record) -> list[int]:
-    """Whose battery ran out, or was flat before."""
-    return [lost["client"] for lost in record["lost"] if lost["reason"] == "battery"]
+def emptied(record: RoundRecord) -> list[int]:
+    """Clients whose battery became empty in the round, or was empty before."""
+    return [one.client for one in record.failures if one.reason == "battery"]
 
 
-def battery_round(id: str, title: str, record: Record, fleet: Fleet, state: Tensors) -> Figure:
+def battery_round(id: str, title: str, record: RoundRecord, fleet: Fleet, state: Tensors) -> Figure:
     """What each participant had, spent and has left in one round; above, what it spent on its own scale."""
-    tier, found, ended = state["tier"].numpy(), participants(record), dead(record)
+    tier, found, ended = state["tier"].numpy(), participants(record), emptied(record)
     # Where they are too many, the emptiest are those worth seeing.
-    kept = sorted(found, key=lambda client: (client not in ended, found[client]["before"]))[:_MOST]
+    kept = sorted(found, key=lambda client: (client not in ended, found[client].before))[:_MOST]
     order = sorted(kept, key=lambda client: (tier[client], client))
     x = [str(client) for client in order]
     hover = [
-        f"client {client} ({label(fleet.order[tier[client]])}): {found[client]['before']:.3f} Wh before,"
-        f" {spent(found[client]):.4f} spent, {found[client]['after']:.3f} after"
+        f"client {client} ({label(fleet.order[tier[client]])}): {found[client].before:.3f} Wh before,"
+        f" {found[client].spent:.4f} spent, {found[client].after:.3f} after"
         for client in order
     ]
     data: list[dict[str, Any]] = [
-        _bars(x, [found[client]["after"] for client in order], [colour(tier[client]) for client in order], hover),
-        _bars(x, [spent(found[client]) for client in order], SPENT, hover),
+        _bars(x, [found[client].after for client in order], [colour(tier[client]) for client in order], hover),
+        _bars(x, [found[client].spent for client in order], SPENT, hover),
         *(
-            _bars(x, [found[client][kind] for client in order], tint, _told(found, order, kind), yaxis="y2")
+            _bars(x, [getattr(found[client], kind) for client in order], tint, _told(found, order, kind), yaxis="y2")
             for kind, tint in KINDS.items()
         ),
     ]
@@ -145,9 +145,9 @@ def battery_round(id: str, title: str, record: Record, fleet: Fleet, state: Tens
     return Figure(
         id,
         title,
-        f"Batteries of {count(len(found), 'participant')} before and after round {record['round']}."
+        f"Batteries of {count(len(found), 'participant')} before and after round {record.round}."
         f" {_by_tier(found, tier, fleet)} {ran_out}",
-        f"Below: the whole bar is what a client had before round {record['round']}, the coloured part what it had"
+        f"Below: the whole bar is what a client had before round {record.round}, the coloured part what it had"
         f" left. Above, on a scale of its own: what it spent, by kind. {_by_tier(found, tier, fleet)} {ran_out}{cut}",
         data,
         {
@@ -162,7 +162,7 @@ def battery_round(id: str, title: str, record: Record, fleet: Fleet, state: Tens
     )
 
 
-def charge_by_tier(id: str, title: str, journal: Sequence[Record], fleet: Fleet, state: Tensors) -> Figure:
+def charge_by_tier(id: str, title: str, journal: Sequence[RoundRecord], fleet: Fleet, state: Tensors) -> Figure:
     """Mean level of each tier after every round; round 0 is before the first."""
     full = levels(state)
     data: list[dict[str, Any]] = []
@@ -171,7 +171,7 @@ def charge_by_tier(id: str, title: str, journal: Sequence[Record], fleet: Fleet,
     for name, own in members(fleet, state).items():
         number = fleet.order.index(name)
         points = [(0, float(full[own].mean()))]
-        points += [(record["round"], record["fleet"]["level"][name]) for record in journal if _level(record)]
+        points += [(round, recorded.level[name]) for round, recorded in _fleets(journal).items()]
         keys.append(Key(name, colour(number), (len(data),), DASHES[dash(number)]))
         hover = f"{label(name)}, after round %{{x}}: %{{y:.1%}}<extra></extra>"
         data.append(curve(number, points, name=label(name), hovertemplate=hover))
@@ -191,23 +191,24 @@ def charge_by_tier(id: str, title: str, journal: Sequence[Record], fleet: Fleet,
     )
 
 
-def energy_by_round(id: str, title: str, journal: Sequence[Record]) -> Figure:
+def energy_by_round(id: str, title: str, journal: Sequence[RoundRecord]) -> Figure:
     """What all devices spent in a round, by kind."""
-    records = [record for record in journal if "devices" in record.get("fleet", {})]
+    fleets = _fleets(journal)
     sums = {
-        kind: [sum(work[kind] for work in record["fleet"]["devices"].values()) for record in records] for kind in KINDS
+        kind: [sum(getattr(device, kind) for device in fleet.devices.values()) for fleet in fleets.values()]
+        for kind in KINDS
     }
-    x = [record["round"] for record in records]
+    x = list(fleets)
     total = sum(map(sum, sums.values()))
     told = [f"{_wh(sum(values))} of {kind}" for kind, values in sums.items()]
-    rested = {way: sum(record["fleet"].get(way, 0.0) for record in records) for way in ("drained", "gained")}
+    drained, gained = (sum(getattr(fleet, way) for fleet in fleets.values()) for way in ("drained", "gained"))
     return Figure(
         id,
         title,
         f"Energy by round: over all rounds {listed(told)}.",
         f"What all devices together spent on their part in each round, surveys included: {_wh(total)} in all,"
-        f" {listed(told)}. Between rounds the fleet also lost {_wh(rested['drained'])} to the background, and"
-        f" {_wh(rested['gained'])} were charged.",
+        f" {listed(told)}. Between rounds the fleet also lost {_wh(drained)} to the background, and"
+        f" {_wh(gained)} were charged.",
         [
             _bars(
                 x,
@@ -227,22 +228,24 @@ def energy_by_round(id: str, title: str, journal: Sequence[Record]) -> Figure:
     )
 
 
-def _level(record: Record) -> bool:
-    return "level" in record.get("fleet", {})
+def _fleets(journal: Sequence[RoundRecord]) -> dict[int, FleetRecord]:
+    """The fleet's record by round."""
+    found = {record.round: record.section(FleetRecord) for record in journal}
+    return {round: fleet for round, fleet in found.items() if fleet is not None}
 
 
-def _by_tier(found: Mapping[int, Record], tier: np.ndarray, fleet: Fleet) -> str:
+def _by_tier(found: Mapping[int, DeviceRecord], tier: np.ndarray, fleet: Fleet) -> str:
     told = []
     for number, name in enumerate(fleet.order):
         own = [work for client, work in found.items() if tier[client] == number]
         if own:
-            before, after = (sum(work[at] for work in own) for at in ("before", "after"))
+            before, after = (sum(getattr(work, at) for work in own) for at in ("before", "after"))
             told.append(f"{name} ({len(own)}) from {before:.2f} to {after:.2f} Wh")
     return f"By tier, {listed(told)}."
 
 
-def _told(found: Mapping[int, Record], order: Sequence[int], kind: str) -> list[str]:
-    return [f"client {client}: {found[client][kind]:.5f} Wh, {kind}" for client in order]
+def _told(found: Mapping[int, DeviceRecord], order: Sequence[int], kind: str) -> list[str]:
+    return [f"client {client}: {getattr(found[client], kind):.5f} Wh, {kind}" for client in order]
 
 
 def _named(clients: Sequence[int]) -> str:

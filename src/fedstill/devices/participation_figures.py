@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedstill.core.numbers import MISSING, capital, count, listed
+from fedstill.core.records import RoundRecord
 from fedstill.core.task import Tensors
 from fedstill.devices.clusters import WORDS, Clusters
-from fedstill.devices.fleet_figures import MANY, Record, width_for
+from fedstill.devices.fleet_figures import MANY, width_for
 from fedstill.devices.study_figures import attendance, jain
 from fedstill.report.figure import (
     CAUSES,
@@ -29,10 +30,10 @@ from fedstill.report.figure import (
 Groups = Mapping[str, Sequence[int]]
 
 
-def losses(id: str, title: str, journal: Sequence[Record]) -> Figure:
-    """How many were lost in each round, by cause, and for how many of them others stood in."""
-    rounds = [record["round"] for record in journal]
-    each = [Counter(lost["reason"] for lost in record["lost"]) for record in journal]
+def failures_by_round(id: str, title: str, journal: Sequence[RoundRecord]) -> Figure:
+    """Failures in each round by cause, and how many of them were replaced."""
+    rounds = [record.round for record in journal]
+    each = [Counter(one.reason for one in record.failures) for record in journal]
     total = sum(each, Counter())
     causes = [cause for cause in dict.fromkeys([*CAUSES, *total]) if total[cause]]
     data: list[dict[str, Any]] = [
@@ -41,16 +42,16 @@ def losses(id: str, title: str, journal: Sequence[Record]) -> Figure:
             "x": rounds,
             "y": [found[cause] for found in each],
             "marker": {"color": cause_colour(cause)},
-            "hovertemplate": f"round %{{x}}: %{{y}} lost ({label(cause)})<extra></extra>",
+            "hovertemplate": f"round %{{x}}: %{{y}} {label(cause)}<extra></extra>",
         }
         for cause in causes
     ]
-    keys = [Key(f"lost ({cause})", cause_colour(cause), (number,), shape="box") for number, cause in enumerate(causes)]
-    replaced = [len(record.get("fleet", {}).get("stand_ins", ())) for record in journal]
+    keys = [Key(cause, cause_colour(cause), (number,), shape="box") for number, cause in enumerate(causes)]
+    replaced = [len(record.replacements or {}) for record in journal]
     told = [f"{total[cause]:,} {cause}" for cause in causes]
-    words = f"Over all rounds {listed(told)}" + (f"; others stood in for {sum(replaced):,}." if sum(replaced) else ".")
+    words = f"Over all rounds {listed(told)}" + (f"; {sum(replaced):,} were replaced." if sum(replaced) else ".")
     if sum(replaced):
-        keys.append(Key("others stood in for", "var(--series-3)", (len(data),), shape="symbol", symbol="diamond"))
+        keys.append(Key("replaced", "var(--series-3)", (len(data),), shape="symbol", symbol="diamond"))
         data.append(
             {
                 "type": "scatter",
@@ -58,16 +59,16 @@ def losses(id: str, title: str, journal: Sequence[Record]) -> Figure:
                 "x": rounds,
                 "y": replaced,
                 "marker": {"color": "var(--series-3)", "symbol": "diamond", "size": 8},
-                "hovertemplate": "round %{x}: others stood in for %{y}<extra></extra>",
+                "hovertemplate": "round %{x}: %{y} replaced<extra></extra>",
             }
         )
     most = max(sum(found.values()) for found in each)
     return Figure(
         id,
         title,
-        f"Clients lost in each round, by cause. {words}",
-        f"Clients that were wanted in a round and gave nothing to it, by cause. {words}"
-        + (" A diamond at the top of a bar says that nobody was missed." if sum(replaced) else ""),
+        f"Failures in each round, by cause. {words}",
+        f"Clients that were sampled in a round and whose reply does not count, by cause. {words}"
+        + (" A diamond at the top of a bar means that every one was replaced." if sum(replaced) else ""),
         data,
         {
             "barmode": "stack",
@@ -79,7 +80,7 @@ def losses(id: str, title: str, journal: Sequence[Record]) -> Figure:
     )
 
 
-def fairness(id: str, title: str, journal: Sequence[Record], clients: int, groups: Groups, what: str) -> Figure:
+def fairness(id: str, title: str, journal: Sequence[RoundRecord], clients: int, groups: Groups, what: str) -> Figure:
     """Rounds that each client's reply counted in, from the busiest, coloured by the group it belongs to.
 
     A group keeps its colour by its place, so that those without clients are named too.

@@ -12,7 +12,7 @@ from fedstill.devices.dropout_curves import dropout_curves
 from fedstill.devices.fleet import fleet_section
 from fedstill.devices.fleet_facts import fleet_of, members
 from fedstill.devices.fleet_figures import battery_round, charge_by_tier, energy_by_round, shown_round
-from fedstill.devices.participation_figures import Groups, cluster_plane, fairness, losses
+from fedstill.devices.participation_figures import Groups, cluster_plane, failures_by_round, fairness
 from fedstill.devices.study_figures import matters
 from fedstill.report.extensions import RunSections, run_sections
 from fedstill.report.facts import Facts
@@ -54,18 +54,18 @@ def fleet_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[Secti
 
 
 def run_figures(run: Run, number: str = "", of: str = "") -> list[Figure]:
-    """One run's batteries, losses, fairness and clusters, as far as it has them."""
+    """One run's batteries, failures, fairness and clusters, as far as it has them."""
     experiment, journal, after = run.experiment, run.journal, run.fleet
     found: list[Figure] = []
     if fleet_section(experiment) is not None:
         fleet, start = fleet_of(experiment)
         if (record := shown_round(journal)) is not None:
-            title = f"Batteries before and after round {record['round']}{of}"
+            title = f"Batteries before and after round {record.round}{of}"
             found.append(battery_round(f"batteries{number}", title, record, fleet, start))
         found.append(charge_by_tier(f"charge{number}", f"Charge over time by tier{of}", journal, fleet, start))
         found.append(energy_by_round(f"energy{number}", f"Energy by round and kind{of}", journal))
-    if any(record["lost"] for record in journal):
-        found.append(losses(f"losses{number}", f"Losses by round and cause{of}", journal))
+    if any(record.failures for record in journal):
+        found.append(failures_by_round(f"failures{number}", f"Failures by round and cause{of}", journal))
     groups, what = _groups(run, after)
     title = f"Who took part how often{of}"
     found.append(fairness(f"fairness{number}", title, journal, experiment.clients, groups, what))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ import torch
 from fedstill.core.protocols import Profile, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.devices.energy import Energy, pays
+from fedstill.devices.fleet_record import DeviceRecord, FleetRecord
 from fedstill.participation.weighted import levels
 
 if TYPE_CHECKING:
@@ -46,15 +47,15 @@ class FleetBill:
         charge[list(self.left)] = torch.tensor(list(self.left.values()), dtype=charge.dtype)
         return {"charge": charge}
 
-    def end(self, fleet: Tensors, taken: set[int], context: RoundContext) -> Tensors:
-        # A client that was wanted and could not be asked, being empty or away, is as idle as one that was not wanted.
+    def end(self, fleet: Tensors, sampled: set[int], context: RoundContext) -> Tensors:
+        # A sampled client that was sent no request, its battery being empty or itself away, is idle like the others.
         idle = np.ones(len(fleet["charge"]), dtype=bool)
-        idle[[client for client in taken if client in self.left]] = False
+        idle[[client for client in sampled if client in self.left]] = False
         rested = self.devices.rest(fleet, idle, context)
         self.rested = {"drained": float(rested.drained.sum()), "gained": float(rested.gained.sum())}
         return rested.fleet
 
-    def record(self, after: Tensors) -> Mapping[str, Any]:
+    def record(self, after: Tensors) -> FleetRecord:
         """Wh of those who took part, before and after their work; and how full batteries are now, by tier."""
         level, tier = levels(after), after["tier"].numpy()
         means = {
@@ -62,19 +63,20 @@ class FleetBill:
             for number, name in enumerate(self.devices.order)
             if (tier == number).any()
         }
-        return {
-            "devices": {
-                str(client): {
-                    "before": float(self.fleet["charge"][client]),
-                    "after": self.left[client],
-                    "compute": sum(one.compute for one in self.spent[client]),
-                    "communication": sum(one.communication for one in self.spent[client]),
-                    "background": sum(one.background for one in self.spent[client]),
-                    "seconds": sum(one.seconds for one in self.spent[client]),
-                }
-                for client in sorted(self.left)
-            },
-            "level": means,
-            "charge": float(after["charge"].sum()),
+        return FleetRecord(
+            devices={client: self._device(client) for client in sorted(self.left)},
+            level=means,
+            charge=float(after["charge"].sum()),
             **self.rested,
-        }
+        )
+
+    def _device(self, client: int) -> DeviceRecord:
+        spent = self.spent[client]
+        return DeviceRecord(
+            before=float(self.fleet["charge"][client]),
+            after=self.left[client],
+            compute=sum(one.compute for one in spent),
+            communication=sum(one.communication for one in spent),
+            background=sum(one.background for one in spent),
+            seconds=sum(one.seconds for one in spent),
+        )

@@ -1,17 +1,18 @@
-"""What dropout and batteries made of a run, in figures: accuracy, losses by cause, energy, and who took part how often.
+"""Figures of runs with dropout or batteries: accuracy, failures by cause, energy, and how often clients took part.
 
-Accuracy is the mean over the last few evaluations: of one it is mostly chance where many clients are lost.
+Accuracy is the mean over the last few evaluations: of one it is mostly chance where many clients fail.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
+from fedstill.core.records import RoundRecord
+from fedstill.devices.fleet_record import FleetRecord, devices_in
 from fedstill.runtime.experiment import Experiment, choose
 from fedstill.runtime.result import Run
 from fedstill.studies.extensions import FiguresOf, Finished, PlannedRun, StudyFigures, study_figures
@@ -30,7 +31,7 @@ def matters(experiment: Experiment) -> bool:
 
 
 def undisturbed(experiment: Experiment) -> bool:
-    """Whether nobody is lost by chance, and nothing is done about the lost."""
+    """Whether there is neither dropout nor dropout mitigation."""
     return all(getattr(experiment, part) == choose(part, "none") for part in _PARTS)
 
 
@@ -44,15 +45,15 @@ def figures_of_devices(run: Run, quiet: Run | None = None) -> Figures:
     if not matters(run.experiment):
         return {}
     journal = run.journal
-    causes = Counter(lost["reason"] for record in journal for lost in record["lost"])
+    causes = Counter(one.reason for record in journal for one in record.failures)
     attended = attendance(journal, run.experiment.clients)
     figures: Figures = {
         "accuracy": tail(journal),
         "cost": None if quiet is None else _difference(tail(quiet.journal), tail(journal)),
         "dropped": causes["dropped"],
         "battery": causes["battery"],
-        "skipped": sum(record["skipped"] is not None for record in journal),
-        "stand_ins": sum(len(record.get("fleet", {}).get("stand_ins", ())) for record in journal),
+        "skipped": sum(record.skipped is not None for record in journal),
+        "replacements": sum(len(record.replacements or {}) for record in journal),
         "jain": jain(attended),
         **_of_batteries(journal),
         **_of_groups(run, attended),
@@ -61,27 +62,23 @@ def figures_of_devices(run: Run, quiet: Run | None = None) -> Figures:
     return {**named, **{f"{REACHED}{target}": rounds_to(journal, target / 100) for target in TARGETS}}
 
 
-def tail(journal: Sequence[Mapping[str, Any]]) -> float | None:
+def tail(journal: Sequence[RoundRecord]) -> float | None:
     """The mean test accuracy of the last evaluations."""
-    found = [record["metrics"]["accuracy"] for record in journal if record.get("metrics")]
+    found = [record.accuracy for record in journal if record.accuracy is not None]
     return fmean(found[-LAST:]) if found else None
 
 
-def rounds_to(journal: Sequence[Mapping[str, Any]], target: float) -> int | None:
-    """How many rounds it took to an accuracy; None: it was never reached.
-
-    >>> rounds_to([{"round": 1, "metrics": {"accuracy": 0.4}}, {"round": 2, "metrics": {"accuracy": 0.6}}], 0.5)
-    2
-    """
-    found = (record for record in journal if record.get("metrics") and record["metrics"]["accuracy"] >= target)
-    return next((record["round"] for record in found), None)
+def rounds_to(journal: Sequence[RoundRecord], target: float) -> int | None:
+    """How many rounds it took to an accuracy; None: it was never reached."""
+    found = (record.round for record in journal if record.accuracy is not None and record.accuracy >= target)
+    return next(found, None)
 
 
-def attendance(journal: Sequence[Mapping[str, Any]], clients: int) -> np.ndarray:
+def attendance(journal: Sequence[RoundRecord], clients: int) -> np.ndarray:
     """In how many rounds the reply of each client counted."""
     counts = np.zeros(clients)
     for record in journal:
-        counts[record["accepted"]] += 1
+        counts[list(record.accepted)] += 1
     return counts
 
 
@@ -95,20 +92,20 @@ def jain(counts: np.ndarray) -> float | None:
     return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else None
 
 
-def _of_batteries(journal: Sequence[Mapping[str, Any]]) -> Figures:
-    """Watt-hours of those who took part, a round each; and how full batteries are in the end."""
-    records = [record["fleet"] for record in journal if "devices" in record.get("fleet", {})]
-    if not records:
+def _of_batteries(journal: Sequence[RoundRecord]) -> Figures:
+    """Watt-hours of a sampled client in a round; and how full batteries are in the end."""
+    fleets = [fleet for record in journal if (fleet := record.section(FleetRecord)) is not None]
+    if not fleets:
         return {}
     works = [
-        work
+        device
         for record in journal
-        for client, work in record.get("fleet", {}).get("devices", {}).items()
-        if int(client) in record["asked"]  # others only answered a survey
+        for client, device in devices_in(record).items()
+        if client in record.sampled  # others took part in a survey only
     ]
     kinds = ("compute", "communication", "background")
-    means = {kind: fmean(work[kind] for work in works) if works else 0.0 for kind in kinds}
-    return {"energy": sum(means.values()), **means, "level": fmean(records[-1]["level"].values())}
+    means = {kind: fmean(getattr(work, kind) for work in works) if works else 0.0 for kind in kinds}
+    return {"energy": sum(means.values()), **means, "level": fmean(fleets[-1].level.values())}
 
 
 def _of_groups(run: Run, attended: np.ndarray) -> Figures:
@@ -149,10 +146,10 @@ study_figures.register("devices")(
         {
             "fleet.accuracy": ("mean test accuracy of the last five evaluations", "%", 100),
             "fleet.cost": ("what dropout costs of that", "%", 100),
-            "fleet.dropped": ("replies lost by chance", "", 1),
-            "fleet.battery": ("replies lost to flat batteries", "", 1),
+            "fleet.dropped": ("failures by dropout", "", 1),
+            "fleet.battery": ("failures by empty batteries", "", 1),
             "fleet.skipped": ("rounds skipped", "", 1),
-            "fleet.stand_ins": ("clients that stood in for others", "", 1),
+            "fleet.replacements": ("replacement clients", "", 1),
             "fleet.jain": ("fairness between clients: Jain's index of rounds attended", "", 1),
             "fleet.jain_tiers": ("the same between tiers of devices", "", 1),
             "fleet.jain_clusters": ("the same between clusters", "", 1),

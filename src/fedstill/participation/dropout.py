@@ -1,13 +1,13 @@
-"""Who is lost by chance: nobody, each with some probability, whole stretches of rounds, or as a file says.
+"""Dropout by chance: of nobody, of each client with some probability, for stretches of rounds, or from a file.
 
-A client can be lost before it is asked, during its work (after a share of it, drawn evenly) or after it, with its
-reply. Batteries that run out are no matter of chance: they come with a fleet, whatever is chosen here.
+A client can drop out before the request, during its work (after a fraction of it, drawn evenly) or after it, with its
+reply. Empty batteries are not a matter of chance: they come with a fleet, whatever is chosen here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from fedstill.core.protocols import DropoutEvent, RoundContext
 from fedstill.core.registry import Registry
+from fedstill.core.renamed import RENAMED_IN_DROPOUT, check_renamed
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
@@ -24,10 +25,15 @@ When = Literal["before", "during", "after"]
 
 
 class Dropout(Settings):
-    """What all kinds have in common: whether others stand in for the lost, of chance or of battery."""
+    """What all kinds have in common: whether clients that drop out or have an empty battery are replaced."""
 
-    replace: bool = Field(False, description="ask others in place of the lost, of the same cluster first")
-    replacements_can_drop: bool = Field(False, description="whether those others can be lost by chance as well")
+    replace: bool = Field(False, description="sample replacement clients, of the same cluster first")
+    replacements_can_drop: bool = Field(False, description="whether replacement clients can drop out as well")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
+        super().__pydantic_init_subclass__(**settings)
+        check_renamed(cls, RENAMED_IN_DROPOUT)
 
     @property
     def digest(self) -> str:
@@ -41,16 +47,16 @@ class Dropout(Settings):
         """What the fleet's state needs for it, before the first round."""
         return {}
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
-        """Who of these is lost in this round, and when."""
+    def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
+        """Which of these clients drop out in this round, and when."""
         return {}
 
     def present(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
-        """Who of these is there: all but those known to be away."""
+        """Which of these clients are present: all but those known to be away."""
         return ids
 
-    def able(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
-        """Who of these could stand in for others."""
+    def can_replace(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
+        """Which of these clients can replace others."""
         return ids if self.replacements_can_drop else self.present(fleet, ids, context)
 
     def next(self, fleet: Tensors, context: RoundContext) -> Tensors:
@@ -63,18 +69,18 @@ dropouts: Registry[type[Dropout]] = Registry("kind of dropout")
 
 @dropouts.register("none")
 class NoDropout(Dropout):
-    """Nobody is lost by chance; batteries may still run out."""
+    """Nobody drops out by chance; batteries can still become empty."""
 
 
 class Chance(Dropout):
-    """Kinds that lose somebody."""
+    """Kinds in which clients drop out."""
 
-    when: When = Field("after", description="before it is asked, during its work, or after it, with its reply")
+    when: When = Field("after", description="before the request, during its work, or after it, with its reply")
 
-    def fate(
+    def dropout_event(
         self, client: int, context: RoundContext, when: When | None = None, fraction: float | None = None
     ) -> DropoutEvent:
-        """Being lost; who is lost during its work has done a share of it that is drawn, unless it is known."""
+        """A client's dropout; the finished fraction of its work is drawn, unless it is known."""
         when = when or self.when
         if when != "during":
             return DropoutEvent(when)
@@ -83,18 +89,18 @@ class Chance(Dropout):
 
 @dropouts.register("independent")
 class Independent(Chance):
-    """Each chosen client with the same chance, whatever happened before."""
+    """Each sampled client with the same chance, whatever happened before."""
 
-    rate: Probability = Field(..., description="chance that a chosen client is lost, or share of the cohort that is")
+    rate: Probability = Field(..., description="chance that a sampled client drops out, or share of the cohort")
     of_cohort: bool = Field(False, description="exactly that share of the cohort, rounded, in every round")
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
+    def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
         luck = {client: context.streams.draw("dropout", client).random() for client in cohort}
         if self.of_cohort:
-            lost = sorted(cohort, key=lambda client: (luck[client], client))[: int(self.rate * len(cohort) + 0.5)]
+            dropped = sorted(cohort, key=lambda client: (luck[client], client))[: int(self.rate * len(cohort) + 0.5)]
         else:
-            lost = [client for client in cohort if luck[client] < self.rate]
-        return {client: self.fate(client, context) for client in sorted(lost)}
+            dropped = [client for client in cohort if luck[client] < self.rate]
+        return {client: self.dropout_event(client, context) for client in sorted(dropped)}
 
 
 @dropouts.register("bursty")
@@ -126,8 +132,8 @@ class Bursty(Chance):
     def start(self, clients: int, streams: Streams) -> Tensors:
         return {"away": torch.from_numpy(streams.draw("away").random(clients) < self.rate)}
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
-        return {client: self.fate(client, context) for client in sorted(cohort) if fleet["away"][client]}
+    def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
+        return {client: self.dropout_event(client, context) for client in sorted(cohort) if fleet["away"][client]}
 
     def present(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
         there: np.ndarray = ids[~fleet["away"].numpy()[ids]]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from fedstill.core.protocols import Exchange, Profile, RoundContext, Survey
+from fedstill.core.records import RecordSection
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 
@@ -16,23 +17,23 @@ class RoundBill(Protocol):
     """What one round costs the devices."""
 
     def charge(self, who: Profile, down: int, work: float, up: int) -> str | None:
-        """Take what this costs from the client's battery; where that does not last, say where it ran out."""
+        """Charge the client's battery; where it becomes empty on the way, the sentence that records it."""
         ...
 
     def empty(self, client: int) -> bool:
-        """Whether its battery is."""
+        """Whether the client's battery is empty."""
         ...
 
     def now(self) -> Tensors:
         """The fleet with the charges that are left."""
         ...
 
-    def end(self, fleet: Tensors, taken: set[int], context: RoundContext) -> Tensors:
+    def end(self, fleet: Tensors, sampled: set[int], context: RoundContext) -> Tensors:
         """The fleet after the rest between two rounds."""
         ...
 
-    def record(self, after: Tensors) -> Mapping[str, Any]:
-        """What the journal says of it."""
+    def record(self, after: Tensors) -> RecordSection:
+        """The section `fleet` of the round's record."""
         ...
 
 
@@ -42,12 +43,12 @@ class Devices(Protocol):
     def start(self, clients: int, streams: Streams) -> Tensors: ...
 
     def bill(self, fleet: Tensors, costs: Mapping[str, float]) -> RoundBill:
-        """Open a round's bill; `costs` are floating-point operations of a pass, by architecture."""
+        """A round's bill; `costs` are floating-point operations of a pass, by architecture."""
         ...
 
 
 class ClusterModel(Protocol):
-    """Clients put into clusters by what they say of their data."""
+    """Clients clustered by statistics of their data."""
 
     @property
     def needs(self) -> frozenset[str]: ...

@@ -1,7 +1,7 @@
 """A cohort whose samples, taken together, have the classes in the same proportions as the whole fleet's.
 
-Clients say once what share of their samples is of which class (`labels` in the fleet's state are numbers of samples).
-In a round the first of the cohort is drawn; then, place by place, whichever candidate brings the pooled mix closest to
+Clients report once the share of each class in their samples (`labels` in the fleet's state are numbers of samples). In
+a round the first of the cohort is drawn; then, place by place, whichever candidate brings the pooled mix closest to
 the fleet's is added, by squared distance of the shares. Since the first is drawn, everyone has a chance, and cohorts
 differ even where all clients are candidates.
 """
@@ -17,7 +17,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.protocols import Exchange, RoundContext, Survey
 from fedstill.core.task import Tensors
 from fedstill.participation.policies import policies
-from fedstill.participation.surveys import LabelMix, unheard
+from fedstill.participation.surveys import LabelMix, not_surveyed
 from fedstill.participation.weighted import Weighted, check_candidates
 
 MOST = 10_000  # of a cohort: every place is compared for every candidate
@@ -28,7 +28,7 @@ class LabelBalanced(Weighted):
     """Clients that complement one another: together they have the fleet's mix of classes."""
 
     candidates: int | None = Field(
-        None, ge=1, description="how many are drawn to choose from; left out, four times those to be asked"
+        None, ge=1, description="how many are drawn to choose from; left out, four times the cohort"
     )
     noise: float = Field(0.0, ge=0, description="standard deviation that clients add to the share of each class")
 
@@ -51,7 +51,7 @@ class LabelBalanced(Weighted):
     def survey(
         self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, context: RoundContext
     ) -> Survey | None:
-        missing = unheard(fleet, "labels", eligible)
+        missing = not_surveyed(fleet, "labels", eligible)
         return Survey(LabelMix(classes, self.noise), missing.tolist()) if len(missing) else None
 
     def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
@@ -67,7 +67,7 @@ class LabelBalanced(Weighted):
 def complementary(counts: np.ndarray, goal: np.ndarray, number: int) -> list[int]:
     """Rows whose sum has shares near `goal`: the first row, then greedily; of equals the earlier.
 
-    Rows that are not numbers, of clients that were never heard, come last and in their order.
+    Rows that are not numbers, of clients without an accepted reply, come last and in their order.
 
     >>> rows = np.array([[6.0, 0.0], [9.0, 1.0], [0.0, 5.0], [1.0, 9.0]])
     >>> complementary(rows, np.array([0.5, 0.5]), 2)  # (6, 5) is nearer to half and half than (7, 9)

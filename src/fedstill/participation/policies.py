@@ -1,8 +1,8 @@
-"""Who takes part in a round: everyone, or some at random, among those who can be reached.
+"""Client sampling: everyone, or some at random, among the clients that can be reached.
 
-A policy is its own settings; whatever it has to remember is fleet state, which the run keeps. In a round it is asked
-in this order: who can be reached (`available`), who of them may be asked (`eligible`), whether something has to be
-found out first (`survey`), and who it is to be (`choose`).
+A policy is its own settings; whatever it has to remember is fleet state, which the run keeps. In a round its methods
+are called in this order: which clients can be reached (`available`), which of them may be sampled (`eligible`), the
+exchange that has to come first (`survey`), and the sample (`choose`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Policy(Settings):
-    """Availability, which every policy has; subclasses choose among the available."""
+    """Availability, which every policy has; subclasses sample among the available."""
 
     reads_losses: ClassVar[bool] = False  # True: chooses by losses that clients report
     draws_evenly: ClassVar[bool] = False  # True: whoever can be reached has the same chance to be chosen
@@ -53,7 +53,7 @@ class Policy(Settings):
             )
 
     def cohort(self, clients: int) -> int:
-        """How many clients are asked in a round if all can be reached."""
+        """How many clients are sampled in a round if all can be reached."""
         return clients
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
@@ -62,12 +62,12 @@ class Policy(Settings):
 
     def available(self, clients: int, context: RoundContext) -> np.ndarray:
         """Who can be reached in this round, by id."""
-        # One draw for the whole fleet, indexed by client: a client's luck does not depend on who else is asked.
+        # One draw for the whole fleet, indexed by client: a client's luck does not depend on who else is sampled.
         luck = context.streams.draw("availability").random(clients)
         return np.flatnonzero(luck < np.asarray(self.availability))
 
     def eligible(self, fleet: Tensors, available: np.ndarray) -> np.ndarray:
-        """Who of these may be asked at all; nobody else stands in for somebody who was lost, either."""
+        """Which of these may be sampled at all, also as replacements."""
         return available
 
     def weights(self, fleet: Tensors, ids: np.ndarray) -> np.ndarray:
@@ -81,11 +81,11 @@ class Policy(Settings):
     def survey(
         self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, context: RoundContext
     ) -> Survey | None:
-        """What has to be asked of whom before this round's cohort is chosen; `models` are those that are shared."""
+        """The exchange that sampling needs first, and with whom; `models` are those that are shared."""
         return None
 
     def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
-        """Whom to ask of those that may be asked, sorted by id."""
+        """Sample this round's clients among the eligible ones, sorted by id."""
         return candidates
 
 
@@ -100,9 +100,9 @@ class Everyone(Policy):
 
 
 class Sized(Policy):
-    """A policy that asks for a fraction or a number of clients."""
+    """A policy that samples a fraction or a number of clients."""
 
-    fraction: float | None = Field(None, gt=0, le=1, description="of all clients; at least one is asked")
+    fraction: float | None = Field(None, gt=0, le=1, description="of all clients; at least one is sampled")
     number: int | None = Field(None, ge=1, description="of clients per round")
 
     @model_validator(mode="after")

@@ -74,10 +74,10 @@ class PowerOfChoice(Weighted):
         return Survey(SharedLoss(models), np.sort(self.shortlist(eligible, fleet, context.clients, context)).tolist())
 
     def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
-        # The survey has left losses of its candidates alone; who of them did not answer is asked after those who did.
-        asked = self.losses == "poll"
-        short = (self.in_order if asked else self.shortlist)(candidates, fleet, clients, context)
-        losses = np.nan_to_num(fleet["loss"].numpy()[short], nan=-np.inf if asked else np.inf)
+        # The survey leaves losses of its candidates only; those without an accepted reply come last.
+        surveyed = self.losses == "poll"
+        short = (self.in_order if surveyed else self.shortlist)(candidates, fleet, clients, context)
+        losses = np.nan_to_num(fleet["loss"].numpy()[short], nan=-np.inf if surveyed else np.inf)
         return np.sort(short[np.argsort(-losses, kind="stable")[: self.cohort(clients)]])
 
     def shortlist(self, ids: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Who stands in for those who are lost: somebody with similar data, where there is one."""
+"""Replacement clients for clients that failed: with similar data, where there are such."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ def clusters(fleet: Tensors, ids: np.ndarray) -> np.ndarray:
     return known
 
 
-def replacements(
-    lost: Sequence[int],
+def choose_replacements(
+    failed: Sequence[int],
     candidates: np.ndarray,
     fleet: Tensors,
     weights: np.ndarray,
     context: RoundContext,
     *,
-    asked: Collection[int] = (),
+    sampled: Collection[int] = (),
 ) -> dict[int, int]:
-    """A substitute for each of the lost, as far as there are any; nobody stands in twice.
+    """A replacement for each failed client, as far as there are any; no client replaces two.
 
-    `candidates` are those whom the policy finds eligible, `weights` their chances in the draw. Whoever is lost or was
-    `asked` in this round is not among the substitutes. First everyone of the lost gets somebody of the same cluster;
-    only then are those left over drawn from all, so that nobody takes another's nearest peer.
+    `candidates` are the clients that the policy finds eligible, `weights` their chances in the draw. Clients that
+    failed or were `sampled` in this round are left out. Each failed client first gets a replacement of its own
+    cluster; only then are the others drawn from all clusters, so that none takes another's nearest peer.
     """
-    if not len(lost) or not len(candidates):
+    if not len(failed) or not len(candidates):
         return {}
-    free = ~np.isin(candidates, [*lost, *asked])
+    free = ~np.isin(candidates, [*failed, *sampled])
     order = drawn(candidates[free], weights[free], int(free.sum()), luck(context, "replace", context.clients))
     queues: defaultdict[int, deque[int]] = defaultdict(deque)
-    for substitute, cluster in zip(order.tolist(), clusters(fleet, order).tolist(), strict=True):
-        queues[cluster].append(substitute)
-    gone = sorted(set(lost))
+    for candidate, cluster in zip(order.tolist(), clusters(fleet, order).tolist(), strict=True):
+        queues[cluster].append(candidate)
+    missing = sorted(set(failed))
     found: dict[int, int] = {}
-    for client, cluster in zip(gone, clusters(fleet, np.asarray(gone)).tolist(), strict=True):
+    for client, cluster in zip(missing, clusters(fleet, np.asarray(missing)).tolist(), strict=True):
         if queues[cluster]:
             found[client] = queues[cluster].popleft()
     taken = set(found.values())
-    rest = deque(substitute for substitute in order.tolist() if substitute not in taken)
-    for client in gone:
+    rest = deque(candidate for candidate in order.tolist() if candidate not in taken)
+    for client in missing:
         if client not in found and rest:
             found[client] = rest.popleft()
     return dict(sorted(found.items()))

@@ -21,7 +21,7 @@ from fedstill.core.task import Tensors
 from fedstill.participation.dropout import Dropout, NoDropout
 from fedstill.participation.extensions import ClusterModel, Devices, RoundBill
 from fedstill.participation.policies import Everyone, Policy
-from fedstill.participation.replacement import replacements
+from fedstill.participation.replacement import choose_replacements
 
 TRAINED = 3.0  # forward passes that training on a sample costs: one, and twice as much backward
 _WANTED = {
@@ -34,7 +34,7 @@ _WANTED = {
 
 @dataclass(frozen=True)
 class Participants:
-    """The parts that decide who takes part, and what it costs them."""
+    """The parts that decide who takes part, and what it costs."""
 
     policy: Policy = field(default_factory=Everyone)
     dropout: Dropout = field(default_factory=NoDropout)
@@ -58,9 +58,9 @@ class Participants:
                 raise InputError(f"{name} needs {_WANTED[missing[0]]}")
 
     def exchanges(self, models: Mapping[str, Tensors] | None = None) -> list[Exchange]:
-        """What may be asked beside the method's own exchanges, for manifests and for sites."""
-        asked = [] if self.clusters is None else [self.clusters.exchange(self.classes)]
-        return [*asked, *self.policy.exchanges(self.classes, models or {})]
+        """Exchanges beside the method's own, for manifests and for sites."""
+        clusters = [] if self.clusters is None else [self.clusters.exchange(self.classes)]
+        return [*clusters, *self.policy.exchanges(self.classes, models or {})]
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
         clients = len(profiles)
@@ -71,23 +71,23 @@ class Participants:
             fleet |= self.clusters.start(clients, self.classes)
         return fleet
 
-    def attend(self, fleet: Tensors, profiles: Sequence[Profile], context: RoundContext) -> ParticipationRound:
+    def begin_round(self, fleet: Tensors, profiles: Sequence[Profile], context: RoundContext) -> ParticipationRound:
         return ParticipationRound(self, fleet, profiles, context)
 
 
 class ParticipationRound:
-    """The book of one round."""
+    """One round of these parts."""
 
     def __init__(
         self, participants: Participants, fleet: Tensors, profiles: Sequence[Profile], context: RoundContext
     ) -> None:
         self.participants, self.fleet, self.profiles, self.context = participants, fleet, profiles, context
-        self.taken: set[int] = set()  # whoever was asked, or would have been
-        self.stood_in: dict[int, int] = {}  # by whom they stand in for
+        self.sampled: set[int] = set()  # with replacements, and with those that dropped out before the request
+        self.replaced: dict[int, int] = {}  # replacement client by failed client
 
     @cached_property
     def bill(self) -> RoundBill | None:
-        """Opened when first needed: surveys have added to the fleet by then."""
+        """Made when first needed: surveys have added to the fleet by then."""
         devices = self.participants.fleet
         return None if devices is None else devices.bill(self.fleet, self.participants.costs)
 
@@ -99,50 +99,49 @@ class ParticipationRound:
         participants = self.participants
         there = participants.dropout.present(self.fleet, self.reached, self.context)
         if participants.clusters is not None:
-            asked = participants.clusters.survey(self.fleet, there, participants.classes, self.context)
-            if asked is not None:
-                yield asked
+            survey = participants.clusters.survey(self.fleet, there, participants.classes, self.context)
+            if survey is not None:
+                yield survey
         there = participants.policy.eligible(self.now(), there)
-        asked = participants.policy.survey(self.fleet, there, models, participants.classes, self.context)
-        if asked is not None:
-            yield asked
+        survey = participants.policy.survey(self.fleet, there, models, participants.classes, self.context)
+        if survey is not None:
+            yield survey
 
     def eligible(self) -> np.ndarray:
         return self.participants.policy.eligible(self.now(), self.reached)
 
     def cohort(self) -> Sequence[int]:
         chosen = self.participants.policy.choose(self.eligible(), self.now(), len(self.profiles), self.context)
-        self.taken |= {int(client) for client in chosen}
-        return sorted(self.taken)
+        self.sampled |= {int(client) for client in chosen}
+        return sorted(self.sampled)
 
-    def fates(self, clients: Sequence[int], standing_in: bool = False) -> Mapping[int, DropoutEvent]:
+    def dropout_events(self, clients: Sequence[int], replacing: bool = False) -> Mapping[int, DropoutEvent]:
         dropout = self.participants.dropout
-        if standing_in and not dropout.replacements_can_drop:
+        if replacing and not dropout.replacements_can_drop:
             return {}
-        return dropout.fates(self.fleet, clients, self.context)
+        return dropout.dropout_events(self.fleet, clients, self.context)
 
-    def predicted(self, who: Profile) -> float:
+    def expected_work(self, who: Profile) -> float:
         return TRAINED * who.samples * self.participants.epochs
 
     def charge(self, who: Profile, down: int, work: float, up: int) -> str | None:
         return None if self.bill is None else self.bill.charge(who, down, work, up)
 
-    def flat(self, client: int) -> bool:
+    def battery_empty(self, client: int) -> bool:
         return self.bill is not None and self.bill.empty(client)
 
-    def stand_ins(self, lost: Sequence[int]) -> Mapping[int, int]:
+    def replacements(self, failed: Sequence[int]) -> Mapping[int, int]:
         participants = self.participants
-        missing = [client for client in lost if client not in self.stood_in]
+        missing = [client for client in failed if client not in self.replaced]
         if not participants.dropout.replace or not missing:
             return {}
-        able = participants.dropout.able(self.fleet, self.eligible(), self.context)
+        able = participants.dropout.can_replace(self.fleet, self.eligible(), self.context)
         if participants.fleet is not None:
             able = able[self.now()["charge"].numpy()[able] > 0]
-        found = replacements(
-            missing, able, self.fleet, participants.policy.weights(self.now(), able), self.context, asked=self.taken
-        )
-        self.stood_in |= found
-        self.taken |= set(found.values())
+        weights = participants.policy.weights(self.now(), able)
+        found = choose_replacements(missing, able, self.fleet, weights, self.context, sampled=self.sampled)
+        self.replaced |= found
+        self.sampled |= set(found.values())
         return found
 
     def now(self) -> Tensors:
@@ -151,22 +150,22 @@ class ParticipationRound:
 
     def end(self, finished: Iterable[int], losses: Mapping[int, float]) -> Tensors:
         fleet = dict(self.now())
-        if "asked" in fleet:
+        if "asked" in fleet:  # as checkpoints name the number of rounds that a client was sampled in
             fleet["asked"], fleet["finished"] = fleet["asked"].clone(), fleet["finished"].clone()
-            fleet["asked"][sorted(self.taken)] += 1
+            fleet["asked"][sorted(self.sampled)] += 1
             fleet["finished"][list(finished)] += 1
         if "loss" in fleet and losses:
             fleet["loss"] = fleet["loss"].clone()
             fleet["loss"][list(losses)] = torch.tensor(list(losses.values()), dtype=torch.float64)
         if self.bill is not None:
-            fleet = dict(self.bill.end(fleet, self.taken, self.context))
+            fleet = dict(self.bill.end(fleet, self.sampled, self.context))
         self.after = self.participants.dropout.next(fleet, self.context)
         return self.after
 
     def record(self) -> Mapping[str, Any]:
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self.participants.dropout.replace:
-            said["stand_ins"] = {str(lost): by for lost, by in sorted(self.stood_in.items())}
+            fields["replacements"] = dict(sorted(self.replaced.items()))
         if self.bill is not None:
-            said |= self.bill.record(self.after)
-        return said
+            fields["fleet"] = self.bill.record(self.after)
+        return fields

@@ -1,4 +1,4 @@
-"""What clients are asked about themselves before some are chosen: exchanges whose state is the fleet's, not a server's.
+"""Surveys: exchanges before client sampling whose state is the fleet's, not a server's.
 
 Statistics of inputs, shares of classes, the loss of the shared model. All of it is declared like anything else that
 leaves a client. Statistics and shares are sent once, and may be blurred with noise where they are measured. As with
@@ -26,7 +26,7 @@ from fedstill.core.task import Tensors
 
 MODEL = "model/"
 Source = Callable[[Streams], Normal]
-blur: Source = partial(named, purpose="noise")  # from the client's own stream: the same whoever else is asked
+blur: Source = partial(named, purpose="noise")  # from the client's own stream: the same whoever else is surveyed
 
 
 class Measurement(Exchange):
@@ -89,7 +89,7 @@ class LabelMix(Measurement):
 
 
 class SharedLoss(Exchange):
-    """How high is the loss of the shared model on your data? Whoever is not asked, or does not say, is unknown."""
+    """The loss of the shared model on a client's data; unknown of clients without an accepted reply."""
 
     name = "losses"
     egress = (Egress("loss", "metrics", "the mean loss of the shared model over the client's samples"),)
@@ -125,8 +125,8 @@ def unknown(clients: int, width: int) -> Tensor:
     return torch.full((clients, width), torch.nan, dtype=torch.float64)
 
 
-def unheard(fleet: Tensors, table: str, ids: np.ndarray) -> np.ndarray:
-    """Who of these has no row in a table yet."""
+def not_surveyed(fleet: Tensors, table: str, ids: np.ndarray) -> np.ndarray:
+    """Which of these clients have no row in a table yet."""
     return ids[np.isnan(fleet[table].numpy()[ids]).any(axis=1)] if table in fleet else ids
 
 

@@ -1,6 +1,6 @@
-"""Dropout as it was observed: a file says who was lost in which round.
+"""Dropout as it was observed: a file lists who dropped out in which round.
 
-A table with commas and a header, one row for each loss: `round` (from 0, as in a run's journal), `client`, and, if
+A table with commas and a header, one row for each dropout: `round` (from 0, as in a run's journal), `client`, and, if
 wanted, `when` (before, during, after) and `fraction` (of the work that was done, from 0 to 1). Where the last two are
 empty or missing, settings and a draw decide. The file's bytes count for a run's identity, not where it lies.
 """
@@ -27,7 +27,7 @@ _REQUIRED, _OPTIONAL = ("round", "client"), ("when", "fraction")
 
 
 @dataclass(frozen=True)
-class Loss:
+class DropoutRow:
     """One row of the file."""
 
     line: int
@@ -36,48 +36,48 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Losses:
-    """The file: who is lost, by round and client."""
+class DropoutFile:
+    """The file: who drops out, by round and client."""
 
     digest: str
-    rounds: dict[int, dict[int, Loss]]
+    rounds: dict[int, dict[int, DropoutRow]]
 
 
 @dropouts.register("trace")
 class Trace(Chance):
-    """As a file says: replayed losses, by round and client."""
+    """Replayed from a file, by round and client."""
 
     file: str = Field(..., min_length=1, description="a table with columns round, client and perhaps when, fraction")
 
     @cached_property
-    def losses(self) -> Losses:
+    def recorded(self) -> DropoutFile:
         """The file's contents, read once."""
         return read(Path(self.file))
 
     @property
     def digest(self) -> str:
-        return self.losses.digest
+        return self.recorded.digest
 
     def check(self, clients: int) -> None:
-        for lost in self.losses.rounds.values():
-            for client, loss in lost.items():
+        for dropped in self.recorded.rounds.values():
+            for client, row in dropped.items():
                 if client >= clients:
                     raise InputError(
-                        f"dropout.file {self.file}, line {loss.line}: there is no client {client}, only 0 to"
+                        f"dropout.file {self.file}, line {row.line}: there is no client {client}, only 0 to"
                         f" {clients - 1}"
                     )
 
-    def fates(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
-        lost = self.losses.rounds.get(context.round, {})
-        gone = [client for client in sorted(cohort) if client in lost]
-        return {client: self.fate(client, context, lost[client].when, lost[client].fraction) for client in gone}
+    def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
+        rows = self.recorded.rounds.get(context.round, {})
+        dropped = [client for client in sorted(cohort) if client in rows]
+        return {one: self.dropout_event(one, context, rows[one].when, rows[one].fraction) for one in dropped}
 
     def present(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
-        return ids[~np.isin(ids, list(self.losses.rounds.get(context.round, {})))]
+        return ids[~np.isin(ids, list(self.recorded.rounds.get(context.round, {})))]
 
 
-def read(path: Path) -> Losses:
-    """The losses in a file; whatever is wrong with it is one `InputError`."""
+def read(path: Path) -> DropoutFile:
+    """The dropouts in a file; whatever is wrong with it is one `InputError`."""
     try:
         data = path.read_bytes()
         text = data.decode("utf-8-sig")
@@ -85,7 +85,7 @@ def read(path: Path) -> Losses:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InputError(f"dropout.file {path} cannot be read: {why}") from None
     rows = csv.reader(text.splitlines())
-    rounds: dict[int, dict[int, Loss]] = {}
+    rounds: dict[int, dict[int, DropoutRow]] = {}
     try:
         columns = [name.strip() for name in next(rows, [])]
         _check_columns(columns, path)
@@ -94,7 +94,7 @@ def read(path: Path) -> Losses:
                 _add(rounds, _row(columns, cells), rows.line_num)
     except (ValueError, csv.Error) as error:
         raise InputError(f"dropout.file {path}, line {rows.line_num}: {error}") from None
-    return Losses(sha256(data).hexdigest(), rounds)
+    return DropoutFile(sha256(data).hexdigest(), rounds)
 
 
 def _check_columns(columns: list[str], path: Path) -> None:
@@ -112,15 +112,15 @@ def _row(columns: list[str], cells: list[str]) -> dict[str, str]:
     return {name: cell.strip() for name, cell in zip(columns, cells, strict=True)}
 
 
-def _add(rounds: dict[int, dict[int, Loss]], row: dict[str, str], line: int) -> None:
+def _add(rounds: dict[int, dict[int, DropoutRow]], row: dict[str, str], line: int) -> None:
     round, client = (_count(row, name) for name in _REQUIRED)
     when = row.get("when") or None
     if when is not None and when not in get_args(When):
         raise ValueError(f"when is before, during or after, not {when!r}")
-    lost = rounds.setdefault(round, {})
-    if client in lost:
-        raise ValueError(f"line {lost[client].line} already says that client {client} is lost in round {round}")
-    lost[client] = Loss(line, when, _fraction(row))  # type: ignore[arg-type]  # checked above
+    rows = rounds.setdefault(round, {})
+    if client in rows:
+        raise ValueError(f"line {rows[client].line} already has client {client} dropping out of round {round}")
+    rows[client] = DropoutRow(line, when, _fraction(row))  # type: ignore[arg-type]  # checked above
 
 
 def _count(row: dict[str, str], name: str) -> int:

@@ -1,8 +1,8 @@
 """Draws in which some are likelier than others: by battery, by how often they finished, by their link.
 
-    weight = (floor + (1 - floor) level^power) * (finished + prior) / (asked + prior) * (link, if on Wi-Fi)
+    weight = (floor + (1 - floor) level^power) * (finished + prior) / (sampled + prior) * (link, if on Wi-Fi)
 
-Each factor counts only where it is set. None is ever zero: whoever may be asked at all has a chance, since a weak
+Each factor counts only where it is set. None is ever zero: every eligible client has a chance, since a weak
 device may hold data that nobody else has.
 """
 
@@ -33,7 +33,7 @@ class Weighted(Sized):
     """What all weighted policies can take into account."""
 
     battery_aware: bool = Field(False, description="prefer full batteries, and leave out those below the threshold")
-    threshold: Probability = Field(0.2, description="level below which a device is not asked, as a share of capacity")
+    threshold: Probability = Field(0.2, description="level below which a device is not sampled, as a share of capacity")
     floor: float = Field(0.05, gt=0, le=1, description="weight of an empty battery against 1 for a full one")
     power: float = Field(1.0, gt=0, description="of the level in the weight: above 1, full batteries count for more")
     history: bool = Field(False, description="weigh by the share of rounds that a client finished of those it began")
@@ -66,8 +66,8 @@ class Weighted(Sized):
         if self.battery_aware:
             weights *= self.floor + (1 - self.floor) * levels(fleet)[ids] ** self.power
         if self.history:
-            asked, finished = (fleet[name].numpy()[ids] for name in ("asked", "finished"))
-            weights *= (finished + self.prior) / (asked + self.prior)
+            sampled, finished = (fleet[name].numpy()[ids] for name in ("asked", "finished"))
+            weights *= (finished + self.prior) / (sampled + self.prior)
         if self.link != 1:
             weights[fleet["wifi"].numpy()[ids]] *= self.link
         return weights
@@ -88,9 +88,9 @@ class BatteryAware(Weighted):
 
 
 def check_candidates(candidates: int | None, cohort: int, clients: int) -> None:
-    """Refuse fewer candidates than are to be asked, or more than there are clients."""
+    """Refuse fewer candidates than are to be sampled, or more than there are clients."""
     if candidates is not None and not cohort <= candidates <= clients:
         raise InputError(
-            f"participation.candidates is {candidates}: give at least the {cohort} to be asked and at most all"
+            f"participation.candidates is {candidates}: give at least the {cohort} to be sampled and at most all"
             f" {clients} clients"
         )

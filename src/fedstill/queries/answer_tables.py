@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedstill.cli.extensions import RunSummary, run_summaries
 from fedstill.cli.screen import console
 from fedstill.core.numbers import count, share
+from fedstill.queries.query_records import ClientQuery, PrintedQueries
 from fedstill.queries.study_figures import ALONE, beside, fates_of
 from fedstill.runtime.result import Run
 
 
-def queries_to_dict(run: Run) -> dict[str, Any]:
-    """As `--json` has it: means over clients that asked, and each of them; nothing where nobody asked."""
+def queries_section(run: Run) -> PrintedQueries | None:
+    """As `--json` prints it: means over clients with a query, and each of them; None where there is no query."""
     alone = beside(run)
     fates = fates_of(run, alone)
     if fates is None:
-        return {}
+        return None
     unknown = set() if fates.known else {"before", "gain", "forgetting"}
 
     def known(metrics: dict[str, float]) -> dict[str, float]:
         return {name: value for name, value in metrics.items() if name not in unknown}
 
-    clients = {
-        str(client): {"query": list(fate.query), **known(fates.each(client))}
-        for client, fate in fates.by_client.items()
+    each = {
+        client: ClientQuery(query=fate.query, **known(fates.each(client))) for client, fate in fates.by_client.items()
     }
-    compared = {} if alone is None else {"compared_with": str(alone.path)}
-    return {"queries": {**known(fates.means()), **compared, "each": clients}}
+    compared = None if alone is None else str(alone.path)
+    return PrintedQueries(**known(fates.means()), compared_with=compared, each=each)
 
 
 def show_answers(run: Run) -> None:
@@ -55,4 +53,4 @@ def show_answers(run: Run) -> None:
         console.print(f"compared with {alone.path}", soft_wrap=True)
 
 
-run_summaries.register("queries")(RunSummary(queries_to_dict, show_answers))
+run_summaries.register("queries")(RunSummary(queries_section, show_answers))

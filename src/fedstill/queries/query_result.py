@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedstill.core.files import disk_trouble, writable_folder
 from fedstill.core.kinds import state_of
+from fedstill.core.records import RunResult, TrafficRecord, run_result_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
 from fedstill.queries.peers import PeerMethod
+from fedstill.queries.query_records import QueryRecord
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import described, run_digest
-from fedstill.runtime.run_folder import RunFolder, digest_of, pack_models, write_json
+from fedstill.runtime.run_folder import RunFolder, digest_of, pack_models
 
 if TYPE_CHECKING:
     from fedstill.queries.transfer import Asked
@@ -38,7 +40,7 @@ def keep(asked: Asked, out: Path) -> Run:
         changed = {"identity": identity, "experiment": experiment.model_dump(mode="json"), "rounds": experiment.rounds}
         folder.create({**described(plan), **changed})
         folder.save_models("last", packed)
-        write_json(folder.path / "result.json", _result(asked, experiment, dict(scores), metrics, models, packed))
+        folder.save_result(_result(asked, experiment, dict(scores), metrics, models, packed))
     except OSError as error:
         raise disk_trouble(folder.path, error) from error
     return Run(folder.path)
@@ -60,37 +62,37 @@ def _result(
     metrics: dict[str, float],
     models: dict[str, Tensors],
     packed: bytes,
-) -> dict[str, Any]:
-    return {
-        "method": experiment.method.name,
-        "data": experiment.data,
-        "model": next(iter(models)),
-        "partition": experiment.partition.name,
-        "clients": experiment.clients,
-        "seed": experiment.seed,
-        "rounds": 1,
-        "accuracy": {"last": scores["accuracy"]},
-        "class_accuracy": {"last": scores["class_accuracy"]},
-        "round_of": {"last": 1},
-        "shares": f"model of client {asked.client}",
-        "also": {},
-        "personal": {},
-        "facts": metrics,
-        "teachers": [],
-        "ceiling": None,
-        "bytes": asked.traffic,
-        "lost": 0,
-        "skipped": 0,
-        "finite": scores.get("non_finite", 0.0) == 0.0,
-        "sha256": run_digest(models, None),
-        "model_last": digest_of(packed),
-        "query": {
-            "run": str(asked.run.path),
-            "client": asked.client,
-            "classes": list(asked.fate.query),
-            "teachers": list(asked.teachers),
-            "before": asked.fate.before.tolist(),
-            "after": asked.fate.after.tolist(),
-            "epochs": asked.epochs,
-        },
-    }
+) -> RunResult:
+    query = QueryRecord(
+        run=str(asked.run.path),
+        client=asked.client,
+        classes=asked.fate.query,
+        teachers=tuple(asked.teachers),
+        before=tuple(asked.fate.before.tolist()),
+        after=tuple(asked.fate.after.tolist()),
+        epochs=tuple(asked.epochs),
+    )
+    sections: dict[str, Any] = {"query": query}
+    return run_result_class()(
+        method=experiment.method.name,
+        data=experiment.data,
+        model=next(iter(models)),
+        partition=experiment.partition.name,
+        clients=experiment.clients,
+        seed=experiment.seed,
+        rounds=1,
+        accuracy={"last": scores["accuracy"]},
+        class_accuracy={"last": scores["class_accuracy"]},
+        round_of={"last": 1},
+        shares=f"model of client {asked.client}",
+        extra_models={},
+        method_metrics=dict(metrics),
+        teachers=(),
+        bytes=TrafficRecord(**asked.traffic),
+        failures=0,
+        skipped=0,
+        finite=scores.get("non_finite", 0.0) == 0.0,
+        sha256=run_digest(models, None),
+        model_last=digest_of(packed),
+        **sections,
+    )

@@ -15,6 +15,7 @@ BRINGS = {
     "table of a study": {"fedstill.queries.study_table": ("queries",)},
     "page about a study": {"fedstill.queries.study_page": ("queries",)},
     "report section": {"fedstill.queries.report_section": ("queries",)},
+    "section of a record": {"fedstill.queries.query_records": ("queries", "query")},
     "summary of a run": {"fedstill.queries.answer_tables": ("queries",)},
     "command": {"fedstill.queries.query_command": ("query",)},
 }

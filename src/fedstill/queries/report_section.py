@@ -105,7 +105,7 @@ def _table(asked: Sequence[AskedRun]) -> Table:
         Column[AskedRun]("Method", "method", lambda one: text(one.run.experiment.method.name), right=False),
         Column[AskedRun]("Clients that asked", "clients", lambda one: whole(len(one.fates.by_client))),
         *(mean(name) for name in ("accuracy", "before", "gain", "forgetting", "uniform")),
-        Column[AskedRun]("Rounds", "rounds", lambda one: whole(one.run.result["rounds"])),
+        Column[AskedRun]("Rounds", "rounds", lambda one: whole(one.run.result.rounds)),
         Column[AskedRun]("MiB of a client", "mib", lambda one: _mib(bytes_per_client(one.run))),
     )
     note = (

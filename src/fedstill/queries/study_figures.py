@@ -87,7 +87,7 @@ def figures_of_queries(run: Run, alone: Run | None = None, queries: Queries | No
         "uniform": means["uniform"],
         "recall": fmean(asked),
         "clients": len(fates.by_client),
-        "rounds": run.result["rounds"],
+        "rounds": run.result.rounds,
         "bytes": bytes_per_client(run),
     }
     if run.experiment.method.name == ALONE and (seen := probed(run)) is not None:
@@ -97,9 +97,9 @@ def figures_of_queries(run: Run, alone: Run | None = None, queries: Queries | No
 
 def bytes_per_client(run: Run) -> float:
     """What a client sent and was sent over all rounds, on average over those who ever took part."""
-    took_part = {client for record in run.journal for client in record["asked"]}
-    sent = run.result["bytes"]
-    return float(sent["up"] + sent["down"]) / max(1, len(took_part))
+    took_part = {client for record in run.journal for client in record.sampled}
+    sent = run.result.bytes
+    return float(sent.up + sent.down) / max(1, len(took_part))
 
 
 def ground(experiment: Experiment) -> str:

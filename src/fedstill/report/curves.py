@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedstill.core.numbers import share, size, unit_of
@@ -89,16 +89,16 @@ def _loss(runs: Sequence[Facts]) -> Figure:
     )
 
 
-def _terms(run: Facts, alone: bool) -> dict[str, list[tuple[float, float]]]:
+def _terms(run: Facts, alone: bool) -> Mapping[str, Sequence[tuple[float, float]]]:
     """The losses by round that are drawn of a run, by label; of a detector among others the sum of all its terms."""
-    terms = list(dict.fromkeys(term for record in run.journal for term in record["loss"]))
+    terms = list(dict.fromkeys(term for record in run.journal for term in record.loss))
     if run.detects and not alone:
-        sums = [(record["round"], number(sum(record["loss"].values()))) for record in run.journal if record["loss"]]
+        sums = [(record.round, number(sum(record.loss.values()))) for record in run.journal if record.loss]
         found = {run.title: sums}
     else:
         found = {
             run.title if len(terms) == 1 else f"{run.title}: {term}": [
-                (record["round"], number(record["loss"].get(term))) for record in run.journal
+                (record.round, number(record.loss.get(term))) for record in run.journal
             ]
             for term in terms
         }

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from fedstill.core.records import RoundRecord, RunResult
 from fedstill.methods import methods
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.result import Run
 from fedstill.tasks.measures import detects, measure_of
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,9 @@ class Facts:
 
     title: str
     experiment: Experiment
-    config: Record
-    result: Record
-    journal: tuple[Record, ...]
+    config: Mapping[str, Any]
+    result: RunResult
+    journal: tuple[RoundRecord, ...]
     seconds: float
 
     @classmethod
@@ -55,60 +54,62 @@ class Facts:
         return measure_of(self.experiment.architectures[0])
 
     def accuracy(self, which: str = "last") -> float | None:
-        return number(self.result["accuracy"].get(which))
+        return number(self.result.accuracy.get(which))
 
     @property
     def class_accuracy(self) -> float | None:
         """Of the last model."""
-        return number(self.result["class_accuracy"].get("last"))
+        return number(self.result.class_accuracy.get("last"))
 
     def round_of(self, which: str) -> int:
         """The round a model is of."""
-        return int(self.result["round_of"][which])
+        return self.result.round_of[which]
 
     def metric(self, name: str, which: str = "last") -> float | None:
         """A further figure of a model, from the round it is of."""
-        round = self.result["round_of"].get(which)
-        found = next((record for record in self.journal if record["round"] == round), {})
-        return number((found.get("metrics") or {}).get(name))
+        round = self.result.round_of.get(which)
+        found = next((record.metrics for record in self.journal if record.round == round), {})
+        return number(found.get(name))
 
     @property
     def curve(self) -> list[tuple[int, float]]:
         """Test accuracy by round, where it was measured."""
-        return [(record["round"], accuracy) for record, accuracy in self._evaluated()]
+        return [(record.round, accuracy) for record, accuracy in self._evaluated()]
 
     @property
     def traffic_curve(self) -> list[tuple[int, float]]:
         """Test accuracy by all the bytes that had crossed by then, both ways."""
         total, crossed = 0, {}
         for record in self.journal:
-            total += record["bytes"]["up"] + record["bytes"]["down"]
-            crossed[record["round"]] = total
-        return [(crossed[record["round"]], accuracy) for record, accuracy in self._evaluated()]
+            total += record.bytes.up + record.bytes.down
+            crossed[record.round] = total
+        return [(crossed[record.round], accuracy) for record, accuracy in self._evaluated()]
 
     @property
     def broken(self) -> list[int]:
         """The rounds after which the model was not finite."""
-        return [record["round"] for record in self.journal if not record.get("finite", True)]
+        return [
+            record.round for record in self.journal if record.evaluation is not None and not record.evaluation.finite
+        ]
 
     @property
     def work(self) -> float:
         """All training done, in the journal's unit, whoever did it."""
-        return float(sum(record["work"] for record in self.journal))
+        return float(sum(record.work for record in self.journal))
 
     @property
-    def asked(self) -> int:
-        """How many replies were hoped for, over all rounds: a client may be lost before it is asked."""
-        return sum(len({*record["asked"], *(lost["client"] for lost in record["lost"])}) for record in self.journal)
+    def sampled(self) -> int:
+        """Number of sampled clients over all rounds, with those that dropped out before the request."""
+        return sum(len({*record.sampled, *(one.client for one in record.failures)}) for record in self.journal)
 
     @property
     def partial(self) -> bool:
         """Whether some client was missing in some round."""
-        return any(len(record["accepted"]) < self.experiment.clients for record in self.journal)
+        return any(len(record.accepted) < self.experiment.clients for record in self.journal)
 
-    def _evaluated(self) -> Iterator[tuple[Record, float]]:
+    def _evaluated(self) -> Iterator[tuple[RoundRecord, float]]:
         for record in self.journal:
-            accuracy = number((record.get("metrics") or {}).get("accuracy"))
+            accuracy = number(record.accuracy)
             if accuracy is not None:
                 yield record, accuracy
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedstill.core.numbers import capital, listed
+from fedstill.core.records import RoundRecord
 from fedstill.report import descriptions
-from fedstill.report.facts import Facts, Record
+from fedstill.report.facts import Facts
 from fedstill.report.figure import CAUSES, Figure, Key, axis, cause_colour, label, whole_axis
 from fedstill.report.shards import Holdings
 
@@ -32,11 +33,11 @@ def attendance(runs: Sequence[Facts]) -> list[Figure]:
 
 
 def _attendance(number: int, run: Facts) -> Figure:
-    fates = [_fates(record) for record in run.journal]
-    reasons = [name for name in _all_reasons(fates) if any(name in fate.values() for fate in fates)]
+    outcomes = [_outcomes(record) for record in run.journal]
+    reasons = [name for name in _all_reasons(outcomes) if any(name in outcome.values() for outcome in outcomes)]
     few = run.experiment.clients <= _ROWS
-    data, layout = _squares(run, fates, reasons) if few else _bars(run, fates, reasons)
-    totals = [f"{sum(list(fate.values()).count(name) for fate in fates):,} {_label(name)}" for name in reasons]
+    data, layout = _squares(run, outcomes, reasons) if few else _bars(run, outcomes, reasons)
+    totals = [f"{sum(list(outcome.values()).count(name) for outcome in outcomes):,} {_label(name)}" for name in reasons]
     return Figure(
         f"attendance-{number}",
         run.title,
@@ -49,24 +50,24 @@ def _attendance(number: int, run: Facts) -> Figure:
     )
 
 
-def _fates(record: Record) -> dict[int, str]:
-    """What became of each client that was wanted in a round."""
-    fates = dict.fromkeys(record["asked"], _UNUSED) | dict.fromkeys(record["accepted"], _ACCEPTED)
-    return fates | {lost["client"]: lost["reason"] for lost in record["lost"]}
+def _outcomes(record: RoundRecord) -> dict[int, str]:
+    """What became of each client that was sampled in a round."""
+    outcomes = dict.fromkeys(record.sampled, _UNUSED) | dict.fromkeys(record.accepted, _ACCEPTED)
+    return outcomes | {one.client: one.reason for one in record.failures}
 
 
 def _squares(
-    run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]
+    run: Facts, outcomes: Sequence[Mapping[int, str]], reasons: Sequence[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """A square per client and round; one trace per fate, so that each has one colour."""
+    """A square per client and round; one trace per outcome, so that each has one colour."""
     clients = range(run.experiment.clients)
-    rounds = [record["round"] for record in run.journal]
+    rounds = [record.round for record in run.journal]
     data = [
         {
             "type": "heatmap",
             "x": rounds,
             "y": list(clients),
-            "z": [[1 if fate.get(client) == name else None for fate in fates] for client in clients],
+            "z": [[1 if outcome.get(client) == name else None for outcome in outcomes] for client in clients],
             "colorscale": [[0, _colour(name)], [1, _colour(name)]],
             "showscale": False,
             "xgap": 2 if len(rounds) <= _ROWS else 0,
@@ -82,13 +83,15 @@ def _squares(
     }
 
 
-def _bars(run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+def _bars(
+    run: Facts, outcomes: Sequence[Mapping[int, str]], reasons: Sequence[str]
+) -> tuple[list[Any], dict[str, Any]]:
     data = [
         {
             "type": "bar",
             "name": _label(name),
-            "x": [record["round"] for record in run.journal],
-            "y": [list(fate.values()).count(name) for fate in fates],
+            "x": [record.round for record in run.journal],
+            "y": [list(outcome.values()).count(name) for outcome in outcomes],
             "marker": {"color": _colour(name)},
             "hovertemplate": f"round %{{x}}: %{{y:,}} {_label(name)}<extra></extra>",
         }
@@ -98,7 +101,7 @@ def _bars(run: Facts, fates: Sequence[Mapping[int, str]], reasons: Sequence[str]
         "barmode": "stack",
         "bargap": 0.15,
         "xaxis": whole_axis("round", len(run.journal), showgrid=False),
-        "yaxis": whole_axis("clients", max(map(len, fates))),
+        "yaxis": whole_axis("clients", max(map(len, outcomes))),
     }
 
 
@@ -167,8 +170,8 @@ def _range(values: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _all_reasons(fates: Sequence[Mapping[int, str]]) -> list[str]:
-    return list(dict.fromkeys([*_COLOURS, *CAUSES, *(name for fate in fates for name in fate.values())]))
+def _all_reasons(outcomes: Sequence[Mapping[int, str]]) -> list[str]:
+    return list(dict.fromkeys([*_COLOURS, *CAUSES, *(name for outcome in outcomes for name in outcome.values())]))
 
 
 def _colour(name: str) -> str:

@@ -39,7 +39,7 @@ def caution(runs: Sequence[Facts]) -> str:
         "“Last” is the model after the last round. “Best” is the round that did best on the test set, which therefore"
         " chose it: read it as an upper bound, not as a result."
     )
-    if any("selected" in run.result["accuracy"] for run in runs):
+    if any("selected" in run.result.accuracy for run in runs):
         sentences.append("“Selected” was chosen on a validation share of the training data, and is an honest result.")
     if any(run.pooled for run in runs):
         sentences.append("Pooled training sends no models; moving all the data to one place is not counted as traffic.")
@@ -119,18 +119,19 @@ def _effort(before: Facts, after: Facts) -> str:
 
 def _own_mix(run: Facts) -> str:
     """A model that is poor on everything may be good at what its client sees: say so, or solitude looks absurd."""
-    own = run.result["personal"].get("own_mean")
+    if run.result.personal is None:
+        return ""
     right = "" if run.detects else " right"
-    return f", though on a mix of classes like their own they get {share(own, 1)}{right}" if own is not None else ""
+    return f", though on a mix of classes like their own they get {share(run.result.personal.own_mean, 1)}{right}"
 
 
 def _traffic(runs: Sequence[Facts]) -> Iterator[str]:
     sent: dict[str, list[str]] = {}
     for run in runs:
         if not run.pooled:
-            sent.setdefault(size(run.result["bytes"]["up"]), []).append(run.quoted)
+            sent.setdefault(size(run.result.bytes.up), []).append(run.quoted)
     if len(sent) > _FEW:
-        amounts = [run.result["bytes"]["up"] for run in runs if not run.pooled]
+        amounts = [run.result.bytes.up for run in runs if not run.pooled]
         yield f"Over all rounds, the clients together sent {size(min(amounts))} to {size(max(amounts))}."
     elif sent:
         told = [f"{amount} in {listed(titles)}" for amount, titles in sent.items()]
@@ -138,14 +139,14 @@ def _traffic(runs: Sequence[Facts]) -> Iterator[str]:
 
 
 def _trouble(runs: Sequence[Facts]) -> Iterator[str]:
-    if len(runs) > _FEW and (lost := sum(run.result["lost"] for run in runs)):
-        yield f"{lost:,} of {sum(run.asked for run in runs):,} replies were lost."
+    if len(runs) > _FEW and (failures := sum(run.result.failures for run in runs)):
+        yield f"{failures:,} of {sum(run.sampled for run in runs):,} replies were missing or refused."
     for run in runs:
-        lost, skipped = run.result["lost"], run.result["skipped"]
-        if len(runs) <= _FEW and (lost or skipped):
-            rounds = f" and {count(skipped, 'round')} skipped for want of them" if skipped else ""
-            were = "was" if lost == 1 else "were"
-            yield f"In {run.quoted}, {lost:,} of {run.asked:,} replies {were} lost{rounds}."
+        failures, skipped = run.result.failures, run.result.skipped
+        if len(runs) <= _FEW and (failures or skipped):
+            rounds = f" and {count(skipped, 'round')} skipped for want of replies" if skipped else ""
+            were = "was" if failures == 1 else "were"
+            yield f"In {run.quoted}, {failures:,} of {run.sampled:,} replies {were} missing or refused{rounds}."
         if run.broken:
             which = f"round {run.broken[0]}" if len(run.broken) == 1 else f"{count(len(run.broken), 'round')}"
             yield f"The model of {run.quoted} was not finite after {which}: what it scored there means nothing."

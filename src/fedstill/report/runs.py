@@ -81,7 +81,7 @@ def _added(runs: Mapping[str, Run], read: Sequence[Facts], after: str) -> list[S
 def _repetition(run: Facts) -> Repetition:
     settings = yaml.safe_dump({"experiment": run.config["experiment"]}, sort_keys=False, allow_unicode=True)
     facts = {
-        "sha256": run.result["sha256"],
+        "sha256": run.result.sha256,
         "data fingerprint": run.config["fingerprint"],
         "run": run.config["identity"],
         "made with": f"fedstill {run.config['fedstill']} (behaviour {run.config['behaviour']}),"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedstill.core.numbers import MISSING, duration, share, size
 from fedstill.report import descriptions
@@ -19,14 +18,15 @@ def results_table(runs: Sequence[Facts]) -> Table:
 def _traffic(run: Facts, way: str) -> Cell:
     if run.pooled:
         return Cell(MISSING, None)
-    return Cell(size(run.result["bytes"][way]), run.result["bytes"][way])
+    sent = run.result.bytes.up if way == "up" else run.result.bytes.down
+    return Cell(size(sent), sent)
 
 
 def _personal(run: Facts, name: str) -> Cell:
-    held: dict[str, Any] = run.result["personal"]
-    mean, spread = held.get("mean" if name == "" else f"{name}_mean"), held.get("std" if name == "" else f"{name}_std")
-    if mean is None or spread is None:
+    personal = run.result.personal
+    if personal is None:
         return Cell(MISSING, None)
+    mean, spread = (personal.mean, personal.std) if name == "" else (personal.own_mean, personal.own_std)
     return Cell(f"{100 * mean:.1f}\u00a0±\u00a0{share(spread, 1)}", mean)
 
 
@@ -41,7 +41,7 @@ def _columns(measure: str) -> tuple[Column[Facts], ...]:
         Column("Method", "method", lambda run: text(run.experiment.method.name), right=False),
         Column("Partition", "partition", lambda run: text(descriptions.part(run.experiment.partition)), right=False),
         Column("Clients", "clients", lambda run: whole(run.experiment.clients)),
-        Column("Rounds", "rounds", lambda run: whole(run.result["rounds"])),
+        Column("Rounds", "rounds", lambda run: whole(run.result.rounds)),
         Column(f"Last {measure}", "accuracy_last", lambda run: percent(run.accuracy())),
         Column(f"Best {measure}", "accuracy_best", lambda run: percent(run.accuracy("best"))),
         Column(f"Selected {measure}", "accuracy_selected", lambda run: percent(run.accuracy("selected")), always=False),
@@ -50,8 +50,8 @@ def _columns(measure: str) -> tuple[Column[Facts], ...]:
         Column("Own models, own mix", "personal_own_mean", lambda run: _personal(run, "own"), always=False),
         Column("Sent up", "bytes_up", lambda run: _traffic(run, "up")),
         Column("Sent down", "bytes_down", lambda run: _traffic(run, "down")),
-        Column("Replies lost", "lost", lambda run: whole(run.result["lost"])),
-        Column("Rounds skipped", "skipped", lambda run: whole(run.result["skipped"]), always=False),
+        Column("Failures", "failures", lambda run: whole(run.result.failures)),
+        Column("Rounds skipped", "skipped", lambda run: whole(run.result.skipped), always=False),
         Column("Time", "seconds", lambda run: Cell(duration(run.seconds), round(run.seconds, 3))),
-        Column("sha256", "sha256", lambda run: Cell(run.result["sha256"][:12], run.result["sha256"]), right=False),
+        Column("sha256", "sha256", lambda run: Cell(run.result.sha256[:12], run.result.sha256), right=False),
     )

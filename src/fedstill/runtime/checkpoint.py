@@ -6,13 +6,17 @@ what is known of the best rounds. The one before it is kept, so that a damaged f
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedstill.core.earlier_records import current_checkpoint
 from fedstill.core.files import write_atomically
 from fedstill.core.message import Message, under
+from fedstill.core.records import RoundRecord, read_round
 from fedstill.core.task import Tensors
 from fedstill.runtime.sealed import DAMAGED, sealed, unsealed
 
@@ -37,15 +41,14 @@ class Progress:
     server: Tensors
     fleet: Tensors
     clients: Tensors  # versions of client state, and the round of each client's last accepted reply
-    journal: tuple[dict[str, Any], ...] = ()
+    journal: tuple[RoundRecord, ...] = ()
     leaders: dict[str, Leader] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)  # of work that has no rounds
 
     def pack(self) -> Message:
-        facts = {
-            "round": self.round,
-            "journal": self.journal,
-            "leaders": {name: vars(leader) for name, leader in self.leaders.items()},
-        }
+        leaders = json.dumps({name: asdict(leader) for name, leader in self.leaders.items()})
+        journal = ",".join(record.to_json() for record in self.journal)
+        facts = f'{{"round":{self.round},"leaders":{leaders},"notes":{json.dumps(self.notes)},"journal":[{journal}]}}'
         tensors = {
             **under("server/", self.server),
             **under("fleet/", self.fleet),
@@ -55,15 +58,17 @@ class Progress:
 
     @classmethod
     def unpack(cls, message: Message) -> Progress:
-        tensors, facts = unsealed(message)
+        tensors, packed = unsealed(message)
+        facts = current_checkpoint(packed)
         leaders = {name: Leader(**leader) for name, leader in facts["leaders"].items()}
         return cls(
             facts["round"],
             tensors.part("server/"),
             tensors.part("fleet/"),
             tensors.part("clients/"),
-            tuple(facts["journal"]),
+            tuple(read_round(record) for record in facts["journal"]),
             leaders,
+            facts["notes"],
         )
 
 

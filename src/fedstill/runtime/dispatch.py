@@ -20,7 +20,7 @@ from fedstill.core.protocols import (
 from fedstill.core.task import Tensors
 from fedstill.runtime.client_store import Store
 from fedstill.runtime.reply_validation import validate_reply
-from fedstill.runtime.round_outcome import Outcome
+from fedstill.runtime.round_outcome import RoundOutcome
 from fedstill.runtime.spool import Spool
 
 
@@ -44,33 +44,33 @@ class AlwaysAvailable:
 class Availability(AlwaysAvailable):
     """Batteries and dropout in one round; whatever a client does is charged."""
 
-    book: RoundParticipation
-    fates: Mapping[int, DropoutEvent]
+    participation: RoundParticipation
+    events: Mapping[int, DropoutEvent]  # by client
 
     def before(self, who: Profile) -> Failure | None:
-        if self.book.flat(who.id):
-            return Failure(who, "battery", "its battery is flat")
-        if (fate := self.fates.get(who.id)) is not None and fate.when == "before":
-            return Failure(who, "dropped", "before it was asked")
+        if self.participation.battery_empty(who.id):
+            return Failure(who, "battery", "its battery is empty")
+        if (event := self.events.get(who.id)) is not None and event.when == "before":
+            return Failure(who, "dropped", "before it was sent a request")
         return None
 
     def during(self, who: Profile, request: Message) -> Failure | None:
         """Nothing is computed for a client that drops out, but the finished fraction of its work is charged."""
-        fate = self.fates.get(who.id)
-        if fate is None or fate.when != "during":
+        event = self.events.get(who.id)
+        if event is None or event.when != "during":
             return None
-        work = fate.fraction * self.book.predicted(who)
-        ran_out = self.book.charge(who, request.nbytes, work, 0)
+        work = event.fraction * self.participation.expected_work(who)
+        ran_out = self.participation.charge(who, request.nbytes, work, 0)
         if ran_out is not None:
             return Failure(who, "battery", ran_out, work)
-        return Failure(who, "dropped", f"after {fate.fraction:.0%} of its work", work)
+        return Failure(who, "dropped", f"after {event.fraction:.0%} of its work", work)
 
     def after(self, request: Message, result: Reply | Failure) -> Failure | None:
         who, up = result.profile, result.message.nbytes if isinstance(result, Reply) else 0
-        if (ran_out := self.book.charge(who, request.nbytes, result.work, up)) is not None:
+        if (ran_out := self.participation.charge(who, request.nbytes, result.work, up)) is not None:
             return Failure(who, "battery", ran_out, result.work)
-        if who.id in self.fates:
-            return Failure(who, "dropped", "its reply was lost", result.work)
+        if who.id in self.events:
+            return Failure(who, "dropped", "its reply did not arrive", result.work)
         return None
 
 
@@ -81,7 +81,7 @@ def dispatch(
     cohort: Sequence[Profile],
     context: RoundContext,
     store: Store,
-    outcome: Outcome,
+    outcome: RoundOutcome,
     *,
     availability: AlwaysAvailable | None = None,
     norm_limit: float | None = None,
@@ -98,12 +98,12 @@ def dispatch(
     def jobs() -> Iterator[tuple[Profile, Message, Tensors]]:
         for who in cohort:
             if (failure := limits.before(who)) is not None:
-                outcome.lost.append(failure)
+                outcome.failures.append(failure)
             elif (request := exchange.request(server, who, context)) is not None:
                 requests[who.id] = request
                 outcome.traffic.send(request, exchange.first_contact_prefix)
                 if (failure := limits.during(who, request)) is not None:
-                    outcome.lost.append(failure)
+                    outcome.failures.append(failure)
                     outcome.work.append(failure.work)
                 else:
                     yield replace(who, kept=store.kept(who.id)), request, store.load(who.id)
@@ -125,15 +125,16 @@ def dispatch(
         for result in map(validated, results):
             outcome.work.append(result.work)
             if isinstance(result, Failure):
-                outcome.lost.append(result)
+                outcome.failures.append(result)
                 continue
             if keep_state:
                 store.take(result, context.round)
             accepted.append(spool.keep(result) if spool is not None and exchange.spill_to_disk else result)
     accepted.sort(key=lambda reply: reply.profile.id)
-    outcome.asked |= set(requests)
-    outcome.heard |= {reply.profile.id for reply in accepted}
-    outcome.told.update({reply.profile.id: loss for reply in accepted if (loss := _total_loss(reply)) is not None})
+    outcome.sampled |= set(requests)
+    outcome.replied |= {reply.profile.id for reply in accepted}
+    losses = {reply.profile.id: _total_loss(reply) for reply in accepted}
+    outcome.reported_losses.update({client: loss for client, loss in losses.items() if loss is not None})
     return accepted
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,28 +12,12 @@ from torch import Tensor
 from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.kinds import running
 from fedstill.core.protocols import Method, Profile
+from fedstill.core.records import Evaluation, PersonalMetrics
 from fedstill.core.task import Task, Tensors
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.reply_validation import all_finite
 
 Metrics = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One round's scores. `personal` describes the spread over clients; empty where nobody has an own model.
-
-    `also` holds the accuracy of further models by name, `negative_variances` the share of BatchNorm's running
-    variances that are below zero, where no variance can be.
-    """
-
-    test: Metrics
-    validation: Metrics
-    personal: Metrics
-    also: Mapping[str, Metrics]
-    negative_variances: float
-    finite: bool
-    sites: Mapping[str, Any] | None = None  # evaluated on site: how many were asked and heard, bytes, who was lost
 
 
 @dataclass(frozen=True)
@@ -53,13 +36,20 @@ class CentralEvaluator:
         every, own = self._personal(method, server, profiles, store)
         personal = spread_of(every, own)
         first = self.task.architectures[0]
-        also = {name: self._shared({first: state}, self.test) for name, state in method.extra_models(server).items()}
+        extra = {name: self._shared({first: state}, self.test) for name, state in method.extra_models(server).items()}
         if len(models) > 1:
-            also |= {name: self._shared({name: state}, self.test) for name, state in models.items()}
+            extra |= {name: self._shared({name: state}, self.test) for name, state in models.items()}
         if not models and every:
             test = means_of(self.task, every)
-        finite = all_say_something(models, test, personal)
-        return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite)
+        finite = all_finite_models(models, test, personal)
+        return Evaluation(
+            finite=finite,
+            test=dict(test),
+            validation=dict(validation),
+            personal=personal,
+            extra_models={name: dict(metrics) for name, metrics in extra.items()},
+            negative_variances=negative_variances(self.task, models),
+        )
 
     def truth(self) -> list[int] | None:
         """The label of every test sample; None where a sample has several."""
@@ -104,23 +94,23 @@ class CentralEvaluator:
         return every, own
 
 
-def spread_of(every: Sequence[Metrics], own: Sequence[float]) -> Metrics:
-    """What is said of clients' own models: their metrics, and accuracies on each client's own mix of classes."""
+def spread_of(every: Sequence[Metrics], own: Sequence[float]) -> PersonalMetrics | None:
+    """Metrics of clients' own models, and their accuracies on each client's own mix of classes; None without any."""
     if not every:
-        return {}
+        return None
     accuracies = [metrics["accuracy"] for metrics in every]
-    return {
-        "clients": len(every),
-        "mean": fmean(accuracies),
-        "std": stdev(accuracies) if len(every) > 1 else 0.0,
-        "min": min(accuracies),
-        "max": max(accuracies),
-        "class_mean": fmean(metrics["class_accuracy"] for metrics in every),
-        "own_mean": fmean(own),
-        "own_std": stdev(own) if len(own) > 1 else 0.0,
-        "loss": fmean(metrics["loss"] for metrics in every),
-        "non_finite": sum(metrics["non_finite"] > 0 for metrics in every),
-    }
+    return PersonalMetrics(
+        clients=len(every),
+        mean=fmean(accuracies),
+        std=stdev(accuracies) if len(every) > 1 else 0.0,
+        min=min(accuracies),
+        max=max(accuracies),
+        class_mean=fmean(metrics["class_accuracy"] for metrics in every),
+        own_mean=fmean(own),
+        own_std=stdev(own) if len(own) > 1 else 0.0,
+        loss=fmean(metrics["loss"] for metrics in every),
+        non_finite=sum(metrics["non_finite"] > 0 for metrics in every),
+    )
 
 
 def means_of(task: Task, every: Sequence[Metrics]) -> Metrics:
@@ -138,8 +128,8 @@ def negative_variances(task: Task, models: Mapping[str, Tensors]) -> float:
     return float(torch.cat(variances).lt(0).double().mean()) if variances else 0.0
 
 
-def all_say_something(models: Mapping[str, Tensors], test: Metrics, personal: Metrics) -> bool:
+def all_finite_models(models: Mapping[str, Tensors], test: Metrics, personal: PersonalMetrics | None) -> bool:
     """Whether what is scored is finite: the shared models or, where there are none, all of the clients' own."""
     if any(not all_finite(tensor) for state in models.values() for tensor in state.values()):
         return False
-    return test.get("non_finite", 0.0) == 0.0 and (bool(models) or not personal.get("non_finite", 0))
+    return test.get("non_finite", 0.0) == 0.0 and (bool(models) or personal is None or not personal.non_finite)

@@ -64,7 +64,7 @@ class ExchangeLog:
         tensors, facts = _packed(result)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         path = self._path(place, result.profile.id)
-        write_atomically(path, sealed(tensors, {**facts, "request": request}).encode())
+        write_atomically(path, sealed(tensors, json.dumps({**facts, "request": request})).encode())
 
     def read(self, place: int, who: Profile, request: str, exchange: str) -> Result | None:
         """A client's recorded result; None where there is none, it is damaged, or it answers another request."""

@@ -41,6 +41,7 @@ from fedstill.runtime.run_folder import RunFolder
 from fedstill.runtime.teacher_loader import TeacherLoader
 
 JOINT_ERROR = "joint-error"  # the file in a run's folder that says why its students were trained separately
+JOINT_TRAINING_FAILED = "joint training failed, so it was trained separately: "  # what such a sentence begins with
 OnProgress = Callable[[float], None]  # is given how much of the work is done, from 0 to 1
 Ended = dict[int, Path | Exception]  # each run's folder or, in its place, what went wrong
 _log = logging.getLogger(__name__)
@@ -255,7 +256,7 @@ def _joint_replies(present: Sequence[_Member]) -> dict[int, list[Reply | Failure
         return found
     except Exception as error:  # whatever it was: trained separately, it hits only the runs at fault
         _log.exception("joint training of %d students failed: they are trained separately", len(present))
-        sentence = f"joint training failed, so it was trained separately: {type(error).__name__}: {error}"
+        sentence = f"{JOINT_TRAINING_FAILED}{' '.join(f'{type(error).__name__}: {error}'.split())}"
         content = {"error": sentence, "traceback": "".join(format_exception(error)).splitlines()}
         for member in present:
             RunFolder(member.session.out / member.plan.folder_name).save_artefact(JOINT_ERROR, content)

@@ -116,7 +116,7 @@ def distill(
     >>> folder = getfixture("tmp_path")
     >>> teacher = fedstill.run("centralised", data="digits", model="cnn", rounds=1, out=folder)
     >>> student = fedstill.distill(teacher.path, "mlp", "dkd", rounds=1, out=folder)
-    >>> student.result["teachers"][0]["model"], student.result["model"]
+    >>> student.result.teachers[0].model, student.result.model
     ('cnn', 'mlp')
     """
     return run(distillation(teacher, student, objective, labels, which), **settings)

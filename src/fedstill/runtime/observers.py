@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from fedstill.core.records import RoundRecord
 from fedstill.runtime.experiment import Experiment
 
 
 class Observer(Protocol):
     """Of a run: progress displays, trackers, tests."""
 
-    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         """The run begins, or goes on after the rounds in `journal`."""
 
-    def round(self, record: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> None:
         """A round was committed; `record` is its line in the journal."""
 
     def note(self, text: str) -> None:

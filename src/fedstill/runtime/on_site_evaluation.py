@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -29,20 +29,21 @@ from fedstill.core.protocols import (
     RoundContext,
     Shape,
 )
+from fedstill.core.records import Evaluation, SiteEvaluation
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
 from fedstill.runtime.client_store import Store
 from fedstill.runtime.dispatch import dispatch
-from fedstill.runtime.evaluation import Evaluation, Metrics, all_say_something, means_of, negative_variances, spread_of
-from fedstill.runtime.round_outcome import Outcome, failure_records
+from fedstill.runtime.evaluation import Metrics, all_finite_models, means_of, negative_variances, spread_of
+from fedstill.runtime.round_outcome import RoundOutcome, failure_records
 
 SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
 _SERVER = "server/"  # the part of the request that makes a client's own model complete
 
 
 class SiteScores(Exchange):
-    """One question to every site: how good are these models on your test data?"""
+    """The exchange in which every site scores the models on its own test data."""
 
     name = "evaluate"
     egress = (Egress("scores/*", "statistics", "right and wrong answers on test data by class, and summed losses"),)
@@ -101,9 +102,9 @@ class _NoData:
 
 @dataclass(frozen=True)
 class OnSiteEvaluator:
-    """Asks every client each time, whoever was in the round; whom it does not hear from is not in the sums.
+    """Sends the models to every client, sampled in the round or not; sums are over accepted replies.
 
-    Further models that some methods have beside the shared one (`Method.also`) are not sent out for it.
+    Further models that some methods have beside the shared one (`Method.extra_models`) are not sent.
     """
 
     task: Task
@@ -125,22 +126,33 @@ class OnSiteEvaluator:
     ) -> Evaluation:
         exchange = self.exchange(method)
         context = RoundContext.of(self.streams, round, self.rounds, len(profiles), exchange.name)
-        outcome = Outcome()
-        heard = dispatch(engine, exchange, server, profiles, context, store, outcome)
-        traffic = {"up": sum(reply.message.nbytes for reply in heard), "down": outcome.traffic.down}
+        outcome = RoundOutcome()
+        accepted = dispatch(engine, exchange, server, profiles, context, store, outcome)
+        sites = SiteEvaluation(
+            sampled=len(outcome.sampled),
+            accepted=len(accepted),
+            up=sum(reply.message.nbytes for reply in accepted),
+            down=outcome.traffic.down,
+            failures=failure_records(outcome.failures) or None,
+        )
         models = method.models(server)
-        test = self._shared(list(models), heard, SHARED)
-        validation = self._shared(list(models), heard, VALIDATION) if self.validation else {}
-        every = self._personal(heard) if method.personal else []
+        test = self._shared(list(models), accepted, SHARED)
+        validation = self._shared(list(models), accepted, VALIDATION) if self.validation else {}
+        every = self._personal(accepted) if method.personal else []
         personal = spread_of(every, [one["accuracy"] for one in every])
         if not models and every:
             test = means_of(self.task, every)
-        finite = all_say_something(models, test, personal)
-        sites: dict[str, Any] = {"asked": len(outcome.asked), "heard": len(heard), **traffic}
-        if outcome.lost:
-            sites["lost"] = failure_records(outcome.lost)
-        also = {name: self._shared([name], heard, SHARED) for name in models} if len(models) > 1 and heard else {}
-        return Evaluation(test, validation, personal, also, negative_variances(self.task, models), finite, sites)
+        finite = all_finite_models(models, test, personal)
+        several = list(models) if len(models) > 1 and accepted else []
+        return Evaluation(
+            finite=finite,
+            test=dict(test),
+            validation=dict(validation),
+            personal=personal,
+            extra_models={name: dict(self._shared([name], accepted, SHARED)) for name in several},
+            negative_variances=negative_variances(self.task, models),
+            sites=sites,
+        )
 
     def truth(self) -> None:
         """Labels of test samples do not leave a site."""
@@ -148,17 +160,17 @@ class OnSiteEvaluator:
     def predictions(self, models: Mapping[str, Tensors]) -> None:
         """Nor does what is said of each of them."""
 
-    def _shared(self, architectures: Sequence[str], heard: Sequence[Reply], place: str) -> Metrics:
+    def _shared(self, architectures: Sequence[str], accepted: Sequence[Reply], place: str) -> Metrics:
         each = [
-            self.task.summarise(_sums([reply.message.part(f"{place}{name}/") for reply in heard]))
+            self.task.summarise(_sums([reply.message.part(f"{place}{name}/") for reply in accepted]))
             for name in architectures
-            if heard
+            if accepted
         ]
         return {name: fmean(metrics[name] for metrics in each) for name in each[0]} if each else {}
 
-    def _personal(self, heard: Sequence[Reply]) -> list[Metrics]:
+    def _personal(self, accepted: Sequence[Reply]) -> list[Metrics]:
         """Each on its own test data."""
-        scores = [reply.message.part(OWN) for reply in heard]
+        scores = [reply.message.part(OWN) for reply in accepted]
         return [self.task.summarise(one) for one in scores if self.task.scored(one)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Method, Profile
+from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
 from fedstill.data.augmentation import Augmentation
 from fedstill.data.bundle import Bundle
@@ -56,7 +56,7 @@ class Plan:
     clients: ClientFactory
     evaluator: CentralEvaluator | OnSiteEvaluator
     streams: Streams
-    teachers: list[dict[str, Any]]  # each one's name and metrics
+    teachers: list[TeacherRecord]  # each one's name and metrics
     ceiling: float | None  # what accuracy on the proxy's labels its teachers leave room for, where that is known
 
     @property

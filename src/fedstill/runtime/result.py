@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.records import PrintedRun, RoundRecord, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
 from fedstill.runtime.checkpoint import candidates
@@ -71,7 +72,8 @@ class Run:
         return self._folder.result() is not None
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> RunResult:
+        """What a finished run is reported by."""
         result = self._folder.result()
         if result is None:
             raise InputError(f"the run {self.path} is not finished: run the same command again to go on")
@@ -114,7 +116,7 @@ class Run:
 
     @property
     def sha256(self) -> str:
-        return str(self.result["sha256"])
+        return self.result.sha256
 
     @property
     def seconds(self) -> float:
@@ -127,14 +129,19 @@ class Run:
         return found[0].fleet if found else {}
 
     @property
-    def journal(self) -> list[dict[str, Any]]:
+    def journal(self) -> list[RoundRecord]:
         """One record per round."""
         return self._folder.journal()
 
+    def printed(self, **sections: Any) -> PrintedRun:
+        """What `--json` prints, with the sections that slices add."""
+        kind = printed_run_class()
+        figures = {name: value for name, value in self.result if name in kind.model_fields}
+        return kind(run=str(self.path), **figures, seconds=round(self.seconds, 3), **sections)
+
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        result = {key: value for key, value in self.result.items() if key != "model_last"}
-        return {"run": str(self.path), **result, "seconds": round(self.seconds, 3)}
+        """The same as a mapping."""
+        return self.printed().to_dict()
 
     @property
     def task(self) -> Classification:
@@ -178,7 +185,7 @@ class Run:
         return self._folder.artefact("answers")
 
     def _accuracy(self, which: str) -> float:
-        value = self.result["accuracy"].get(which)
+        value = self.result.accuracy.get(which)
         return math.nan if value is None else float(value)
 
     def _personal(self, client: int, architecture: str) -> nn.Module:
@@ -196,7 +203,7 @@ class Run:
     def _why_not(self, which: str) -> str:
         if not self.finished:
             return "it is not finished"
-        if self.result["personal"] and not self.result["model_last"]:
+        if self.result.personal is not None and not self.result.model_last:
             return "its clients have models of their own: name one with --client"
         return "no validation share was set" if which == "selected" else "no round's model was finite"
 

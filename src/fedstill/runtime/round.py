@@ -33,17 +33,19 @@ from fedstill.core.task import Tensors
 from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.client_store import Store
 from fedstill.runtime.dispatch import Availability, dispatch
-from fedstill.runtime.round_outcome import Outcome, by_reason, failure_records
+from fedstill.runtime.round_outcome import RoundOutcome, by_reason, failure_records
 from fedstill.runtime.spool import Spool
+
+LAST_ROUND = "since"  # the name in checkpoints of the round of each client's last accepted reply
 
 
 class EveryClientFailedError(RunError):
-    """Not one client of an exchange could answer: the experiment is at fault, or something they all depend on."""
+    """All clients of an exchange failed with an error of their own."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """The parts of a run, and how they play one round."""
+    """The parts of a run, and how they run one round."""
 
     method: Method
     participation: Participation
@@ -56,93 +58,116 @@ class Federation:
     spool: Spool = field(default_factory=Spool)
 
     def begin(self, store: Store) -> Progress:
-        since = torch.full((len(self.profiles),), -1)
+        """The state before the first round."""
         return Progress(
             round=0,
             server=_in_order(self.method.start(self.streams)),
             fleet=_in_order(self.participation.start(self.profiles, self.streams.at("fleet"))),
-            clients={**store.versions(), "since": since},
+            clients={**store.versions(), LAST_ROUND: torch.full((len(self.profiles),), -1)},
         )
 
-    def run_round(self, progress: Progress, store: Store) -> tuple[Progress, Outcome]:
+    def run_round(self, progress: Progress, store: Store) -> tuple[Progress, RoundOutcome]:
         """Sample a cohort; for each exchange dispatch requests, validate replies and aggregate.
 
-        A round with too few replies is skipped: nothing that was aggregated or staged in it counts, but what it cost
-        the devices does.
+        A round with too few replies is skipped: nothing that was aggregated or staged in it counts, but devices are
+        charged for it.
         """
-        server, outcome = progress.server, Outcome()
-        book = self.participation.attend(progress.fleet, self.profiles, self._turn(progress.round, "select"))
-        self._survey(book, server, progress, store, outcome)
-        cohort = self._known(book.cohort(), progress)
-        outcome.fates.update(book.fates([who.id for who in cohort]))
+        server, outcome = progress.server, RoundOutcome()
+        context = self._context(progress.round, "select")
+        participation = self.participation.begin_round(progress.fleet, self.profiles, context)
+        self._survey(participation, server, progress, store, outcome)
+        cohort = self._sample(participation.cohort(), progress)
+        outcome.dropout_events.update(participation.dropout_events([who.id for who in cohort]))
         for place, exchange in enumerate(self.method.exchanges(server, progress.round)):
-            context = self._turn(progress.round, exchange.name)
+            context = self._context(progress.round, exchange.name)
             server = exchange.prepare(server, context)
-            before = len(outcome.lost)
-            replies = self._dispatch(exchange, server, cohort, context, store, outcome, book)
-            while not place and (others := book.stand_ins(outcome.missing)):
-                asked = self._known(others.values(), progress)
-                outcome.fates.update(book.fates([who.id for who in asked], standing_in=True))
-                replies += self._dispatch(exchange, server, asked, context, store, outcome, book)
-                cohort = sorted([*cohort, *asked], key=lambda who: who.id)
+            earlier = len(outcome.failures)
+            replies = self._dispatch(exchange, server, cohort, context, store, outcome, participation)
+            while not place and (replacements := participation.replacements(outcome.replaceable)):
+                added = self._sample(replacements.values(), progress)
+                events = participation.dropout_events([who.id for who in added], replacing=True)
+                outcome.dropout_events.update(events)
+                replies += self._dispatch(exchange, server, added, context, store, outcome, participation)
+                cohort = sorted([*cohort, *added], key=lambda who: who.id)
             replies.sort(key=lambda reply: reply.profile.id)
             outcome.losses.update(_mean_losses(replies))
-            if (
-                exchange.min_replies is None
-            ):  # where one is asked for all, its misfortune is no fault of the experiment's
-                _stop_if_all_failed(outcome.lost[before:], replies)
-            least = self.min_replies if exchange.min_replies is None else exchange.min_replies
-            if len(replies) < least:
-                gone = failure_records(outcome.lost[before:])
-                why = f" ({by_reason(gone)})" if gone else ""
-                outcome.skipped = f"{len(replies)} of {len(cohort)} replies{why}, and {least} are needed"
-                outcome.told.clear()
-                fleet = self._after(book, outcome)
-                outcome.heard.clear()
-                store.discard()
-                return replace(progress, round=progress.round + 1, fleet=fleet), outcome
-            server = exchange.aggregate(server, replies, replace(context, failures=tuple(outcome.lost)))
+            failures = outcome.failures[earlier:]
+            if exchange.min_replies is None:  # an exchange with a limit of its own may fail for every client
+                _stop_if_all_failed(failures, replies)
+            outcome.skipped = self._too_few(exchange, replies, cohort, failures)
+            if outcome.skipped is not None:
+                return self._skip(progress, store, outcome, participation)
+            server = exchange.aggregate(server, replies, replace(context, failures=tuple(outcome.failures)))
             self.spool.clear()
-            cohort = [who for who in cohort if who.id not in outcome.gone]
-        since = progress.clients["since"].clone()
-        since[sorted(outcome.heard)] = progress.round
-        clients = {**store.versions(), "since": since}
-        fleet = self._after(book, outcome)
-        after = replace(progress, round=progress.round + 1, server=_in_order(server), fleet=fleet, clients=clients)
+            cohort = [who for who in cohort if who.id not in outcome.failed]
+        last_round = progress.clients[LAST_ROUND].clone()
+        last_round[sorted(outcome.replied)] = progress.round
+        after = replace(
+            progress,
+            round=progress.round + 1,
+            server=_in_order(server),
+            fleet=self._end(participation, outcome),
+            clients={**store.versions(), LAST_ROUND: last_round},
+        )
         return after, outcome
 
-    def _after(self, book: RoundParticipation, outcome: Outcome) -> Tensors:
-        """The fleet after the round, of which the journal is told."""
+    def _too_few(
+        self, exchange: Exchange, replies: Sequence[Reply], cohort: Sequence[Profile], failures: Sequence[Failure]
+    ) -> str | None:
+        """Why the round is skipped: it has fewer replies than are needed. None: it has enough."""
+        needed = self.min_replies if exchange.min_replies is None else exchange.min_replies
+        if len(replies) >= needed:
+            return None
+        why = f" ({by_reason(failure_records(failures))})" if failures else ""
+        return f"{len(replies)} of {len(cohort)} replies{why}, and {needed} are needed"
+
+    def _skip(
+        self, progress: Progress, store: Store, outcome: RoundOutcome, participation: RoundParticipation
+    ) -> tuple[Progress, RoundOutcome]:
+        """The run after a round that does not count."""
+        outcome.reported_losses.clear()
+        fleet = self._end(participation, outcome)
+        outcome.replied.clear()
+        store.discard()
+        return replace(progress, round=progress.round + 1, fleet=fleet), outcome
+
+    def _end(self, participation: RoundParticipation, outcome: RoundOutcome) -> Tensors:
+        """The fleet after the round; what participation records of it goes into the outcome."""
         self.spool.clear()
-        fleet = book.end(sorted(outcome.heard - outcome.gone), outcome.told)
-        outcome.attended = book.record()
+        fleet = participation.end(outcome.accepted, outcome.reported_losses)
+        outcome.participation = participation.record()
         return _in_order(fleet)
 
-    def _known(self, clients: Iterable[int], progress: Progress) -> list[Profile]:
-        """Clients as the server knows them, by id."""
-        since = progress.clients["since"]
+    def _sample(self, clients: Iterable[int], progress: Progress) -> list[Profile]:
+        """The profiles of these clients, each with the round of its last accepted reply, sorted by id."""
+        last = progress.clients[LAST_ROUND]
         return [
-            replace(self.profiles[client], last_round=int(since[client]) if since[client] >= 0 else None)
+            replace(self.profiles[client], last_round=int(last[client]) if last[client] >= 0 else None)
             for client in sorted(clients)
         ]
 
-    def _turn(self, round: int, exchange: str) -> RoundContext:
+    def _context(self, round: int, exchange: str) -> RoundContext:
         return RoundContext.of(self.streams, round, self.rounds, len(self.profiles), exchange)
 
     def _survey(
-        self, book: RoundParticipation, server: Tensors, progress: Progress, store: Store, outcome: Outcome
+        self,
+        participation: RoundParticipation,
+        server: Tensors,
+        progress: Progress,
+        store: Store,
+        outcome: RoundOutcome,
     ) -> None:
-        """Ask what participation wants to know before it chooses; who does not answer is chosen without."""
-        for exchange, clients in book.surveys(self.method.models(server)):
-            context = self._turn(progress.round, exchange.name)
-            asked = Outcome()
+        """Run the exchanges that client sampling needs first; a client that fails in one can still be sampled."""
+        for exchange, clients in participation.surveys(self.method.models(server)):
+            context = self._context(progress.round, exchange.name)
+            cohort, survey = self._sample(clients, progress), RoundOutcome()
             replies = self._dispatch(
-                exchange, book.fleet, self._known(clients, progress), context, store, asked, book, survey=True
+                exchange, participation.fleet, cohort, context, store, survey, participation, survey=True
             )
-            if progress.round == 0:  # later only those are asked that were not heard before
-                _stop_if_all_failed(asked.lost, replies)
-            outcome.was_asked(exchange.name, asked)
-            book.fleet = exchange.aggregate(book.fleet, replies, context)
+            if progress.round == 0:  # later surveys reach only clients without an accepted reply so far
+                _stop_if_all_failed(survey.failures, replies)
+            outcome.add_survey(exchange.name, survey)
+            participation.fleet = exchange.aggregate(participation.fleet, replies, context)
 
     def _dispatch(
         self,
@@ -151,8 +176,8 @@ class Federation:
         cohort: Sequence[Profile],
         context: RoundContext,
         store: Store,
-        outcome: Outcome,
-        book: RoundParticipation,
+        outcome: RoundOutcome,
+        participation: RoundParticipation,
         *,
         survey: bool = False,
     ) -> list[Reply]:
@@ -165,7 +190,7 @@ class Federation:
             context,
             store,
             outcome,
-            availability=Availability(book, outcome.fates),
+            availability=Availability(participation, outcome.dropout_events),
             norm_limit=self.norm_limit,
             spool=self.spool,
             keep_state=not survey,
@@ -187,7 +212,9 @@ def _mean_losses(replies: Sequence[Reply]) -> Mapping[str, float]:
     return means
 
 
-def _stop_if_all_failed(lost: Sequence[Failure], replies: Sequence[Reply]) -> None:
-    """A client that fails is a client's misfortune; if every one does, the experiment is at fault."""
-    if lost and not replies and all(one.reason == "failed" for one in lost):
-        raise EveryClientFailedError(f"every client failed; client {lost[0].profile.id} says: {lost[0].detail}")
+def _stop_if_all_failed(failures: Sequence[Failure], replies: Sequence[Reply]) -> None:
+    """An error at one client is that client's; the same at every client is the experiment's."""
+    if failures and not replies and all(one.reason == "failed" for one in failures):
+        raise EveryClientFailedError(
+            f"every client failed; client {failures[0].profile.id} reports: {failures[0].detail}"
+        )

@@ -1,4 +1,4 @@
-"""What became of one round: who was asked, heard and lost, what was sent, and what the journal says of it."""
+"""What became of one round: clients sampled and accepted, failures, traffic, and its part of the journal's record."""
 
 from __future__ import annotations
 
@@ -10,101 +10,109 @@ from typing import Any
 
 from fedstill.core.message import Message
 from fedstill.core.protocols import BLAMELESS, DropoutEvent, Failure
+from fedstill.core.records import FailureRecord, SurveyRecord, TrafficRecord
 from fedstill.runtime.reply_validation import NOT_FINITE
 
 
 @dataclass
 class Traffic:
-    """Measured bytes of one round; of those that went down, `once` are what clients get at first contact only."""
+    """Measured bytes of one round; `first_contact` is the part of `down` that clients get at first contact only."""
 
     up: int = 0
     down: int = 0
-    once: int = 0
+    first_contact: int = 0
 
-    def send(self, request: Message, once: str | None) -> None:
-        """Count a request; what goes once is what the request would be shorter by without it."""
+    def send(self, request: Message, first_contact_prefix: str | None) -> None:
+        """Count a request, and by how much it would be shorter without what is sent at first contact."""
         self.down += request.nbytes
-        if once is not None:
-            again = Message({name: tensor for name, tensor in request.items() if not name.startswith(once)})
-            self.once += request.nbytes - again.nbytes
+        if first_contact_prefix is not None:
+            later = {name: tensor for name, tensor in request.items() if not name.startswith(first_contact_prefix)}
+            self.first_contact += request.nbytes - Message(later).nbytes
 
-    def record(self) -> dict[str, int]:
-        return {"up": self.up, "down": self.down, **({"once": self.once} if self.once else {})}
+    def record(self) -> TrafficRecord:
+        return TrafficRecord(up=self.up, down=self.down, first_contact=self.first_contact or None)
 
 
 @dataclass
-class Outcome:
+class RoundOutcome:
     """What became of one round's requests.
 
-    `work` is what each client did, lost or not: of one that was lost on the way the share that it had done. Shares are
-    not whole numbers, and are added up only in the end and exactly, since a running sum would depend on who came first.
+    `work` is what each client computed, of one that dropped out during its work the finished fraction. Fractions are
+    added up only in the end and exactly, since a running sum would depend on the order of replies.
     """
 
-    fates: dict[int, DropoutEvent] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
-    heard: set[int] = field(default_factory=set)  # whose reply was accepted in some exchange
-    lost: list[Failure] = field(default_factory=list)
+    dropout_events: dict[int, DropoutEvent] = field(default_factory=dict)  # by client
+    sampled: set[int] = field(default_factory=set)
+    replied: set[int] = field(default_factory=set)  # whose reply was accepted in some exchange
+    failures: list[Failure] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
     work: list[float] = field(default_factory=list)
-    losses: dict[str, float] = field(default_factory=dict)
-    told: dict[int, float] = field(default_factory=dict)  # the loss that each client reported
-    surveys: list[dict[str, Any]] = field(default_factory=list)  # those in which somebody was lost
+    losses: dict[str, float] = field(default_factory=dict)  # mean training loss by term
+    reported_losses: dict[int, float] = field(default_factory=dict)  # total training loss by client
+    surveys: list[SurveyRecord] = field(default_factory=list)  # those in which a client failed
     skipped: str | None = None
-    attended: Mapping[str, Any] = field(default_factory=dict)
+    participation: Mapping[str, Any] = field(default_factory=dict)  # what participation adds to the record
 
     @property
-    def gone(self) -> set[int]:
-        return {lost.profile.id for lost in self.lost}
+    def failed(self) -> set[int]:
+        return {failure.profile.id for failure in self.failures}
 
     @property
-    def missing(self) -> list[int]:
-        """Those that others could stand in for."""
-        return sorted(lost.profile.id for lost in self.lost if lost.reason in BLAMELESS)
+    def accepted(self) -> list[int]:
+        """Clients whose replies to all requests of the round were accepted."""
+        return sorted(self.replied - self.failed)
+
+    @property
+    def replaceable(self) -> list[int]:
+        """Clients that failed by dropout or an empty battery, whom replacement clients can stand for."""
+        return sorted(failure.profile.id for failure in self.failures if failure.reason in BLAMELESS)
 
     def record(self) -> dict[str, Any]:
-        """The journal's view: nothing in it depends on time, engine or the order of arrival."""
+        """The round's part of its record: nothing in it depends on time, engine or the order of replies."""
         return {
-            "asked": sorted(self.asked),
-            "accepted": sorted(self.heard - self.gone),
-            "lost": failure_records(self.lost),
+            "sampled": sorted(self.sampled),
+            "accepted": self.accepted,
+            "failures": failure_records(self.failures),
             "skipped": self.skipped,
             "bytes": self.traffic.record(),
             "work": math.fsum(self.work),
             "loss": self.losses,
-            **({"surveys": self.surveys} if self.surveys else {}),
-            **({"fleet": dict(self.attended)} if self.attended else {}),
+            "surveys": self.surveys or None,
+            **self.participation,
         }
 
-    def was_asked(self, name: str, survey: Outcome) -> None:
-        """Add what a survey cost, and who was lost in it."""
+    def add_survey(self, name: str, survey: RoundOutcome) -> None:
+        """Add a survey's traffic, work and failures."""
         self.traffic.up += survey.traffic.up
         self.traffic.down += survey.traffic.down
-        self.traffic.once += survey.traffic.once
+        self.traffic.first_contact += survey.traffic.first_contact
         self.work += survey.work
-        if survey.lost:
-            self.surveys.append({"name": name, "asked": len(survey.asked), "lost": failure_records(survey.lost)})
+        if survey.failures:
+            failures = failure_records(survey.failures)
+            self.surveys.append(SurveyRecord(name=name, sampled=len(survey.sampled), failures=failures))
 
 
-def failure_records(lost: Iterable[Failure]) -> list[dict[str, Any]]:
-    """Who was lost, as the journal tells it."""
-    return [
-        {"client": one.profile.id, "reason": one.reason, "detail": one.detail}
-        for one in sorted(lost, key=lambda one: one.profile.id)
-    ]
+def failure_records(failures: Iterable[Failure]) -> tuple[FailureRecord, ...]:
+    """Failures as the journal records them, sorted by client."""
+    return tuple(
+        FailureRecord(client=one.profile.id, reason=one.reason, detail=one.detail)
+        for one in sorted(failures, key=lambda one: one.profile.id)
+    )
 
 
-def by_reason(lost: Sequence[Mapping[str, Any]]) -> str:
-    """How many were lost why, of those that the journal tells of.
+def by_reason(failures: Sequence[FailureRecord]) -> str:
+    """The number of failures for each reason.
 
-    >>> by_reason([{"reason": "refused", "detail": "w holds numbers that are not finite"}, {"reason": "dropped"}])
+    >>> refused = FailureRecord(client=0, reason="refused", detail="w holds numbers that are not finite")
+    >>> by_reason([refused, FailureRecord(client=1, reason="dropped", detail="")])
     '1 dropped, 1 refused as not finite'
     """
-    counts = Counter(one["reason"] for one in lost)
-    notes = {"refused": " as not finite"} if only_not_finite(lost) else {}
+    counts = Counter(one.reason for one in failures)
+    notes = {"refused": " as not finite"} if only_not_finite(failures) else {}
     return ", ".join(f"{counts[reason]} {reason}{notes.get(reason, '')}" for reason in sorted(counts))
 
 
-def only_not_finite(lost: Iterable[Mapping[str, Any]]) -> bool:
+def only_not_finite(failures: Iterable[FailureRecord]) -> bool:
     """Whether replies were refused, and every one of them for numbers that are not finite."""
-    refused = [one["detail"] for one in lost if one["reason"] == "refused"]
+    refused = [one.detail for one in failures if one.reason == "refused"]
     return bool(refused) and all(detail.endswith(NOT_FINITE) for detail in refused)

@@ -16,22 +16,21 @@ from fedstill._version import __version__
 from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder
 from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
+from fedstill.core.records import Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
 from fedstill.core.task import Tensors
 from fedstill.core.threads import one_thread
 from fedstill.runtime import checkpoint
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.checkpoint import Leader, Progress
 from fedstill.runtime.client_store import ClientStore, SiteStore, Store
-from fedstill.runtime.evaluation import CentralEvaluator, Evaluation
+from fedstill.runtime.evaluation import CentralEvaluator
 from fedstill.runtime.exchange_log import DurableEngine, ExchangeLog
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.round import EveryClientFailedError, Federation
-from fedstill.runtime.run_folder import RunFolder, digest_of, file_digest, pack_models, write_json
+from fedstill.runtime.run_folder import RunFolder, digest_of, file_digest, pack_models
 from fedstill.runtime.spool import Spool
-
-Record = dict[str, Any]
 
 
 def execute(
@@ -74,7 +73,7 @@ def opened(plan: Plan, out: Path) -> Iterator[RunFolder]:
         lock.release()
 
 
-def described(plan: Plan) -> Record:
+def described(plan: Plan) -> dict[str, Any]:
     """What a run's folder says of the run before anything has happened."""
     return {
         "identity": plan.identity,
@@ -123,8 +122,8 @@ class Attempt:
         as_played = plan.experiment.model_copy(update={"rounds": plan.rounds})
         for observer in observers:
             for teacher in plan.teachers:
-                if teacher["constant"] == 1:
-                    observer.note(f"the teacher {teacher['name']} says the same of every test sample")
+                if teacher.metrics["constant"] == 1:
+                    observer.note(f"the teacher {teacher.name} predicts the same class for every test sample")
             observer.start(as_played, self.progress.journal)
 
     def _note(self, text: str) -> None:
@@ -149,26 +148,19 @@ class Attempt:
         try:
             progress, outcome = self.federation.run_round(self.progress, self.store)
         except EveryClientFailedError:
-            if self.log is not None:  # somebody has to mend something, and then all of them are asked again
+            if self.log is not None:  # once the cause is removed, all of them are sent their requests again
                 self.log.forget_last()
             raise
-        record: Record = {
-            "round": progress.round,
-            **outcome.record(),
-            "facts": dict(self.plan.method.metrics(progress.server)),
-        }
+        evaluation = None
         if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.rounds:
             evaluation = self._evaluation(progress.server, index)
-            record |= {
-                "finite": evaluation.finite,
-                "metrics": evaluation.test,
-                "validation": evaluation.validation,
-                "personal": evaluation.personal,
-                "also": evaluation.also,
-                "negative_variances": evaluation.negative_variances,
-                **({} if evaluation.sites is None else {"sites": dict(evaluation.sites)}),
-            }
             progress = replace(progress, leaders=self._leaders(progress, evaluation))
+        record = round_record_class()(
+            round=progress.round,
+            **outcome.record(),
+            method_metrics=dict(self.plan.method.metrics(progress.server)),
+            evaluation=evaluation,
+        )
         return replace(progress, journal=(*progress.journal, record))
 
     def _evaluation(self, server: Tensors, round: int) -> Evaluation:
@@ -220,6 +212,7 @@ class Attempt:
 
     def _resume(self) -> Progress | None:
         """The newest state that is whole; whatever was damaged is said, and computed again."""
+        self.folder.upgrade()
         found, notes = checkpoint.candidates(self.folder.path)
         progress = None
         while found and progress is None:
@@ -268,45 +261,50 @@ class Attempt:
                 if (content := artefacts[name](ended)) is not None:
                     self.folder.save_artefact(name, content)
         personal = self.store if self.plan.method.personal else None
-        write_json(
-            self.folder.path / "result.json",
-            {**summary(self.plan, progress), "sha256": run_digest(models, personal), "model_last": digest_of(last)},
-        )
+        self.folder.save_result(summary(self.plan, progress, run_digest(models, personal), digest_of(last)))
         for observer in self.observers:
             observer.finish()
 
 
-def summary(plan: Plan, progress: Progress) -> Record:
+def summary(plan: Plan, progress: Progress, sha256: str, model_last: str) -> RunResult:
     """What a finished run is reported by."""
-    evaluated = {record["round"]: record for record in progress.journal if "metrics" in record}
-    rounds = {"last": max(evaluated), **{which: leader.round for which, leader in progress.leaders.items()}}
-    records = {which: evaluated[number] for which, number in rounds.items()}
-    return {
-        "method": plan.experiment.method.name,
-        "data": plan.experiment.data,
-        "model": plan.experiment.model,
-        "partition": plan.experiment.partition.name,
-        "clients": plan.experiment.clients,
-        "seed": plan.experiment.seed,
-        "rounds": progress.round,
-        "accuracy": {which: record["metrics"].get("accuracy") for which, record in records.items()},
-        "class_accuracy": {which: record["metrics"].get("class_accuracy") for which, record in records.items()},
-        "round_of": rounds,
-        "shares": plan.method.shares,
-        "also": {name: metrics["accuracy"] for name, metrics in records["last"]["also"].items()},
-        "personal": records["last"]["personal"],
-        "facts": progress.journal[-1]["facts"],
-        "teachers": plan.teachers,
-        "ceiling": plan.ceiling,
-        "bytes": {
-            way: sum(record["bytes"].get(way, 0) for record in progress.journal)
-            for way in ("up", "down", "once")
-            if way != "once" or any(way in record["bytes"] for record in progress.journal)
-        },
-        "lost": sum(len(record["lost"]) for record in progress.journal),
-        "skipped": sum(record["skipped"] is not None for record in progress.journal),
-        "finite": all(record["finite"] for record in evaluated.values()),
-    }
+    journal = progress.journal
+    evaluations = {record.round: record.evaluation for record in journal if record.evaluation is not None}
+    rounds = {"last": max(evaluations), **{which: leader.round for which, leader in progress.leaders.items()}}
+    last = evaluations[rounds["last"]]
+    tests = {which: evaluations[number].test for which, number in rounds.items()}
+    return RunResult(
+        method=plan.experiment.method.name,
+        data=plan.experiment.data,
+        model=plan.experiment.model,
+        partition=plan.experiment.partition.name,
+        clients=plan.experiment.clients,
+        seed=plan.experiment.seed,
+        rounds=progress.round,
+        accuracy={which: metrics.get("accuracy") for which, metrics in tests.items()},
+        class_accuracy={which: metrics.get("class_accuracy") for which, metrics in tests.items()},
+        round_of=rounds,
+        shares=plan.method.shares,
+        extra_models={name: metrics["accuracy"] for name, metrics in last.extra_models.items()},
+        personal=last.personal,
+        method_metrics=journal[-1].method_metrics,
+        teachers=tuple(plan.teachers),
+        ceiling=plan.ceiling,
+        bytes=_total_traffic(journal),
+        failures=sum(len(record.failures) for record in journal),
+        skipped=sum(record.skipped is not None for record in journal),
+        finite=all(evaluation.finite for evaluation in evaluations.values()),
+        sha256=sha256,
+        model_last=model_last,
+    )
+
+
+def _total_traffic(journal: Sequence[RoundRecord]) -> TrafficRecord:
+    return TrafficRecord(
+        up=sum(record.bytes.up for record in journal),
+        down=sum(record.bytes.down for record in journal),
+        first_contact=sum(record.bytes.first_contact or 0 for record in journal) or None,
+    )
 
 
 def run_digest(models: dict[str, Tensors], store: Store | None) -> str:
@@ -325,4 +323,4 @@ def finished(folder: RunFolder) -> bool:
     result = folder.result()
     if result is None:
         return False
-    return not result["model_last"] or file_digest(folder.model_path("last")) == result["model_last"]
+    return not result.model_last or file_digest(folder.model_path("last")) == result.model_last

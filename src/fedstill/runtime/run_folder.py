@@ -26,10 +26,11 @@ from filelock import FileLock, Timeout
 from fedstill.core.errors import BusyError, InputError
 from fedstill.core.files import append_line, write_atomically
 from fedstill.core.message import Message, MessageError, under
+from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint
 
-FORMAT = 2
+READABLE = (2, RUN_FORMAT)  # formats; 2 is translated when it is read (core.earlier_records)
 MODELS = ("last", "best", "selected")
 
 
@@ -42,7 +43,13 @@ class RunFolder:
     def create(self, config: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "config.json").exists():
-            write_json(self.path / "config.json", {"format": FORMAT, **config})
+            write_json(self.path / "config.json", {"format": RUN_FORMAT, **config})
+
+    def upgrade(self) -> None:
+        """Declare today's format, before anything is written in it: earlier versions then refuse the folder."""
+        config = self.config()
+        if config["format"] != RUN_FORMAT:
+            write_json(self.path / "config.json", {**config, "format": RUN_FORMAT})
 
     def lock(self) -> FileLock:
         """Held while a process works on the run; the system frees it when that process dies, however it dies."""
@@ -66,15 +73,23 @@ class RunFolder:
             raise InputError(f"{path} cannot be read as a run's configuration: it has no {error}") from None
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{path} cannot be read as a run's configuration: {error}") from None
-        if version != FORMAT:
+        if version not in READABLE:
             raise InputError(
-                f"{self.path} was written in format {version}, and this version of fedstill reads format {FORMAT}:"
-                " run the experiment again"
+                f"{self.path} was written in format {version}, and this version of fedstill reads formats"
+                f" {' and '.join(map(str, READABLE))}: run the experiment again"
             )
         return config
 
-    def result(self) -> dict[str, Any] | None:
-        return read_json(self.path / "result.json")
+    def result(self) -> RunResult | None:
+        """The run's result; None where it is missing or damaged, so that it is made again."""
+        content = read_json(self.path / "result.json")
+        try:
+            return None if content is None else read_result(content)
+        except RecordError:
+            return None
+
+    def save_result(self, result: RunResult) -> None:
+        write_json(self.path / "result.json", result.to_dict())
 
     def predictions(self) -> dict[str, list[int] | None]:
         """By model, the class said of every test sample, and the truth under `labels`; empty where none is."""
@@ -98,21 +113,26 @@ class RunFolder:
         """Without the ceremony that results get: losing a time is no loss."""
         (self.path / "timing.json").write_text(json.dumps(timing) + "\n")
 
-    def journal(self) -> list[dict[str, Any]]:
+    def journal(self) -> list[RoundRecord]:
         """The rounds so far, as committed; a damaged journal is read from the checkpoint instead."""
         try:
             lines = (self.path / "journal.jsonl").read_bytes().splitlines()
-            return [json.loads(line) for line in lines]
+            return [read_round(json.loads(line)) for line in lines]
         except FileNotFoundError:
             return []
-        except ValueError:
+        except ValueError as error:
             found, _ = checkpoint.candidates(self.path)
+            if not found and isinstance(error, RecordError):
+                raise InputError(
+                    f"{self.path} was written by another version of fedstill, or with another --plugin"
+                    f" (its journal: {error}): run the experiment again"
+                ) from None
             return list(found[0].journal) if found else []
 
-    def append_journal(self, record: dict[str, Any]) -> None:
+    def append_journal(self, record: RoundRecord) -> None:
         append_line(self.path / "journal.jsonl", _line(record))
 
-    def restore_journal(self, records: tuple[dict[str, Any], ...]) -> bool:
+    def restore_journal(self, records: tuple[RoundRecord, ...]) -> bool:
         """Make the file say what the checkpoint says; True if it did not."""
         path = self.path / "journal.jsonl"
         right = b"".join(_line(record) for record in records)
@@ -197,5 +217,5 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def _line(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+def _line(record: RoundRecord) -> bytes:
+    return record.to_json().encode() + b"\n"

@@ -17,9 +17,9 @@ FACTS, DIGEST = "facts", "digest"
 DAMAGED = (MessageError, OSError, KeyError, ValueError, TypeError)  # what reading a damaged file may raise
 
 
-def sealed(tensors: Tensors, facts: dict[str, Any]) -> Message:
-    """The tensors, the facts as JSON, and the digest of all of it."""
-    whole = {**tensors, FACTS: _bytes_tensor(json.dumps(facts).encode())}
+def sealed(tensors: Tensors, facts: str) -> Message:
+    """The tensors, the facts, which are a JSON object, and the digest of all of it."""
+    whole = {**tensors, FACTS: _bytes_tensor(facts.encode())}
     return Message({**whole, DIGEST: _digest_of(whole)})
 
 

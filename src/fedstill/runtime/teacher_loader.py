@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, MessageError, digest, part
 from fedstill.core.protocols import Method
+from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle
@@ -35,7 +35,7 @@ class TeacherLoader:
 
     def __init__(self) -> None:
         self._loaded: dict[str, tuple[TeacherSource, Teacher]] = {}
-        self._reports: dict[str, dict[str, Any]] = {}
+        self._reports: dict[str, TeacherRecord] = {}
         self._words: dict[str, Tensor] = {}
 
     def load(self, experiment: Experiment, bundle: Bundle, device: str) -> tuple[Experiment, list[Teacher]]:
@@ -55,7 +55,7 @@ class TeacherLoader:
 
     def examine(
         self, experiment: Experiment, teachers: Sequence[Teacher], task: Task, bundle: Bundle, proxy: Dataset
-    ) -> list[dict[str, Any]]:
+    ) -> list[TeacherRecord]:
         """Each teacher's metrics on the test set; one that does not say numbers is refused.
 
         `recalibrated` is its accuracy with BatchNorm statistics measured anew on the proxy data: far above the
@@ -66,7 +66,8 @@ class TeacherLoader:
             key = f"{source.sha256} {_lesson(experiment)}"
             if key not in self._reports:
                 self._reports[key] = _examined(teacher, task, bundle, proxy)
-            reports.append({**self._reports[key], "which": source.which if source.run else None})
+            which = source.which if source.run else None
+            reports.append(self._reports[key].model_copy(update={"which": which}))
         return reports
 
     def ceiling(
@@ -92,7 +93,7 @@ def _lesson(experiment: Experiment) -> str:
     return json.dumps([given, settings])
 
 
-def _examined(teacher: Teacher, task: Task, bundle: Bundle, proxy: Dataset) -> dict[str, Any]:
+def _examined(teacher: Teacher, task: Task, bundle: Bundle, proxy: Dataset) -> TeacherRecord:
     with Streams(0).ambient("examination"):
         metrics = task.summarise(task.score([teacher.model], bundle.test))
         if metrics["non_finite"] > 0:
@@ -102,7 +103,7 @@ def _examined(teacher: Teacher, task: Task, bundle: Bundle, proxy: Dataset) -> d
             )
         anew = recalibrated(teacher.model, task, proxy, Streams(0).at("examination"))
         afterwards = None if anew is None else task.summarise(task.score([anew], bundle.test))["accuracy"]
-    return {"name": teacher.name, "model": teacher.architecture, **metrics, "recalibrated": afterwards}
+    return TeacherRecord(name=teacher.name, model=teacher.architecture, metrics=dict(metrics), recalibrated=afterwards)
 
 
 def _load(source: TeacherSource, bundle: Bundle) -> Teacher:

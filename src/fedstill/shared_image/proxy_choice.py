@@ -67,7 +67,7 @@ def chosen_by(
     _check_same(run, proxy.digest)
     # Without what was wrapped around it: attacks and clipping do not choose samples.
     method = methods[experiment.method.name](experiment.method.settings, task, experiment.training, {SHARED: proxy})
-    played = int(run.result["round_of"][which])
+    played = run.result.round_of[which]
     streams = Streams(experiment.seed)
     with one_thread():
         if isinstance(method, FedDF):
@@ -120,7 +120,8 @@ def _check_same(run: Run, digest: str) -> None:
 
 
 def _accuracy(run: Run, round: int, architecture: str | None) -> float | None:
-    record = next(record for record in run.journal if record["round"] == round)
-    metrics = record["metrics"] if architecture is None else record["also"].get(architecture, {})
-    value = metrics.get("accuracy")
-    return None if value is None else float(value)
+    record = next(record for record in run.journal if record.round == round)
+    if record.evaluation is None:
+        return None
+    metrics = record.metrics if architecture is None else record.evaluation.extra_models.get(architecture, {})
+    return metrics.get("accuracy")

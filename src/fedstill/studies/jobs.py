@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 
 from fedstill.core.errors import BusyError, FedstillError, UnusableError
 from fedstill.core.plugins import use_plugins
+from fedstill.core.records import RoundRecord
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
 from fedstill.runtime.assemble import make_experiment
@@ -103,11 +104,11 @@ class _Teller(Observer):
         self.told = told
         self.rounds = 1
 
-    def start(self, experiment: Experiment, journal: Sequence[dict[str, Any]]) -> None:
+    def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         self.rounds = experiment.rounds
 
-    def round(self, record: dict[str, Any]) -> None:
-        self.told((record["round"]) / self.rounds)
+    def round(self, record: RoundRecord) -> None:
+        self.told(record.round / self.rounds)
 
     def note(self, text: str) -> None:
         """Nobody is there to read it."""

@@ -88,7 +88,7 @@ class StudyProgress:
         run = self.ledger.run(job)
         if run is None:
             return False
-        self.accuracy[job] = run.result["accuracy"].get("last")
+        self.accuracy[job] = run.result.accuracy.get("last")
         self._seconds[job.method].append(run.seconds / job.epochs)
         return True
 

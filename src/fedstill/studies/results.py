@@ -14,8 +14,6 @@ from typing import Any, Self
 
 from pydantic import (
     ConfigDict,
-    Field,
-    NonNegativeInt,
     StrictFloat,
     StrictInt,
     TypeAdapter,
@@ -23,16 +21,17 @@ from pydantic import (
     model_validator,
 )
 
+from fedstill.core.earlier_records import current_figure
 from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
-from fedstill.core.settings import Settings
+from fedstill.core.records import RESULTS_FORMAT, StudyRecord, problem
 from fedstill.runtime.assemble import current_names
 from fedstill.runtime.experiment import spelt_out
 from fedstill.runtime.run_folder import MODELS
 from fedstill.studies.grid import Taught
 from fedstill.studies.run_figures import Figures, unpacked
 
-FORMAT = 1
+READABLE = (1, RESULTS_FORMAT)  # formats; 1 is translated when it is read (core.earlier_records)
 _CORRECT = "correct."
 # What lines hold behind their labels.
 _NUMBER, _TEXT = StrictInt | StrictFloat | None, str | None
@@ -71,6 +70,7 @@ class Results:
     runs: dict[Labels, Row] = field(default_factory=dict)
     failures: dict[Labels, str] = field(default_factory=dict)
     refused: dict[Labels, str] = field(default_factory=dict)  # cells that can have no result, and why
+    joint_errors: dict[Labels, str] = field(default_factory=dict)  # of students that were trained separately
     test_counts: dict[str, list[int]] = field(default_factory=dict)  # by data set, test samples of each class
     command: str = ""  # that makes them
     pupils: dict[Labels, Pupil] = field(default_factory=dict)  # of the second stage
@@ -86,7 +86,7 @@ class Results:
         used = [name for name in names if any(row.figures.get(name) is not None for row in self.runs.values())]
         models = [*dict.fromkeys(which for row in self.runs.values() for which in row.correct)]
         head = {
-            "format": FORMAT,
+            "format": RESULTS_FORMAT,
             "study": self.study,
             "about": self.about,
             "command": self.command,
@@ -110,6 +110,8 @@ class Results:
         parts.append(_lines("runs", lines))
         parts.append(_lines("failures", [[*cell, error] for cell, error in self.failures.items()]))
         parts.append(_lines("refused", [[*cell, error] for cell, error in self.refused.items()]))
+        if self.joint_errors:
+            parts.append(_lines("joint_errors", [[*cell, error] for cell, error in self.joint_errors.items()]))
         if self.pupils:
             told = [[*cell, *astuple(pupil.taught), pupil.data, pupil.model] for cell, pupil in self.pupils.items()]
             parts.append(_lines("pupils", told))
@@ -133,6 +135,8 @@ class Results:
         runs = kept | self.runs
         failures = {cell: error for cell, error in (older.failures | self.failures).items() if cell not in runs}
         refused = {cell: error for cell, error in (older.refused | self.refused).items() if cell not in runs}
+        left = {cell: error for cell, error in older.joint_errors.items() if cell in kept and cell not in self.runs}
+        joint_errors = left | self.joint_errors
         order = {axis: {label: number for number, label in enumerate(values)} for axis, values in axes.items()}
 
         def place(cell: Labels) -> list[int]:
@@ -144,6 +148,7 @@ class Results:
             runs={cell: runs[cell] for cell in sorted(runs, key=place)},
             failures={cell: failures[cell] for cell in sorted(failures, key=place)},
             refused={cell: refused[cell] for cell in sorted(refused, key=place)},
+            joint_errors={cell: joint_errors[cell] for cell in sorted(joint_errors, key=place)},
             test_counts=older.test_counts | self.test_counts,
             pupils=older.pupils | self.pupils,
             students=self.students.extended(older.students, *identities[1:])
@@ -175,34 +180,21 @@ def load_results(path: Path) -> Results:
     """Read a results file; one that is not such a file, or no longer, gets a sentence."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
-            raise InputError(f"{path} has format {content['format']}, and this version of fedstill reads {FORMAT}")
-        return _Written.model_validate(content).results()
+        if isinstance(content, dict) and content.get("format", RESULTS_FORMAT) not in READABLE:
+            formats = " and ".join(map(str, READABLE))
+            raise InputError(f"{path} has format {content['format']}, and this version of fedstill reads {formats}")
+        return _ResultsFile.model_validate(content).results()
     except FileNotFoundError:
         raise InputError(f"there is no results file {path}") from None
     except (OSError, ValueError, RecursionError) as error:
-        why = _wrong(error) if isinstance(error, ValidationError) else error
+        why = problem(error) if isinstance(error, ValidationError) else error
         raise InputError(f"{path} cannot be read as a study's results: {why}") from None
 
 
-class _Written(Settings):
+class _ResultsFile(StudyRecord):
     """A file as JSON has it, or its second stage."""
 
-    format: int
-    study: str
-    about: str
-    command: str = ""
-    source: dict[str, Any]
-    axes: dict[str, dict[str, Any]]
-    columns: str | None
-    rows: tuple[str, ...]
-    test_counts: dict[str, list[NonNegativeInt]] = Field(default_factory=dict)
-    figures: list[str]
-    runs: tuple[Any, ...]
-    failures: tuple[Any, ...] = ()
-    refused: tuple[Any, ...] = ()
-    pupils: tuple[Any, ...] = ()
-    students: _Written | None = None
+    students: _ResultsFile | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -216,7 +208,7 @@ class _Written(Settings):
 
     def results(self) -> Results:
         """The lines, each of which has the axes' labels first, by those labels."""
-        names = self.figures[len(self.axes) + 1 :]
+        names = [current_figure(name) for name in self.figures[len(self.axes) + 1 :]]
         kinds = [_TEXT if name.startswith(_CORRECT) else _NUMBER for name in names]
         return Results(
             self.study,
@@ -228,6 +220,7 @@ class _Written(Settings):
             {cell: _row(names, *line) for cell, line in self._lines("runs", str, *kinds)},
             {cell: why for cell, (why,) in self._lines("failures", str)},
             {cell: why for cell, (why,) in self._lines("refused", str)},
+            {cell: why for cell, (why,) in self._lines("joint_errors", str)},
             self.test_counts,
             self.command,
             {
@@ -252,6 +245,27 @@ def _same_meaning(older: Any, newer: Any) -> bool:
         return bool(older == newer)
     both = [{key: spelt_out(key, value) for key, value in current_names(meaning).items()} for meaning in (older, newer)]
     return both[0] == both[1]
+
+
+def _row(names: Sequence[str], identity: str, *values: Any) -> Row:
+    told = dict(zip(names, values, strict=True))
+    correct = {
+        name.removeprefix(_CORRECT): bits
+        for name, bits in told.items()
+        if name.startswith(_CORRECT) and bits is not None
+    }
+    for bits in correct.values():
+        unpacked(bits)  # refuses what is no such text
+    return Row(identity, {name: value for name, value in told.items() if not name.startswith(_CORRECT)}, correct)
+
+
+def _lines(self, what: str, *kinds: Any) -> Iterator[tuple[Labels, tuple[Any, ...]]]:
+    """Every line of a list, parted into labels and the values that follow, which are of these kinds."""
+    width = len(self.axes)
+    line = GenericAlias(tuple, (*[str] * width, *kinds))
+    shape: Any = GenericAlias(dict, (str, GenericAlias(list, line)))  # by name, so that a complaint has it
+    checked = TypeAdapter(shape, config=_FINITE).validate_python({what: getattr(self, what)})
+    return ((one[:width], one[width:]) for one in checked[what])
 
 
 def _row(names: Sequence[str], identity: str, *values: Any) -> Row:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from fedstill.core.records import Evaluation, RoundRecord
 from fedstill.runtime.result import Run
 from fedstill.tasks.measures import own_measures
 
@@ -18,55 +19,50 @@ Figures = dict[str, float | None]
 def figures_of(run: Run) -> Figures:
     """What a study keeps of a run."""
     result, journal = run.result, run.journal
-    evaluated = [record for record in journal if "metrics" in record]
-    last = evaluated[-1]
-    once = sum(record["bytes"].get("once", 0) for record in journal)
-    accuracy, class_accuracy, personal = result["accuracy"], result["class_accuracy"], result["personal"] or {}
+    evaluations = {record.round: record.evaluation for record in journal if record.evaluation is not None}
+    every = list(evaluations.values())
+    last = every[-1]
+    first_contact = sum(record.bytes.first_contact or 0 for record in journal)
+    accuracy, class_accuracy, personal = result.accuracy, result.class_accuracy, result.personal
     figures: dict[str, Any] = {
         "accuracy": accuracy.get("last"),
         "class_accuracy": class_accuracy.get("last"),
         "best": accuracy.get("best"),
         "best_class_accuracy": class_accuracy.get("best"),
         "selected": accuracy.get("selected"),
-        "constant": last["metrics"].get("constant"),
-        "best_constant": _constant_at(evaluated, result["round_of"].get("best")),
-        "selected_constant": _constant_at(evaluated, result["round_of"].get("selected")),
-        "finite": int(last["finite"]),
-        "non_finite": sum(not record["finite"] for record in evaluated) / len(evaluated),
-        "negative_variances": max(record.get("negative_variances", 0.0) for record in evaluated),
-        "personal": personal.get("mean"),
-        "personal_std": personal.get("std"),
-        "personal_own": personal.get("own_mean"),
-        **{name: last["metrics"].get(name) for name in own_measures()},  # of some tasks only
-        "bytes_up": result["bytes"]["up"],
-        "bytes_down": result["bytes"]["down"],
-        "bytes_round": (result["bytes"]["up"] + result["bytes"]["down"] - once) / len(journal),
-        "bytes_once": once or None,
+        "constant": last.test.get("constant"),
+        "best_constant": _constant(evaluations.get(result.round_of.get("best", 0))),
+        "selected_constant": _constant(evaluations.get(result.round_of.get("selected", 0))),
+        "finite": int(last.finite),
+        "non_finite": sum(not one.finite for one in every) / len(every),
+        "negative_variances": max(one.negative_variances for one in every),
+        "personal": personal and personal.mean,
+        "personal_std": personal and personal.std,
+        "personal_own": personal and personal.own_mean,
+        **{name: last.test.get(name) for name in own_measures()},  # of some tasks only
+        "bytes_up": result.bytes.up,
+        "bytes_down": result.bytes.down,
+        "bytes_round": (result.bytes.up + result.bytes.down - first_contact) / len(journal),
+        "bytes_first_contact": first_contact or None,
         "seconds": round(run.seconds, 1),
-        **{f"also.{name}": value for name, value in result.get("also", {}).items()},
-        **{f"facts.{name}": value for name, value in result.get("facts", {}).items()},
+        **{f"extra_models.{name}": value for name, value in result.extra_models.items()},
+        **{f"method_metrics.{name}": value for name, value in result.method_metrics.items()},
         **_mean_losses(journal),
-        "ceiling": result.get("ceiling"),
-        **{f"teacher.{number}": teacher["accuracy"] for number, teacher in enumerate(result.get("teachers", []))},
-        **{
-            f"teacher.{number}.recalibrated": teacher.get("recalibrated")
-            for number, teacher in enumerate(result.get("teachers", []))
-        },
+        "ceiling": result.ceiling,
+        **{f"teacher.{number}": teacher.metrics["accuracy"] for number, teacher in enumerate(result.teachers)},
+        **{f"teacher.{number}.recalibrated": teacher.recalibrated for number, teacher in enumerate(result.teachers)},
     }
     return {name: _number(value) for name, value in figures.items()}
 
 
-def _constant_at(evaluated: Sequence[Mapping[str, Any]], round: int | None) -> float | None:
-    found = next((record for record in evaluated if record["round"] == round), None)
-    return None if found is None else found["metrics"].get("constant")
+def _constant(evaluation: Evaluation | None) -> float | None:
+    return None if evaluation is None else evaluation.test.get("constant")
 
 
-def _mean_losses(journal: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _mean_losses(journal: Sequence[RoundRecord]) -> dict[str, float]:
     """Each loss term over the rounds that had it: a round nobody replied in has none."""
-    names = dict.fromkeys(name for record in journal for name in record["loss"])
-    return {
-        f"loss.{name}": fmean(record["loss"][name] for record in journal if name in record["loss"]) for name in names
-    }
+    names = dict.fromkeys(name for record in journal for name in record.loss)
+    return {f"loss.{name}": fmean(record.loss[name] for record in journal if name in record.loss) for name in names}
 
 
 def _number(value: Any) -> float | None:

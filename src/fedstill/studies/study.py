@@ -185,6 +185,7 @@ class Study:
         runs: dict[Labels, Row] = {}
         failures: dict[Labels, str] = {}
         refused: dict[Labels, str] = {}
+        joint_errors: dict[Labels, str] = {}
         counts: dict[str, list[int]] = {}
         wanted = set(map(id, cells))
         planned = [
@@ -201,6 +202,8 @@ class Study:
                 refused[labels] = self.study_plan.refused[number]
             elif (run := ledger.run(job)) is not None:
                 runs[labels] = Row(str(ledger.identity(job)), figures_of(run), correct_by(run))
+                if run.joint_error is not None:
+                    joint_errors[labels] = run.joint_error
                 for figures in added:
                     more = figures(PlannedRun(labels, cell.experiment, job), run, ledger.run)
                     runs[labels].figures.update(more)
@@ -220,6 +223,7 @@ class Study:
             "runs": runs,
             "failures": failures,
             "refused": refused,
+            "joint_errors": joint_errors,
             "test_counts": counts,
             "pupils": {
                 tuple(cell.labels.values()): Pupil(cell.taught, cell.experiment.data, str(cell.experiment.model))

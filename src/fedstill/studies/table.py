@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import MISSING, count
+from fedstill.runtime.joint_training import JOINT_TRAINING_FAILED
 from fedstill.studies.extensions import Metric, study_figures
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Labels, Results
@@ -29,12 +30,16 @@ _METRICS: dict[str, Metric] = {
     "negative_variances": ("largest share in any round of negative running variances", "%", 100),
     "bytes_up": ("traffic from the clients, all rounds together", "MiB", 1 / 2**20),
     "bytes_down": ("traffic to the clients, all rounds together", "MiB", 1 / 2**20),
-    "bytes_round": ("traffic of a round, up and down, mean over rounds, without what is sent once", "MiB", 1 / 2**20),
-    "bytes_once": ("what clients are sent at first contact only", "MiB", 1 / 2**20),
+    "bytes_round": (
+        "traffic of a round, up and down, mean over rounds, without first contact",
+        "MiB",
+        1 / 2**20,
+    ),
+    "bytes_first_contact": ("what clients are sent at first contact only", "MiB", 1 / 2**20),
     "seconds": ("time of a run", "s", 1),
 }
 # Figures that only some methods have, by the beginning of their names.
-_FURTHER = {"also.": "%", "facts.": "", "loss.": "", "teacher.": "%", "rounds_to.": ""}
+_FURTHER = {"extra_models.": "%", "method_metrics.": "", "loss.": "", "teacher.": "%", "rounds_to.": ""}
 
 
 def metrics() -> dict[str, Metric]:
@@ -44,12 +49,13 @@ def metrics() -> dict[str, Metric]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text: what it shows, its header and its rows; the first `labels` columns name the row."""
+    """A table as text: what it shows, its header, rows and footer; the first `labels` columns name the row."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     labels: int
+    footer: str = ""
 
     @property
     def width(self) -> int:
@@ -60,7 +66,8 @@ class Table:
     def markdown(self) -> str:
         rule = ["---"] * self.labels + ["---:"] * (len(self.header) - self.labels)
         lines = [[_escaped(text) for text in line] for line in (self.header, rule, *self.rows)]
-        return "\n".join([f"{self.caption}.", "", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+        footer = ["", self.footer] if self.footer else []
+        return "\n".join([f"{self.caption}.", "", *(f"| {' | '.join(line)} |" for line in lines), *footer]) + "\n"
 
 
 def check_metric(metric: str) -> None:
@@ -90,7 +97,18 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
         rows.append((*labels, *(entry(results, metric, place, bracketed) for place in places)))
     shown = axes[across] if across else [_named(results, metric)]
     header = (*(axis.replace("_", " ") for axis in down), *shown)
-    return Table(_caption(results, metric, axes, numbers), header, tuple(thinned(rows, len(down))), len(down))
+    caption, footer = _caption(results, metric, axes, numbers), joint_training_note(results)
+    return Table(caption, header, tuple(thinned(rows, len(down))), len(down), footer)
+
+
+def joint_training_note(results: Results) -> str:
+    """One sentence about students that were trained separately because joint training failed; empty without any."""
+    if not results.joint_errors:
+        return ""
+    students = count(len(results.joint_errors), "student")
+    were = "was" if len(results.joint_errors) == 1 else "were"
+    errors = dict.fromkeys(error.removeprefix(JOINT_TRAINING_FAILED) for error in results.joint_errors.values())
+    return f"{students} {were} trained separately because joint training failed: {'; '.join(errors)}."
 
 
 def _named(results: Results, metric: str) -> str:

@@ -333,7 +333,7 @@ def digits(tiny_plan: Any, method: Any, attack: Any) -> Plan:
 
 
 def last_accuracy(plan: Plan, out: Path) -> float:
-    return float(execute(plan, InProcess(), out).journal()[-1]["metrics"]["accuracy"])
+    return float(execute(plan, InProcess(), out).journal()[-1].metrics["accuracy"])
 
 
 @pytest.mark.parametrize("method", MARGINS)
@@ -352,9 +352,9 @@ def test_what_is_not_a_number_is_refused_and_the_run_goes_on(tiny_plan: Any, tmp
     plan = digits(tiny_plan, "fedavg", {"name": "nan", "clients": [1, 4]})
     journal = execute(plan, InProcess(), tmp_path).journal()
     for record in journal:
-        assert [(lost["client"], lost["reason"]) for lost in record["lost"]] == [(1, "refused"), (4, "refused")]
-        assert record["accepted"] == [0, 2, 3, 5, 6, 7, 8, 9]
-    assert journal[-1]["metrics"]["accuracy"] > 0.8
+        assert [(lost.client, lost.reason) for lost in record.failures] == [(1, "refused"), (4, "refused")]
+        assert record.accepted == (0, 2, 3, 5, 6, 7, 8, 9)
+    assert journal[-1].metrics["accuracy"] > 0.8
 
 
 def test_running_statistics_are_no_side_door(tiny_plan: Any, tampered: Any, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_running_statistics_are_no_side_door(tiny_plan: Any, tampered: Any, tmp_
     for name in ("fedavg", "trimmed-mean", "krum", "multi-krum", "clipped-mean"):
         method = {"name": name, **({"beta": 0.4} if name == "trimmed-mean" else {})}
         plan = tiny_plan(method=method, model="cnn-bn", rounds=2, evaluate_every=2, clients=7)
-        found[name] = execute(plan, tampered(InProcess(), poison), tmp_path).journal()[-1]["metrics"]
+        found[name] = execute(plan, tampered(InProcess(), poison), tmp_path).journal()[-1].metrics
     assert found.pop("fedavg")["non_finite"] > 0.5
     assert [metrics["non_finite"] for metrics in found.values()] == [0, 0, 0, 0]
     assert np.mean([metrics["accuracy"] for metrics in found.values()]) > 0.2

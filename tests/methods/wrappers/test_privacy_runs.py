@@ -53,9 +53,9 @@ def test_the_journal_has_epsilon_and_a_skipped_round_costs_nothing(
     run = execute(plan, engines["in-process"], tmp_path)
     published, skipped = 0, 0
     for record in run.journal():
-        published, skipped = published + (record["skipped"] is None), skipped + (record["skipped"] is not None)
-        assert record["facts"]["delta"] == 1e-4
-        assert record["facts"]["epsilon"] == epsilon([3.0] * published, [5] * published, 5, 1e-4)
+        published, skipped = published + (record.skipped is None), skipped + (record.skipped is not None)
+        assert record.method_metrics["delta"] == 1e-4
+        assert record.method_metrics["epsilon"] == epsilon([3.0] * published, [5] * published, 5, 1e-4)
     assert published >= 2
     assert skipped >= 1
 
@@ -97,7 +97,7 @@ def test_engines_and_resuming_give_the_same_bits(
     bad = {name: tampered(engine, nan_from_client_one) for name, engine in engines.items()}
     reference_run = execute(plan, bad["in-process"], tmp_path / "reference")
     reference = everything(reference_run)
-    reasons = {lost["reason"] for record in reference_run.journal() for lost in record["lost"]}
+    reasons = {lost.reason for record in reference_run.journal() for lost in record.failures}
     assert reasons == {"dropped", "refused"}
     for name in ("wire", "processes-2"):
         assert everything(execute(plan, bad[name], tmp_path / name)) == reference, name

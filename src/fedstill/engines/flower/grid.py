@@ -11,7 +11,8 @@ from typing import Any, Protocol, Self
 from flwr.app import Message as Envelope
 
 from fedstill.core.message import DEFAULT_LIMIT, Message, MessageError
-from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reason, Reply, RoundContext
+from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
+from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
 from fedstill.engines.flower.records import Header, new_salt, packed, salted, unpacked, unsalted
 

@@ -27,7 +27,8 @@ from fedstill.core.egress import UndeclaredEgressError
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message, under
 from fedstill.core.plugins import loaded_plugins, use_plugins
-from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reason, Reply, RoundContext
+from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
+from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
 from fedstill.engines.flower.ray_address import connected
 from fedstill.engines.flower.ray_backend import Simulation

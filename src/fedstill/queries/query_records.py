@@ -1,0 +1,54 @@
+"""Sections of a run's records: `queries` as `--json` prints them, and `query` in the result of one query."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from fedstill.core.records import Record, RecordSection, record_sections
+
+_OF_QUERY = "accuracy on the client's own classes and those of its query"
+
+
+class ClientQuery(Record):
+    """What became of one client's query."""
+
+    query: tuple[int, ...] = Field(description="classes that it asked for")
+    accuracy: float = Field(description=_OF_QUERY)
+    before: float | None = Field(None, description="the same before the query, where that is known")
+    gain: float | None = Field(None, description="mean recall gained on the classes of the query")
+    forgetting: float | None = Field(None, description="mean recall lost on its own classes, zero or negative")
+    uniform: float = Field(description="mean recall over its own classes and those of its query")
+
+
+@record_sections.register("queries")
+class PrintedQueries(RecordSection):
+    """What became of clients' queries: means over clients, and each of them."""
+
+    part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"printed run"})
+
+    accuracy: float = Field(description=_OF_QUERY)
+    accuracy_std: float = Field(description="sample standard deviation of that over clients")
+    before: float | None = Field(None, description="the same before the queries, where that is known")
+    gain: float | None = Field(None, description="mean recall gained on the classes of queries")
+    forgetting: float | None = Field(None, description="mean recall lost on clients' own classes, zero or negative")
+    uniform: float = Field(description="mean recall over own classes and those of queries")
+    clients: int = Field(description="number of clients with a query")
+    compared_with: str | None = Field(None, description="the run of local-only that says what clients were before")
+    each: dict[int, ClientQuery] = Field(description="by client id")
+
+
+@record_sections.register("query")
+class QueryRecord(RecordSection):
+    """A query to the clients of another run, where the run is the answer to one."""
+
+    part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"result", "printed run"})
+
+    run: str = Field(description="the run whose clients were queried")
+    client: int = Field(description="the client that asked")
+    classes: tuple[int, ...] = Field(description="classes that it asked for")
+    teachers: tuple[int, ...] = Field(description="clients whose models passed the probe")
+    before: tuple[float, ...] = Field(description="recall of each class before the query")
+    after: tuple[float, ...] = Field(description="recall of each class after the query")
+    epochs: tuple[tuple[str, int, float], ...] = Field(description="phase, epoch and accuracy of every epoch")
