@@ -98,7 +98,7 @@ def test_the_table_fits_a_terminal(
     count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits_run: Run
 ) -> None:
     every = [replace(made(1234.5), run="runs/a"), replace(made(0.1234), run="runs/b")][:count]
-    monkeypatch.setattr("fedstill.export.latency.measure", lambda subjects, protocol: every)
+    monkeypatch.setattr(latency, "measure", lambda subjects, protocol: every)
     command.latency([digits_run.path] * count, passes=3, seconds=1.0)
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if "fedstill[export]" not in line) <= 80
@@ -109,7 +109,7 @@ def test_the_table_fits_a_terminal(
 def test_the_command_answers_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], digits_run: Run
 ) -> None:
-    monkeypatch.setattr("fedstill.export.latency.measure", lambda subjects, protocol: [made(3.0), made(1.5)])
+    monkeypatch.setattr(latency, "measure", lambda subjects, protocol: [made(3.0), made(1.5)])
     command.latency([digits_run.path] * 2, passes=3, seconds=1.0, json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["ratios"]["latency"][0] == {"runtime": "pytorch", "batch": 1, "threads": 1, "median": 2.0}
