@@ -15,7 +15,7 @@ from fedstill.core.dataset import Dataset, Proxy, SharedSamples
 from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
-from fedstill.core.renamed import RENAMED
+from fedstill.core.renamed import ATTRIBUTES, PASSED_TO, RENAMED, former_attribute
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -160,6 +160,14 @@ class Exchange(ABC):
         for old, new in RENAMED.items():
             if old in vars(cls):
                 raise InputError(f"{cls.__name__}.{old} has another name now: rename it to {new}")
+        for name in PASSED_TO:
+            if (old := former_attribute(vars(cls).get(name))) is not None:
+                raise InputError(f"{cls.__name__}.{name} reads .{old}, which is .{ATTRIBUTES[old]} now: rename it")
+        if "provide" in vars(cls):
+            raise InputError(
+                f"{cls.__name__}.provide is not called any more: set wants = frozenset({{'shared samples'}}), and take"
+                " them from the constructor's `inputs`"
+            )
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         """Once, before anyone is asked."""
