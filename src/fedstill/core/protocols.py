@@ -161,8 +161,8 @@ class Exchange(ABC):
             if old in vars(cls):
                 raise InputError(f"{cls.__name__}.{old} has another name now: rename it to {new}")
         for name in PASSED_TO:
-            if (old := former_attribute(vars(cls).get(name))) is not None:
-                raise InputError(f"{cls.__name__}.{name} reads .{old}, which is .{ATTRIBUTES[old]} now: rename it")
+            if (read := former_attribute(vars(cls).get(name))) is not None:
+                raise InputError(f"{cls.__name__}.{name} reads .{read}, which is .{ATTRIBUTES[read]} now: rename it")
         if "provide" in vars(cls):
             raise InputError(
                 f"{cls.__name__}.provide is not called any more: set wants = frozenset({{'shared samples'}}), and take"
