@@ -169,8 +169,12 @@ class Exchange(ABC):
                 " them from the constructor's `inputs`"
             )
 
+    def on_site(self) -> Exchange:
+        """The exchange where data are real: noise that protects is then drawn where nobody can repeat it."""
+        return self
+
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
-        """Once, before anyone is asked."""
+        """Once, before any request."""
         return state
 
     @abstractmethod
