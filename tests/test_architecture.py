@@ -250,6 +250,26 @@ def test_what_an_extra_brings_is_imported_by_those_who_need_it_alone() -> None:
     assert {name for name in users if not name.startswith(("deploy/", "engines/flower/"))} == set()
 
 
+def test_no_method_is_more_than_two_levels_below_the_abstract_one() -> None:
+    """Shared behaviour is composed; wrappers count as methods too."""
+    bases = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def depth(name: str) -> int | None:
+        if name == "Method":
+            return 0
+        above = [found for base in bases.get(name, ()) if base != name and (found := depth(base)) is not None]
+        return 1 + max(above) if above else None
+
+    levels = {name: level for name in bases if (level := depth(name)) is not None}
+    assert len(levels) > 30
+    assert {name: level for name, level in levels.items() if level > 2} == {}
+
+
 def test_there_is_one_training_loop() -> None:
     steps = [
         f"{name}:{call.lineno}"

@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
 from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, read_policy
+from fedstill.deploy.site_registry import experiment_digest
+from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.egress_manifest import egress_manifest
 
 
@@ -119,3 +121,21 @@ def test_no_policy_is_no_permission(tmp_path: Path) -> None:
 def test_a_policy_cannot_be_changed_in_passing() -> None:
     with pytest.raises(ValidationError):
         USUAL.allow = frozenset(KINDS)  # type: ignore[misc]
+
+
+FIRST_RELEASE = """\
+# What may leave this site. An experiment that sends anything else is refused here, before it starts.
+allow: [parameters, statistics, metrics, logits, features, labels, inputs]
+
+experiment: "f784f9ee1c805de8"
+"""
+
+
+def test_a_policy_of_the_first_release_is_read(tmp_path: Path) -> None:
+    """Every kind it could name, and the digest of an experiment whose settings have other names today."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(FIRST_RELEASE)
+    policy = read_policy(path)
+    assert policy.allow == set(KINDS)
+    agreed = make_experiment({"method": "fedavg", "mitigation": "mimic", "dropout": 0.2})
+    assert policy.refusal(manifest(line("parameters")), digest=experiment_digest(agreed)) is None

@@ -11,10 +11,11 @@ from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.egress import check_egress
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message
+from fedstill.core.noise import from_operating_system
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.devices.clusters import Clusters
-from fedstill.participation.surveys import LabelMix, SharedLoss, label_shares, moments, not_surveyed
+from fedstill.participation.surveys import LabelMix, SharedLoss, blur, label_shares, moments, not_surveyed
 from fedstill.tasks.classification import Classification
 
 
@@ -191,3 +192,12 @@ def test_who_has_not_been_heard() -> None:
     rows = torch.tensor([[1.0, 2.0], [float("nan")] * 2, [3.0, 4.0]])
     assert not_surveyed({"labels": rows}, "labels", np.array([1, 2])).tolist() == [1]
     assert not_surveyed({}, "labels", np.array([1, 2])).tolist() == [1, 2]
+
+
+def test_a_real_site_draws_its_noise_from_the_operating_system() -> None:
+    """The exchange of a simulation stays as it is; methods' exchanges have nothing to change."""
+    simulated = LabelMix(3, noise=1.0)
+    real = simulated.on_site()
+    assert isinstance(real, LabelMix)
+    assert (real.source, simulated.source) == (from_operating_system, blur)
+    assert (real.name, real.egress) == (simulated.name, simulated.egress)

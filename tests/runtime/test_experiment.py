@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
 from fedstill.core.training import Training
+from fedstill.deploy.site_registry import experiment_digest
 from fedstill.participation.policies import Everyone
 from fedstill.runtime import experiment
-from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.assemble import make_experiment, override
 from fedstill.runtime.experiment import BEHAVIOUR, Experiment, experiment_class
 
 
@@ -304,3 +305,57 @@ def test_sentences_name_the_field_and_nothing_else(given: dict[str, object], say
         make_experiment({"method": "fedavg", **given})
     assert says in str(told.value)
     assert "constrained" not in str(told.value)
+
+
+# Identities of runs and digests of deployments, as releases computed them that knew these names only.
+RECORDED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "mitigation": (
+        {"method": "fedavg", "cure": "mimic", "dropout": 0.2},
+        {"method": "fedavg", "mitigation": "mimic", "dropout": 0.2},
+        "c3e268585e9c7888",
+        "f784f9ee1c805de8",
+    ),
+    "friend substitution": (
+        {"method": "scaffold", "cure": {"name": "friends"}},
+        {"method": "scaffold", "mitigation": "friend-substitution"},
+        "bf0bfb5a7e94a2d7",
+        "7ec6bd1d8295e921",
+    ),
+    "polled losses": (
+        {"method": "fedavg", "participation": {"name": "power-of-choice", "number": 3, "losses": "ask"}},
+        {"method": "fedavg", "participation": {"name": "power-of-choice", "number": 3, "losses": "poll"}},
+        "4ba7384a2bf2085d",
+        "8cb2d800f1b7397e",
+    ),
+    "nothing renamed": ({"method": "fedavg"}, {"method": "fedavg"}, "006de4d233a7e0fd", "2cbba18d2018c98a"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_former_names_are_read_and_identities_stay(name: str) -> None:
+    """A run under the new names is the run of the old ones; its configuration has the new ones."""
+    former, now, identity, digest = RECORDED[name]
+    experiments = [make_experiment(former), make_experiment(now)]
+    assert experiments[0] == experiments[1]
+    assert "cure" not in experiments[0].model_dump(mode="json")
+    assert {one.identity("data") for one in experiments} == {identity}
+    assert {experiment_digest(one) for one in experiments} == {digest}
+
+
+def test_a_written_configuration_with_former_names_is_read() -> None:
+    """As in `config.json` of an earlier release, where every section is spelt out."""
+    now = make_experiment({"method": "fedavg", "mitigation": "friend-substitution"})
+    written = now.model_dump(mode="json")
+    written["cure"] = {**written.pop("mitigation"), "name": "friends"}
+    assert experiment_class().model_validate(written) == now
+
+
+def test_a_setting_under_both_names_is_refused() -> None:
+    with pytest.raises(InputError, match="cure is another name of mitigation, which is set too: leave one of them out"):
+        make_experiment({"method": "fedavg", "cure": "mimic", "mitigation": "none"})
+
+
+@pytest.mark.parametrize("text", ["cure=friends", "cure.name=friends", "mitigation=friends"])
+def test_former_names_on_the_command_line(text: str) -> None:
+    given = override({"method": "fedavg", "mitigation": "mimic"}, [text])
+    assert make_experiment(given).mitigation.name == "friend-substitution"

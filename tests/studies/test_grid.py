@@ -183,3 +183,13 @@ def test_every_study_that_ships_is_sound_in_all_its_layers() -> None:
         presets, variants = content.get("presets", {}), content.get("variants", {})
         for layers in [{}, *({"preset": one} for one in presets), *({"variant": one} for one in variants)]:
             assert Study(name, **layers).expand()
+
+
+def test_former_names_of_sections_and_parts_make_the_same_cells(recipe: Make) -> None:
+    former = [{"label": "friends", "dropout": 0.4, "cure": "friends"}, {"label": "plain", "dropout": 0.4}]
+    now = [{**former[0], "mitigation": "friend-substitution"}, former[1]]
+    del now[0]["cure"]
+    cells = [Study(recipe({"method": ["fedavg"], "loss": axis, "seed": [7]})).expand() for axis in (former, now)]
+    assert [cell.experiment for cell in cells[0]] == [cell.experiment for cell in cells[1]]
+    axis = Study(recipe({"method": ["fedavg"], "cure": ["none", "mimic"], "seed": [7]})).expand()
+    assert [cell.experiment.mitigation.name for cell in axis] == ["none", "mimic"]

@@ -175,6 +175,15 @@ def test_a_row_of_another_run_is_dropped() -> None:
     assert set(results().runs) - set(merged.runs) == {("iid", "fedavg", "1")}
 
 
+def test_a_file_with_former_names_of_settings_is_extended() -> None:
+    """The label is the same, and so is what it sets."""
+    old, new = {"cure": "friends", "dropout": 0.4}, {"mitigation": "friend-substitution", "dropout": 0.4}
+    sides = [results(axes=results().axes | {"partition": {"iid": meaning}}) for meaning in (old, new)]
+    assert sides[1].extended(sides[0], {}).axes["partition"]["iid"] == new
+    with pytest.raises(InputError, match="partition 'iid' stands for something else"):
+        results(axes=results().axes | {"partition": {"iid": {**new, "dropout": 0.5}}}).extended(sides[0], {})
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

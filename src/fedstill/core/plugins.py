@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+from fedstill.core.renamed import import_remedy
 
 GROUP = "fedstill.plugins"
 _loaded: dict[Path, str] = {}
@@ -39,7 +40,8 @@ def load_plugin(file: str | Path) -> None:
         del sys.modules[name]
         if isinstance(error, InputError):
             raise
-        raise InputError(f"the plugin {file} cannot be loaded: {type(error).__name__}: {error}") from error
+        why = import_remedy(error) or f"{type(error).__name__}: {error}"
+        raise InputError(f"the plugin {file} cannot be loaded: {why}") from error
     _loaded[path] = blake2b(path.read_bytes(), digest_size=8).hexdigest()
 
 
@@ -50,7 +52,8 @@ def load_entry_points() -> None:
         try:
             point.load()
         except Exception as error:
-            raise InputError(f"the plugin {point.name} ({point.value}) cannot be loaded: {error}") from error
+            why = import_remedy(error) or error
+            raise InputError(f"the plugin {point.name} ({point.value}) cannot be loaded: {why}") from error
 
 
 def use_plugins(files: Sequence[str | Path]) -> None:

@@ -13,7 +13,6 @@ from pydantic import Field, ValidationError
 from fedstill.core.client import answer
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
-from fedstill.core.noise import from_operating_system
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext, StateVersion
 from fedstill.core.settings import Settings
 from fedstill.core.threads import one_thread
@@ -21,7 +20,6 @@ from fedstill.data.bundle import Bundle
 from fedstill.deploy.deployment_plan import Question, sites_plan
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_state import SiteStates
-from fedstill.participation.surveys import Measurement
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment
@@ -86,10 +84,7 @@ class SiteSession:
         self.plan = self._planned(self.experiment)
         self.states = SiteStates(states)
         known = [*self.plan.method.every_exchange(), *self.plan.participants.exchanges()]
-        for exchange in known:
-            if isinstance(exchange, Measurement):  # whoever knows the seed must not know the noise
-                exchange.source = from_operating_system
-        self.exchanges: dict[str, Exchange] = {one.name: one for one in known}
+        self.exchanges: dict[str, Exchange] = {one.name: one.on_site() for one in known}
         assert isinstance(self.plan.evaluator, OnSiteEvaluator)
         scores = self.plan.evaluator.exchange(self.plan.method)
         self.exchanges[scores.name] = scores

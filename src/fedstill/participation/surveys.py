@@ -2,14 +2,15 @@
 
 Statistics of inputs, shares of classes, the loss of the shared model. All of it is declared like anything else that
 leaves a client. Statistics and shares are sent once, and may be blurred with noise where they are measured. As with
-privacy, noise from a named stream can be repeated, and so protects nobody from somebody who knows the seed: a real
-site sets a `source` of its own.
+privacy, noise from a named stream can be repeated, and does not protect against anyone who knows the seed: a real site
+draws it from the operating system (see `on_site`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from fedstill.core.dataset import Dataset, class_counts, every_row
 from fedstill.core.egress import Egress
 from fedstill.core.message import Message, under
-from fedstill.core.noise import Normal, named
+from fedstill.core.noise import Normal, from_operating_system, named
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext, Shape
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
@@ -38,6 +39,11 @@ class Measurement(Exchange):
     def __init__(self, width: int, noise: float) -> None:
         self.width, self.noise = width, noise
         self.source: Source = blur
+
+    def on_site(self) -> Exchange:
+        real = copy(self)
+        real.source = from_operating_system
+        return real
 
     @abstractmethod
     def measure(self, data: Dataset) -> Tensor:
