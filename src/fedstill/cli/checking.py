@@ -20,9 +20,10 @@ def doctor(out: Out = Path("runs"), data_root: Root = None, json: Json = False) 
 def reference(
     out: Annotated[Path | None, typer.Option(help="The file (.md); else it is printed.")] = None,
     names: Annotated[Path | None, typer.Option(help="Also write the names that shells complete (.json).")] = None,
+    records: Annotated[Path | None, typer.Option(help="Also write the JSON Schema of records (.json).")] = None,
     plugin: Plugin = None,
 ) -> None:
     """Write down every command, part and setting, as Markdown."""
     from fedstill.cli.reference import write_reference
 
-    write_reference(out, names, plugin or [])
+    write_reference(out, names, records, plugin or [])

@@ -92,7 +92,7 @@ def show_result(run: Run, begun: str = "") -> None:
     if result.failures or result.skipped:
         failures = [one for record in run.journal for one in record.failures]  # none where a site was sent the result
         why = f" ({by_reason(failures)})" if failures else ""
-        console.print(f"{count(result.failures, 'failure')}{why}, {count(result.skipped, 'round')} skipped")
+        console.print(f"{result.failures} failures{why}, {result.skipped} rounds skipped")
         if only_not_finite(failures) and run.experiment.attack.name == "none":
             console.print("training diverged: lower training.rate", style="bold")
     if not result.finite:

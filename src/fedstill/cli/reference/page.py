@@ -9,6 +9,7 @@ from typing import Any
 from fedstill.cli.extensions import documented_settings
 from fedstill.cli.reference.commands import commands, described
 from fedstill.cli.reference.markdown import anchor, code, link, table
+from fedstill.cli.reference.records import record_sections_of_page
 from fedstill.cli.reference.settings import heading_of, nested, section_title, settings_table
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
@@ -30,7 +31,8 @@ ENVIRONMENT = {
 _HEAD = """# Reference
 
 Every command, everything that can be chosen by name, and every setting. This page is written from the code, with
-`fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json`; a test compares the two."""
+`fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json --records docs/records.schema.json`; a
+test compares the two."""
 _SETTINGS = """\
 How settings are written: on the command line with `--set section.name=value`, or `--set name=value` where only one
 section has that name; for a part also as `part:name=value,name=value`, e.g. `--partition dirichlet:alpha=0.1`; in a
@@ -65,6 +67,7 @@ def reference_page() -> str:
             ("metric", "what it is"),
             [(code(name), _with_unit(what, unit)) for name, (what, unit, _) in metrics().items()],
         ),
+        **record_sections_of_page(),
     }
     contents = "\n".join(f"- {link(heading)}" for heading in sections if not heading.startswith("#"))
     body = "\n\n".join(f"##{_spaced(heading)}\n\n{text}" for heading, text in sections.items())
