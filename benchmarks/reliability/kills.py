@@ -25,6 +25,7 @@ from benchmarks.reliability.process import TEMPORARY, Process
 from benchmarks.reliability.traces import PLACES, contents, differences, held_locks, landed, look, progress
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
+from fedstill.core.records import RoundRecord
 from fedstill.runtime.run_folder import RunFolder
 
 SEED = 12
@@ -195,7 +196,7 @@ def _until(process: Process, age: float) -> None:
         sleep(min(0.01, max(0.0, age - process.age)))
 
 
-def unexplained(run: Path, whole: Sequence[Mapping[str, Any]]) -> str | None:
+def unexplained(run: Path, whole: Sequence[RoundRecord]) -> str | None:
     """What cannot be put down to one client that was lost with its worker; None if all can."""
     journal = RunFolder(run).journal()
     if RunFolder(run).result() is None or len(journal) != len(whole):
@@ -204,13 +205,16 @@ def unexplained(run: Path, whole: Sequence[Mapping[str, Any]]) -> str | None:
     return None if trouble is None else f"{run.name} {trouble}"
 
 
-def _besides_a_loss(journal: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> str | None:
-    """The rounds before a loss must be those of a run that lost nobody.
+def _besides_a_loss(journal: Sequence[RoundRecord], whole: Sequence[RoundRecord]) -> str | None:
+    """The rounds before a failure must be those of a run without one.
 
-    >>> first, second = {"round": 1, "lost": []}, {"round": 2, "lost": []}
-    >>> hurt = {"round": 2, "lost": [{"detail": _ENDED}]}
+    >>> from fedstill.core.records import FailureRecord, TrafficRecord
+    >>> same = dict(sampled=(), accepted=(), bytes=TrafficRecord(up=0, down=0), loss={}, method_metrics={})
+    >>> first, second = (RoundRecord(round=number, failures=(), work=0.0, **same) for number in (1, 2))
+    >>> failure = FailureRecord(client=0, reason="failed", detail=_ENDED)
+    >>> hurt = second.model_copy(update={"failures": (failure,)})
     >>> _besides_a_loss([first, hurt], [first, second])
-    >>> _besides_a_loss([{"round": 1, "lost": [], "other": 1}, hurt], [first, second])
+    >>> _besides_a_loss([first.model_copy(update={"work": 1.0}), hurt], [first, second])
     'differs before the loss'
     """
     losses = [(record.round, one.detail) for record in journal for one in record.failures]

@@ -8,7 +8,6 @@ look like one may count, whatever it says; the server must live with it.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
@@ -25,6 +24,7 @@ from benchmarks.sizes import Size
 from fedstill.core.client import answer
 from fedstill.core.message import Message, MessageError, digest
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext
+from fedstill.core.records import RoundRecord
 from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
 from fedstill.runtime import checkpoint
@@ -158,11 +158,12 @@ def _told(kind: str, luck: Random, honest: Message) -> Message:
     return Message.decode(BYTES[kind](luck, honest.encode()))
 
 
-def refused(record: Any, client: int) -> str | None:
+def refused(record: RoundRecord, client: int) -> str | None:
     """Why a round's journal says that a client's reply was refused; None if it does not."""
-    surveys = [one["lost"] for one in record.get("surveys", ())]
-    lost = [one for ones in (record.failures, record.get("sites", {}).get("lost", ()), *surveys) for one in ones]
-    return next((one.detail for one in lost if (one.client, one.reason) == (client, "refused")), None)
+    sites = None if record.evaluation is None else record.evaluation.sites
+    on_site = () if sites is None else sites.failures or ()
+    failures = [*record.failures, *on_site, *(one for survey in record.surveys or () for one in survey.failures)]
+    return next((one.detail for one in failures if (one.client, one.reason) == (client, "refused")), None)
 
 
 def left_behind(run: RunFolder) -> dict[str, Any]:
@@ -176,8 +177,8 @@ def left_behind(run: RunFolder) -> dict[str, Any]:
     for part in ("server", "fleet", "clients"):
         files[f"{part} state"] = digest(getattr(found[0], part))
     for record in run.journal():
-        kept = {name: value for name, value in record.items() if name not in ("lost", "bytes", "surveys", "sites")}
-        files[f"round {record['round']}"] = json.dumps(kept)
+        left_out = {"failures": True, "bytes": True, "surveys": True, "evaluation": {"sites"}}
+        files[f"round {record.round}"] = record.model_dump_json(exclude=left_out)
     return files
 
 

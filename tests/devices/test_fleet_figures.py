@@ -171,7 +171,7 @@ def test_losses_by_cause(tmp_path: Path) -> None:
     dropped, battery, replaced = figure.data
     assert (dropped["y"], battery["y"], replaced["y"]) == ([1, 0], [0, 2], [1, 0])
     assert dropped["marker"]["color"] != battery["marker"]["color"]
-    assert "1 dropped and 2 battery; others stood in for 1" in figure.caption
+    assert "1 dropped and 2 battery; 1 replaced" in figure.caption
     drawn(figure, tmp_path)
 
 
@@ -295,7 +295,7 @@ def test_sections_only_where_there_is_something(make_run: MakeRun, tmp_path: Pat
     )
     _, section = fleet_sections({"a": run}, [])
     assert [figure.id for figure in section.figures] == [
-        *("batteries-0", "charge-0", "energy-0", "losses-0", "fairness-0")
+        *("batteries-0", "charge-0", "energy-0", "failures-0", "fairness-0")
     ]
     page = write_report({"a": run}, tmp_path / "page.html", tables={}, figures=tmp_path / "figures").read_text()
     assert "Batteries before and after round 2" in page

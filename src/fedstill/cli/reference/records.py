@@ -21,8 +21,7 @@ from fedstill.core.records import (
 _ABOUT = f"""\
 What runs and studies leave behind as JSON: format {RUN_FORMAT} of a run's folder (`format` in its `config.json`) and
 format {RESULTS_FORMAT} of a results file. In Python they are objects with these fields as attributes, e.g.
-`run.journal[0].failures`. Parts
-that are optional are absent where there is nothing to record. The same as JSON Schema:
+`run.journal[0].failures`. Optional parts are absent where there is nothing to record. The same as JSON Schema:
 [records.schema.json](records.schema.json)."""
 
 
