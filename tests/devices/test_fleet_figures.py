@@ -254,10 +254,10 @@ def test_a_pair_of_panels_for_every_rate(make_run: MakeRun, tmp_path: Path) -> N
     ]
     figures = dropout_curves(read(runs))
     assert [figure.title for figure in figures] == [
-        "Test accuracy, 40\u00a0% lost",
-        "Test loss, 40\u00a0% lost",
-        "Test accuracy, 80\u00a0% lost",
-        "Test loss, 80\u00a0% lost",
+        "Test accuracy, 40\u00a0% dropout",
+        "Test loss, 40\u00a0% dropout",
+        "Test accuracy, 80\u00a0% dropout",
+        "Test loss, 80\u00a0% dropout",
     ]
     forty, _, eighty, _ = figures
     assert [key.label for key in forty.keys] == ["no dropout", "dropped", "replaced"]
