@@ -94,7 +94,7 @@ class Measured:
     def messages(self) -> float:
         """Bytes of a round's messages, of training and evaluation, in both directions."""
         return median(
-            sum(record[part][way] for part in ("bytes", "sites") for way in ("up", "down"))
+            sum(traffic.up + traffic.down for traffic in (record.bytes, record.evaluation.sites))
             for record in self.run.journal[1:]
         )
 

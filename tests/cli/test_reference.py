@@ -19,7 +19,10 @@ from fedstill.methods import methods
 
 Call = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).parents[2] / "docs"
-AGAIN = "write it anew: fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json"
+AGAIN = (
+    "write it anew: fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json"
+    " --records docs/records.schema.json"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +33,13 @@ def page() -> str:
 def test_what_lies_in_the_repository_is_what_would_be_written(tmp_path: Path) -> None:
     """Written by a process of its own: other tests register parts in this one."""
     words = ["fedstill", "reference", "--out", str(tmp_path / "page.md"), "--names", str(tmp_path / FILE)]
+    words += ["--records", str(tmp_path / "schema.json")]
     script = f"import sys; sys.argv = {words!r}; from fedstill.cli import main; main()"
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     assert (tmp_path / "page.md").read_text() == (DOCS / "reference.md").read_text(encoding="utf-8"), AGAIN
     names = files("fedstill.cli").joinpath(FILE).read_text(encoding="utf-8")
     assert (tmp_path / FILE).read_text() == names, AGAIN
+    assert (tmp_path / "schema.json").read_text() == (DOCS / "records.schema.json").read_text(), AGAIN
 
 
 def test_every_link_leads_somewhere(page: str) -> None:
@@ -74,9 +79,17 @@ def test_every_setting_is_described(page: str) -> None:
     assert [line for table in tables for line in table.splitlines() if line.endswith("|  |")] == []
 
 
-def test_the_command_writes_both_files_or_prints_the_page(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_its_files_or_prints_the_page(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedstill.cli.reference_page.reference_page", lambda: "# Reference\n")
     assert call("reference") == (0, "# Reference\n", "")
-    assert call("reference", "--out", "new/page.md", "--names", "new/names.json") == (0, "", "")
+    written = ["--out", "new/page.md", "--names", "new/names.json", "--records", "new/schema.json"]
+    assert call("reference", *written) == (0, "", "")
+    assert "RoundRecord" in json.loads(Path("new/schema.json").read_text(encoding="utf-8"))["$defs"]
     assert Path("new/page.md").read_text(encoding="utf-8") == "# Reference\n"
     assert json.loads(Path("new/names.json").read_text(encoding="utf-8")) == completed_names()
+
+
+def test_every_field_of_a_record_is_described(page: str) -> None:
+    tables = re.findall(r"\| field \| present \| what it is \|\n\|[-|]+\|\n((?:^\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) > 10
+    assert [line for table in tables for line in table.splitlines() if line.endswith("|  |")] == []

@@ -142,12 +142,12 @@ def test_training_that_diverges_is_called_that(call: Call) -> None:
     """Rate 1e30: every client's weights overflow in every round. Attackers that send such numbers are no such thing."""
     code, out, err = call("run", "fedavg", *TINY, "--set", "training.rate=1e30", "--out", "wild")
     assert code == 0, err
-    assert "8 replies lost (8 refused as not finite), 2 rounds skipped\ntraining diverged: lower training.rate\n" in out
+    assert "8 failures (8 refused as not finite), 2 rounds skipped\ntraining diverged: lower training.rate\n" in out
     journal = json.loads(call("show", str(next(Path("wild").iterdir())), "--json")[1])["journal"]
     assert {record["skipped"] for record in journal} == {"0 of 4 replies (4 refused as not finite), and 1 are needed"}
     code, out, err = call("run", "fedavg", *TINY, "--set", "attack=nan")
     assert code == 0, err
-    assert "2 replies lost (2 refused as not finite), 0 rounds skipped\n" in out
+    assert "2 failures (2 refused as not finite), 0 rounds skipped\n" in out
     assert "diverged" not in out
 
 

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedstill.core.records import RUN_FORMAT
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.result import Run
-from fedstill.runtime.run_folder import FORMAT
 from fedstill.studies import Results, make_table
 from fedstill.studies.results import Row
 from fedstill.studies.run_figures import figures_of
+
+from ..records_by_hand import round_record, run_result
 
 METRICS = {"accuracy": 0.5, "class_accuracy": 0.5, "map_25": 0.5, "map_50": 0.2, "ar_25": 0.75, "ar_50": 0.4}
 
@@ -41,11 +43,11 @@ def test_accuracy_of_detectors_is_called_what_it_is() -> None:
 
 
 def test_figures_of_a_run(tmp_path: Path) -> None:
-    """Two rounds, 100 up and 200 down each, of which 50 are sent once: (2 * 300 - 50) / 2 = 275 a round."""
+    """Two rounds, 100 up and 200 down each, of which 50 at first contact: (2 * 300 - 50) / 2 = 275 a round."""
     figures = figures_of(written(tmp_path, METRICS))
     assert {name: figures[name] for name in METRICS} == METRICS
     assert (figures["bytes_up"], figures["bytes_down"], figures["bytes_round"]) == (200, 400, 275)
-    assert figures["bytes_once"] == 50
+    assert figures["bytes_first_contact"] == 50
     assert figures_of(written(tmp_path / "plain", {"accuracy": 0.5, "class_accuracy": 0.5}))["map_25"] is None
 
 
@@ -53,16 +55,15 @@ def written(folder: Path, metrics: dict[str, Any]) -> Run:
     """What `figures_of` reads of a run of two rounds."""
     folder.mkdir(exist_ok=True)
     experiment = make_experiment({"method": "fedavg", "model": "detr3d-lite", "rounds": 2})
-    line = {"asked": [0], "accepted": [0], "lost": [], "loss": {"class": 1.0}, "finite": True, "metrics": metrics}
+    traffic = {"up": 100, "down": 200}
     lines = [
-        {**line, "round": 1, "bytes": {"up": 100, "down": 200, "once": 50}},
-        {**line, "round": 2, "bytes": {"up": 100, "down": 200}},
+        round_record(1, test=metrics, bytes={**traffic, "first_contact": 50}),
+        round_record(2, test=metrics, bytes=traffic),
     ]
-    (folder / "journal.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (folder / "journal.jsonl").write_text("".join(one.to_json() + "\n" for one in lines))
     (folder / "config.json").write_text(
-        json.dumps({"format": FORMAT, "experiment": experiment.model_dump(mode="json")})
+        json.dumps({"format": RUN_FORMAT, "experiment": experiment.model_dump(mode="json")})
     )
-    same = {"last": 0.5, "best": 0.5}
-    result = {"accuracy": same, "class_accuracy": same, "personal": {}, "bytes": {"up": 200, "down": 400}}
-    (folder / "result.json").write_text(json.dumps({**result, "round_of": {"last": 2, "best": 2}}))
+    result = run_result(bytes={"up": 200, "down": 400}, round_of={"last": 2, "best": 2})
+    (folder / "result.json").write_text(result.to_json())
     return Run(folder)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedstill.core.protocols import Reason
+from fedstill.core.records import Reason, RoundRecord
 from fedstill.core.streams import Streams
 from fedstill.devices.clusters import Clusters
 from fedstill.devices.dropout_curves import dropout_curves
@@ -24,13 +24,15 @@ from fedstill.devices.fleet_figures import (
     participants,
     shown_round,
 )
-from fedstill.devices.participation_figures import cluster_plane, fairness, losses
+from fedstill.devices.participation_figures import cluster_plane, failures_by_round, fairness
 from fedstill.devices.report_section import fleet_sections
 from fedstill.report import write_report
 from fedstill.report.facts import Facts
 from fedstill.report.figure import ALARM, CAUSES, Figure, cause_colour, colour
 from fedstill.report.static import draw_files
 from fedstill.runtime.result import Run
+
+from ..records_by_hand import round_record
 
 MakeRun = Callable[..., Run]
 FLEET = Fleet()
@@ -69,28 +71,30 @@ def work(before: float, compute: float, communication: float, background: float)
 
 
 def record(
-    round: int, lost: Mapping[int, str], worked: Mapping[int, dict[str, float]], asked: Sequence[int], **more: Any
-) -> dict[str, Any]:
+    round: int, failed: Mapping[int, str], worked: Mapping[int, dict[str, float]], sampled: Sequence[int], **more: Any
+) -> RoundRecord:
     fleet = {
-        "devices": {str(client): one for client, one in worked.items()},
+        "devices": worked,
         "level": {"low": 0.2, "mid": 0.4, "high": 1.0 - 0.1 * round},
         "drained": 0.5,
         "gained": 1.25,
-        **more,
+        "charge": 20.0,
     }
-    gone = [{"client": client, "reason": reason, "detail": ""} for client, reason in lost.items()]
-    accepted = [client for client in asked if client not in lost]
-    return {"round": round, "asked": list(asked), "accepted": accepted, "lost": gone, "skipped": None, "fleet": fleet}
+    failures = [{"client": client, "reason": reason, "detail": ""} for client, reason in failed.items()]
+    accepted = [client for client in sampled if client not in failed]
+    given = {"sampled": sampled, "accepted": accepted, "failures": failures, "fleet": fleet}
+    return round_record(round, **given, **more)
 
 
-# In the first round client 3 answers a survey only; in the second 2 runs out and 0 comes with a flat battery.
+# In the first round client 3 answers a survey only; in the second 2 runs out and 0 comes with an empty one.
+OWN = {"sampled", "accepted", "failures", "fleet", "replacements"}
 JOURNAL = [
     record(
         1,
         {0: "dropped"},
         {0: work(4.0, 0.5, 0.25, 0.125), 1: work(9.0, 1.0, 0.5, 0.0), 3: work(5.0, 0.0, 0.5, 0.0)},
         [0, 1],
-        stand_ins={"0": 1},
+        replacements={0: 1},
     ),
     record(2, {0: "battery", 2: "battery"}, {1: work(7.5, 1.0, 0.5, 0.0), 2: work(1.0, 0.5, 0.5, 0.0)}, [1, 2]),
 ]
@@ -119,11 +123,11 @@ def test_a_crowd_has_no_marks(tmp_path: Path) -> None:
 def test_the_round_with_most_deaths_is_shown() -> None:
     shown = shown_round(JOURNAL)
     assert shown is not None
-    assert shown["round"] == 2
-    first = shown_round([{**JOURNAL[0], "round": 5}, JOURNAL[0]])
+    assert shown.round == 2
+    first = shown_round([JOURNAL[0].model_copy(update={"round": 5}), JOURNAL[0]])
     assert first is not None
     assert first.round == 5, "of equals the first"
-    assert shown_round([{"round": 1, "asked": [0], "accepted": [0], "lost": []}]) is None
+    assert shown_round([round_record()]) is None
     assert set(participants(JOURNAL[0])) == {0, 1}, "not who only answered a survey"
 
 
@@ -163,11 +167,11 @@ def test_energy_is_all_devices_together(tmp_path: Path) -> None:
 
 
 def test_losses_by_cause(tmp_path: Path) -> None:
-    figure = losses("losses", "Losses", JOURNAL)
+    figure = failures_by_round("failures", "Failures", JOURNAL)
     dropped, battery, replaced = figure.data
     assert (dropped["y"], battery["y"], replaced["y"]) == ([1, 0], [0, 2], [1, 0])
     assert dropped["marker"]["color"] != battery["marker"]["color"]
-    assert "1 dropped and 2 battery; others stood in for 1" in figure.caption
+    assert "1 dropped and 2 battery; 1 replaced" in figure.caption
     drawn(figure, tmp_path)
 
 
@@ -250,10 +254,10 @@ def test_a_pair_of_panels_for_every_rate(make_run: MakeRun, tmp_path: Path) -> N
     ]
     figures = dropout_curves(read(runs))
     assert [figure.title for figure in figures] == [
-        "Test accuracy, 40\u00a0% lost",
-        "Test loss, 40\u00a0% lost",
-        "Test accuracy, 80\u00a0% lost",
-        "Test loss, 80\u00a0% lost",
+        "Test accuracy, 40\u00a0% dropout",
+        "Test loss, 40\u00a0% dropout",
+        "Test accuracy, 80\u00a0% dropout",
+        "Test loss, 80\u00a0% dropout",
     ]
     forty, _, eighty, _ = figures
     assert [key.label for key in forty.keys] == ["no dropout", "dropped", "replaced"]
@@ -284,11 +288,14 @@ def test_sections_only_where_there_is_something(make_run: MakeRun, tmp_path: Pat
     run = make_run(
         given,
         (0.5, 0.6),
-        {number: {k: v for k, v in one.items() if k != "round"} for number, one in enumerate(JOURNAL, 1)},
+        {
+            one.round: one.model_dump(include={"sampled", "accepted", "failures", "fleet", "replacements"})
+            for one in JOURNAL
+        },
     )
     _, section = fleet_sections({"a": run}, [])
     assert [figure.id for figure in section.figures] == [
-        *("batteries-0", "charge-0", "energy-0", "losses-0", "fairness-0")
+        *("batteries-0", "charge-0", "energy-0", "failures-0", "fairness-0")
     ]
     page = write_report({"a": run}, tmp_path / "page.html", tables={}, figures=tmp_path / "figures").read_text()
     assert "Batteries before and after round 2" in page

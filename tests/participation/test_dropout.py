@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from fedstill.core.errors import InputError
 from fedstill.core.protocols import DropoutEvent, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.participation import dropouts
-from fedstill.participation.dropout import Bursty, Chance, Independent, NoDropout
+from fedstill.participation.dropout import Bursty, Chance, Dropout, Independent, NoDropout
 from fedstill.participation.policies import Everyone
 
 
@@ -199,3 +201,11 @@ def test_a_chain_that_cannot_be_is_refused_with_what_would_do() -> None:
     Bursty(rate=0.8, length=4)
     with pytest.raises(ValidationError, match="length must be at least 4"):
         Bursty(rate=0.8, length=3.9)
+
+
+def test_a_plugin_with_an_earlier_name_is_told_the_new_one() -> None:
+    with pytest.raises(InputError, match=r"Weekends\.fates has another name now: rename it to dropout_events"):
+
+        class Weekends(Dropout):
+            def fates(self, fleet: Any, cohort: Any, context: Any) -> Any:
+                return {}

@@ -88,7 +88,7 @@ def test_its_digest_is_that_of_the_file_and_it_is_read_once(tmp_path: Path) -> N
         ("round,client,when,fraction\n0,1,during,1.5\n", r"line 2: fraction is a number from 0 to 1, not '1.5'"),
         ("round,client,when,fraction\n0,1,during,nan\n", r"line 2: fraction is a number from 0 to 1, not 'nan'"),
         ("round,client,when,fraction\n0,1,during,half\n", r"line 2: fraction is a number from 0 to 1, not 'half'"),
-        ("round,client\n0,1\n\n0,1\n", r"line 4: line 2 already says that client 1 is lost in round 0"),
+        ("round,client\n0,1\n\n0,1\n", r"line 4: line 2 already has client 1 dropping out of round 0"),
         ("round,client\n0,1\n0,7\n", r"line 3: there is no client 7, only 0 to 4"),
     ],
     ids=range(16),

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from fedstill.core.records import RUN_FORMAT
 from fedstill.queries.query import Queries
 from fedstill.queries.study_figures import Companions, beside, fates_of, figures_of_queries
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.result import Run
-from fedstill.runtime.run_folder import FORMAT
+
+from ..records_by_hand import round_record, run_result
 
 Make = Callable[..., Run]
 COUNTS = [30, 10, 0]
@@ -34,17 +36,17 @@ def make(tmp_path: Path) -> Make:
         folder.mkdir()
         content = {
             "config.json": {
-                "format": FORMAT,
+                "format": RUN_FORMAT,
                 "experiment": experiment.model_dump(mode="json"),
                 "fingerprint": fingerprint,
                 "classes": ["a", "b", "c"],
             },
-            "result.json": {"rounds": 4, "bytes": {"up": 300, "down": 100}},
+            "result.json": run_result(rounds=4, bytes={"up": 300, "down": 100}).to_dict(),
             "answers.json": answers,
         }
         for name, value in content.items():
             (folder / name).write_text(json.dumps(value))
-        (folder / "journal.jsonl").write_text('{"asked": [0]}\n{"asked": [0, 1]}\n')
+        (folder / "journal.jsonl").write_text("".join(round_record(round, round).to_json() + "\n" for round in (1, 2)))
         return Run(folder)
 
     return run

@@ -9,30 +9,13 @@ from typing import Any
 
 import pytest
 
+from fedstill.core.records import RUN_FORMAT
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.result import Run
-from fedstill.runtime.run_folder import FORMAT
+
+from ..records_by_hand import round_record, run_result
 
 MakeRun = Callable[..., Run]
-
-
-def journal_line(round: int, accuracy: float, clients: int, **more: Any) -> dict[str, Any]:
-    everyone = list(range(clients))
-    return {
-        "round": round,
-        "asked": everyone,
-        "accepted": everyone,
-        "lost": [],
-        "skipped": None,
-        "bytes": {"up": 1024 * clients, "down": 2048 * clients},
-        "work": 100.0,
-        "loss": {"cross-entropy": 2.0 / round},
-        "finite": True,
-        "metrics": {"accuracy": accuracy, "class_accuracy": accuracy - 0.01, "loss": 0.5},
-        "validation": {},
-        "personal": {},
-        **more,
-    }
 
 
 @pytest.fixture
@@ -46,9 +29,10 @@ def make_run(tmp_path: Path) -> MakeRun:
     ) -> Run:
         start = {"method": given} if isinstance(given, str) else dict(given)
         experiment = make_experiment({"model": "cnn", "rounds": len(accuracies), "clients": 4, **start})
+        tests = [{"accuracy": one, "class_accuracy": one - 0.01, "loss": 0.5} for one in accuracies]
         journal = [
-            journal_line(round, accuracy, experiment.clients, **dict((lines or {}).get(round, {})))
-            for round, accuracy in enumerate(accuracies, 1)
+            round_record(round, experiment.clients, **{"test": test, **dict((lines or {}).get(round, {}))})
+            for round, test in enumerate(tests, 1)
         ]
         best = max(range(1, len(accuracies) + 1), key=lambda round: accuracies[round - 1])
         rounds = {"last": len(accuracies), "best": best, **({} if selected is None else {"selected": selected})}
@@ -57,7 +41,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         _write(
             folder / "config.json",
             {
-                "format": FORMAT,
+                "format": RUN_FORMAT,
                 "identity": "0123456789abcdef",
                 "experiment": experiment.model_dump(mode="json"),
                 "fingerprint": "f" * 64,
@@ -68,24 +52,20 @@ def make_run(tmp_path: Path) -> MakeRun:
                 "torch": "2.13.0",
             },
         )
-        _write(
-            folder / "result.json",
-            {
-                "rounds": len(accuracies),
-                "accuracy": {which: accuracies[round - 1] for which, round in rounds.items()},
-                "class_accuracy": {which: accuracies[round - 1] - 0.01 for which, round in rounds.items()},
-                "round_of": rounds,
-                "personal": dict(personal or {}),
-                "bytes": {way: sum(line["bytes"][way] for line in journal) for way in ("up", "down")},
-                "lost": sum(len(line["lost"]) for line in journal),
-                "skipped": sum(line["skipped"] is not None for line in journal),
-                "finite": all(line["finite"] for line in journal),
-                "sha256": "abcdef0123456789" * 4,
-                "model_last": "",
-            },
+        result = run_result(
+            rounds=len(accuracies),
+            accuracy={which: accuracies[round - 1] for which, round in rounds.items()},
+            class_accuracy={which: accuracies[round - 1] - 0.01 for which, round in rounds.items()},
+            round_of=rounds,
+            personal=personal,
+            bytes={"up": sum(one.bytes.up for one in journal), "down": sum(one.bytes.down for one in journal)},
+            failures=sum(len(one.failures) for one in journal),
+            skipped=sum(one.skipped is not None for one in journal),
+            finite=all(one.evaluation is None or one.evaluation.finite for one in journal),
         )
+        _write(folder / "result.json", result.to_dict())
         _write(folder / "timing.json", {"rounds": [1.0] * len(journal), "checkpoints": [0.1] * len(journal)})
-        (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in journal))
+        (folder / "journal.jsonl").write_text("".join(one.to_json() + "\n" for one in journal))
         return Run(folder)
 
     return make

@@ -85,7 +85,7 @@ def test_trouble_is_told(make_run: MakeRun) -> None:
         3: {"finite": False},
     }
     text = told(rough=make_run(lines=lines))
-    assert "In “rough”, 2 of 12 replies were lost and one round skipped for want of them." in text
+    assert "In “rough”, 2 of 12 replies were missing or refused and one round skipped for want of replies." in text
     assert "The model of “rough” was not finite after round 3" in text
 
 

@@ -20,7 +20,7 @@ from fedstill.runtime.result import Run
 
 PLACES = ("central", "on-site")
 MakeRun = Callable[..., Run]
-LOST = [{"client": 1, "reason": "dropped", "detail": "its reply was lost"}]
+FAILED = [{"client": 1, "reason": "dropped", "detail": "its reply did not arrive"}]
 
 
 class Page(HTMLParser):
@@ -61,7 +61,7 @@ def page(make_run: MakeRun, tmp_path: Path) -> Page:
     runs = {
         "pooled": make_run("centralised"),
         "whole": make_run(),
-        "holes": make_run(lines={2: {"accepted": [0, 2, 3], "lost": LOST}, 3: {"finite": False}}, selected=2),
+        "holes": make_run(lines={2: {"accepted": [0, 2, 3], "failures": FAILED}, 3: {"finite": False}}, selected=2),
     }
     tables = {"whole": Holdings([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
     return Page(write_report(runs, tmp_path / "new" / "report.html", tables=tables))

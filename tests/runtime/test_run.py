@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedstill.core.errors import InputError, RunError
+from fedstill.core.message import Message
 from fedstill.core.protocols import Engine
+from fedstill.core.records import RUN_FORMAT, RoundRecord
 from fedstill.runtime import checkpoint
 from fedstill.runtime.run import execute
 from fedstill.runtime.run_folder import RunFolder
@@ -26,7 +30,7 @@ class Listener:
 
     def start(self, experiment: Any, journal: Any) -> None: ...
 
-    def round(self, record: dict[str, Any]) -> None:
+    def round(self, record: RoundRecord) -> None:
         self.rounds.append(record.round)
         if record.round == self.stop_after:
             raise KeyboardInterrupt
@@ -219,3 +223,72 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(
     listener = Listener()
     assert execute(plan, engine, tmp_path / "hurt", [listener]).result() == whole.result()
     assert listener.rounds == [2, 3], "the round before the disk filled up was kept"
+
+
+def in_format_2(record: RoundRecord) -> dict[str, Any]:
+    """A line as version 0.1 wrote it, of a run without fleet, surveys and personal models."""
+    new = record.to_dict()
+    evaluation = new["evaluation"]
+    return {
+        "round": new["round"],
+        "asked": new["sampled"],
+        "accepted": new["accepted"],
+        "lost": new["failures"],
+        "skipped": None,
+        "bytes": new["bytes"],
+        "work": new["work"],
+        "loss": new["loss"],
+        "fleet": {"stand_ins": new["replacements"]},
+        "facts": {},
+        "finite": evaluation["finite"],
+        "metrics": evaluation["test"],
+        "validation": {},
+        "personal": {},
+        "also": {},
+        "negative_variances": evaluation["negative_variances"],
+    }
+
+
+def put_into_format_2(run: Path) -> None:
+    """Rewrite a run's folder, both checkpoints included, as version 0.1 would have left it."""
+    lines = [in_format_2(record) for record in RunFolder(run).journal()]
+    (run / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "format": 2}))
+    for name in (checkpoint.NAME, checkpoint.PREVIOUS):
+        message = Message.decode((run / name).read_bytes())
+        facts = json.loads(bytes(message["facts"].numpy().tobytes()))
+        old = {"round": facts["round"], "journal": lines[: facts["round"]], "leaders": facts["leaders"]}
+        text = torch.frombuffer(bytearray(json.dumps(old).encode()), dtype=torch.uint8)
+        tensors = {key: value for key, value in message.items() if key not in ("digest", "facts")} | {"facts": text}
+        digest = torch.frombuffer(bytearray(sha256(Message(tensors).encode()).digest()), dtype=torch.uint8)
+        (run / name).write_bytes(Message({**tensors, "digest": digest}).encode())
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_of_format_2_goes_on_in_todays_format(
+    damaged: bool, tiny_plan: Any, engine: Engine, tmp_path: Path
+) -> None:
+    dropout = {"name": "independent", "rate": 0.4, "replace": True}
+    plan = tiny_plan(method="scaffold", rounds=4, dropout=dropout, participation={"name": "random", "number": 3})
+    whole = execute(plan, engine, tmp_path / "whole")
+    run = interrupted(plan, engine, tmp_path / "old", after=3)
+    put_into_format_2(run)
+    assert RunFolder(run).journal() == whole.journal()[:3], "it can be read as it is"
+    if damaged:
+        damage(run / "checkpoint.safetensors", "truncated")
+    done = execute(plan, engine, tmp_path / "old")
+    assert done.result() == whole.result()
+    assert (run / "journal.jsonl").read_bytes() == (whole.path / "journal.jsonl").read_bytes(), "no mixed journal"
+    assert json.loads((run / "config.json").read_text())["format"] == RUN_FORMAT
+
+
+def test_a_finished_run_of_format_2_is_shown_as_it_is(tiny_plan: Any, engine: Engine, tmp_path: Path) -> None:
+    plan = tiny_plan(rounds=2, dropout={"name": "none", "replace": True})
+    run = execute(plan, engine, tmp_path).path
+    put_into_format_2(run)
+    before = (run / "journal.jsonl").read_bytes()
+    listener = Listener()
+    assert len(execute(plan, engine, tmp_path, [listener]).journal()) == 2
+    assert listener.rounds == []
+    assert (run / "journal.jsonl").read_bytes() == before

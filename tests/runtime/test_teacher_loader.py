@@ -227,7 +227,7 @@ def test_a_teacher_that_says_the_same_of_everything_is_noted(
     plan = planned({"call": f"{own}:stubborn"})
     execute(plan, engines["in-process"], tmp_path, [Listener()])
     assert plan.teachers[0]["constant"] == 1
-    assert notes == ["the teacher own_teachers:stubborn says the same of every test sample"]
+    assert notes == ["the teacher own_teachers:stubborn predicts the same class for every test sample"]
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:

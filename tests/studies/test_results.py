@@ -100,9 +100,11 @@ def test_other_metrics_have_their_units() -> None:
     assert make_table(results(), "bytes_up").rows[0][1] == "1.50 ± 0.00"
     assert "in MiB" in make_table(results(), "bytes_up").caption
     assert make_table(results(), "personal").rows[0][1] == "–"  # noqa: RUF001
-    assert make_table(results(), "also.average").rows[0][1] == "–"  # noqa: RUF001
+    assert make_table(results(), "extra_models.average").rows[0][1] == "–"  # noqa: RUF001
     with pytest.raises(InputError, match="unknown metric 'acuracy': did you mean 'accuracy'"):
         make_table(results(), "acuracy")
+    with pytest.raises(InputError, match="the metric 'bytes_once' is called 'bytes_first_contact' now"):
+        make_table(results(), "bytes_once")
 
 
 def test_a_file_gives_the_same_results_and_the_same_bytes(tmp_path: Path) -> None:
@@ -212,8 +214,8 @@ def test_a_broken_file_gets_a_sentence(tmp_path: Path, text: str) -> None:
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
-    path.write_text(results().encode().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match="has format 2"):
+    path.write_text(results().encode().replace('"format": 2', '"format": 3'))
+    with pytest.raises(InputError, match="has format 3, and this version of fedstill reads 1 and 2"):
         load_results(path)
 
 
@@ -288,3 +290,41 @@ def test_students_are_told_apart_by_what_tells_their_teachers_apart(tmp_path: Pa
     replace(taught(), students=alone).save(tmp_path / "r.json")
     with pytest.raises(InputError, match="not told apart by what tells their teachers apart"):
         load_results(tmp_path / "r.json")
+
+
+def joint() -> Results:
+    """The small study, two students of which were trained separately."""
+    error = "joint training failed, so it was trained separately: RuntimeError: no memory for two"
+    return results(joint_errors={("iid", "fedavg", "1"): error, ("iid", "fedavg", "2"): error})
+
+
+def test_errors_of_joint_training_are_in_the_file_and_below_the_table(tmp_path: Path) -> None:
+    joint().save(tmp_path / "r.json")
+    loaded = load_results(tmp_path / "r.json")
+    assert loaded.joint_errors == joint().joint_errors
+    said = "Two students were trained separately because joint training failed: RuntimeError: no memory for two."
+    assert make_table(loaded).footer == said
+    assert make_table(loaded).markdown().endswith(f"\n\n{said}\n")
+    assert "joint_errors" not in results().encode()
+    assert make_table(results()).footer == ""
+
+
+def test_an_error_of_joint_training_goes_with_the_run_that_it_is_of() -> None:
+    ours = results(runs={("iid", "fedavg", "1"): Row("again", {"accuracy": 0.9})})
+    grown = ours.extended(joint(), {("iid", "fedavg", "1"): "again"})
+    assert list(grown.joint_errors) == [("iid", "fedavg", "2")]
+
+
+COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("file", COMMITTED, ids=lambda file: file.stem)
+def test_committed_results_can_be_read_and_extended(file: Path, tmp_path: Path) -> None:
+    """Whatever their format: written again in today's they hold the same, and grow as any others."""
+    found = load_results(file)
+    found.save(tmp_path / "r.json")
+    again = load_results(tmp_path / "r.json")
+    assert again == found
+    assert found.extended(again, {}, {}) == found
+    names = {name for row in found.runs.values() for name in row.figures}
+    assert not [name for name in names if name.startswith(("also.", "facts.")) or "stand_ins" in name]

@@ -14,7 +14,7 @@ from fedstill.distillation.distill import Distillation
 from fedstill.runtime import launch as launching
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.run import Attempt
-from fedstill.studies import Study
+from fedstill.studies import Study, load_results, make_table
 from fedstill.studies.plan import lessons
 from fedstill.studies.status import RunStatus
 
@@ -127,6 +127,23 @@ def test_students_of_a_study_have_the_bits_they_have_alone(
     alone, together = files(tmp_path / "alone"), files(tmp_path / "study")
     assert alone.keys() == together.keys()
     assert [name for name in alone if alone[name] != together[name]] == []
+
+
+def test_a_failure_of_joint_training_is_in_the_results(
+    staged: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Distillation, requests: Any) -> Any:
+        raise RuntimeError("no memory for two")
+
+    monkeypatch.setattr(Distillation, "reply_jointly", broken)
+    students = {"only": {"method": "centralised"}, "grid": {"objective": ["vanilla"], "labels": ["use", "no-ce"]}}
+    results = Study(staged(**students)).run(tmp_path / "study")
+    assert results.students is not None
+    assert results.joint_errors == {}
+    assert set(results.students.joint_errors) == set(results.students.runs)
+    results.save(tmp_path / "r.json")
+    table = make_table(load_results(tmp_path / "r.json").students or results)
+    assert table.footer.startswith("Two students were trained separately because joint training failed: RuntimeError:")
 
 
 def test_an_objective_that_reads_no_labels_is_its_own_control(staged: Make, tmp_path: Path) -> None:

@@ -30,16 +30,19 @@ _KINDS: dict[Any, str] = {str: "TEXT", int: "INTEGER", float: "FLOAT", Path: "PA
 def reference(
     out: Annotated[Path | None, typer.Option(help="The file (.md); else it is printed.")] = None,
     names: Annotated[Path | None, typer.Option(help="Also write the names that shells complete (.json).")] = None,
+    records: Annotated[Path | None, typer.Option(help="Also write the JSON Schema of records (.json).")] = None,
     plugin: Plugin = None,
 ) -> None:
     """Write down every command, part and setting, as Markdown."""
     from fedstill.cli.reference_page import reference_page
+    from fedstill.cli.reference_records import schema_text
 
     use_plugins(plugin or [])
-    for path in filter(None, (out, names)):
+    for path in filter(None, (out, names, records)):
         writable_file(path)
-    if names is not None:
-        write_atomically(names, _names_text().encode())
+    for path, text in ((names, _names_text), (records, schema_text)):
+        if path is not None:
+            write_atomically(path, text().encode())
     if out is None:
         sys.stdout.write(reference_page())
     else:

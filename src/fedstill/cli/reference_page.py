@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from fedstill.cli.app import EXIT_CODES, app
 from fedstill.cli.extensions import documented_settings
 from fedstill.cli.reference import anchor, code, commands, described, link, table
+from fedstill.cli.reference_records import record_sections_of_page
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import datasets
@@ -32,7 +33,8 @@ ENVIRONMENT = {
 _HEAD = """# Reference
 
 Every command, everything that can be chosen by name, and every setting. This page is written from the code, with
-`fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json`; a test compares the two."""
+`fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json --records docs/records.schema.json`; a
+test compares the two."""
 _SETTINGS = """\
 How settings are written: on the command line with `--set section.name=value`, or `--set name=value` where only one
 section has that name; for a part also as `part:name=value,name=value`, e.g. `--partition dirichlet:alpha=0.1`; in a
@@ -74,6 +76,7 @@ def reference_page() -> str:
             ("metric", "what it is"),
             [(code(name), _with_unit(what, unit)) for name, (what, unit, _) in metrics().items()],
         ),
+        **record_sections_of_page(),
     }
     contents = "\n".join(f"- {link(heading)}" for heading in sections if not heading.startswith("#"))
     body = "\n\n".join(f"##{_spaced(heading)}\n\n{text}" for heading, text in sections.items())

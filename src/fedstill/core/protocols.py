@@ -260,7 +260,7 @@ class Method(Exchange):
         return given
 
     def selectable(self, round: int, rounds: int) -> bool:
-        """Whether a model of this round, counted as a turn does, may be called best or selected."""
+        """Whether a model of this round, counted from zero, may be called best or selected."""
         return True
 
     @abstractmethod
@@ -296,7 +296,7 @@ class Method(Exchange):
         return None
 
     def assemble(self, architecture: str, personal: Tensors) -> nn.Module:
-        """What `personalise` gave, as something that can be asked."""
+        """The model of what `personalise` gave."""
         return self.task.build(architecture, personal)
 
 

@@ -1,4 +1,4 @@
-"""Some from every cluster: a cohort that looks like the fleet, in which everyone has peers who could stand in."""
+"""Some from every cluster: a cohort that looks like the fleet, in which everyone has peers that could replace it."""
 
 from __future__ import annotations
 

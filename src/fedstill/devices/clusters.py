@@ -2,7 +2,7 @@
 
 Clients send statistics once: by default mean and standard deviation of all numbers in their inputs. The server brings
 each column to mean 0 and deviation 1 and runs k-means. Clusters are numbered by their first members, so that numbers
-stay the same wherever the clusters do. Of a client that has not been heard the cluster is unknown, -1.
+stay the same wherever the clusters do. Of a client that was not surveyed yet the cluster is unknown, -1.
 
 The number of clusters is given, or it is the one with the best mean silhouette; where several come within 0.01 of the
 best, the one of them with the best Davies-Bouldin index.
@@ -48,7 +48,7 @@ class Clusters(Section):
     )
     noise: float = Field(0.0, ge=0, description="standard deviation of the noise that a client adds to what it sends")
     every: int | None = Field(
-        None, ge=1, description="rounds after which all are asked again, and clusters made anew; left out: each once"
+        None, ge=1, description="rounds after which all are surveyed again, and clusters made anew; left out: each once"
     )
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class Clusters(Section):
         return frozenset({"labels"} if self.statistics == "labels" else ())
 
     def start(self, clients: int, classes: int) -> Tensors:
-        """The fleet's state before anyone is heard."""
+        """The fleet's state before the first survey."""
         return {"cluster": torch.full((clients,), -1), "statistics": unknown(clients, self.width(classes))}
 
     def width(self, classes: int) -> int:
@@ -81,19 +81,19 @@ class Clusters(Section):
         return Statistics(self, classes)
 
     def survey(self, fleet: Tensors, available: np.ndarray, classes: int, context: RoundContext) -> Survey | None:
-        """Whom to ask in this round: those never heard, and everybody when all are asked again."""
+        """Whom to survey in this round: those not surveyed yet, and everybody when all are surveyed again."""
         again = self.every is not None and context.round % self.every == 0
-        asked = available if again else not_surveyed(fleet, "statistics", available)
-        return Survey(self.exchange(classes), asked.tolist()) if len(asked) else None
+        surveyed = available if again else not_surveyed(fleet, "statistics", available)
+        return Survey(self.exchange(classes), surveyed.tolist()) if len(surveyed) else None
 
     def assign(self, fleet: Tensors, context: RoundContext) -> Tensors:
         """The fleet with a cluster for everyone whose statistics are known."""
         statistics = fleet["statistics"].numpy()
-        heard = np.flatnonzero(np.isfinite(statistics).all(axis=1))
+        known = np.flatnonzero(np.isfinite(statistics).all(axis=1))
         cluster = torch.full((len(statistics),), -1)
-        if len(heard):
+        if len(known):
             seed = int(context.streams.draw("clusters").integers(2**31))
-            cluster[heard] = torch.from_numpy(grouped(statistics[heard], self.number, self.most, seed))
+            cluster[known] = torch.from_numpy(grouped(statistics[known], self.number, self.most, seed))
         return {**fleet, "cluster": cluster}
 
 

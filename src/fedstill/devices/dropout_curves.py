@@ -1,6 +1,6 @@
-"""What dropout costs: runs that differ in who is lost, and in their seed, and in nothing else, side by side.
+"""What dropout costs: runs that differ in dropout, and in their seed, and in nothing else, side by side.
 
-One pair of figures for every rate, accuracy and loss: without dropout, with some lost, and with others standing in.
+One pair of figures for every rate, accuracy and loss: without dropout, with dropout, and with replacement clients.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def _rate(run: Facts) -> float | None:
 def _panel_name(run: Facts) -> str:
     kind, rate = run.experiment.dropout.name, _rate(run)
     if rate is None:
-        return f"lost by {kind}"
-    return f"{share(rate, 0)} lost" + ("" if kind == "independent" else f", {kind}")
+        return f"dropout by {kind}"
+    return f"{share(rate, 0)} dropout" + ("" if kind == "independent" else f", {kind}")
 
 
 def _way(run: Facts, several: bool) -> str:
-    """What is done about the lost; with further settings only where there are several to tell apart."""
+    """How dropout is mitigated; with further settings only where there are several to tell apart."""
     way = _REPLACED if run.experiment.dropout.settings.model_dump()["replace"] else _DROPPED
     told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in json.loads(_rest(run)).items())
     return f"{way} ({told})" if several and told else way

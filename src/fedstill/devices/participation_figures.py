@@ -33,7 +33,7 @@ Groups = Mapping[str, Sequence[int]]
 def failures_by_round(id: str, title: str, journal: Sequence[RoundRecord]) -> Figure:
     """Failures in each round by cause, and how many of them were replaced."""
     rounds = [record.round for record in journal]
-    each = [Counter(one.reason for one in record.failures) for record in journal]
+    each: list[Counter[str]] = [Counter(one.reason for one in record.failures) for record in journal]
     total = sum(each, Counter())
     causes = [cause for cause in dict.fromkeys([*CAUSES, *total]) if total[cause]]
     data: list[dict[str, Any]] = [
@@ -49,7 +49,7 @@ def failures_by_round(id: str, title: str, journal: Sequence[RoundRecord]) -> Fi
     keys = [Key(cause, cause_colour(cause), (number,), shape="box") for number, cause in enumerate(causes)]
     replaced = [len(record.replacements or {}) for record in journal]
     told = [f"{total[cause]:,} {cause}" for cause in causes]
-    words = f"Over all rounds {listed(told)}" + (f"; {sum(replaced):,} were replaced." if sum(replaced) else ".")
+    words = f"Over all rounds {listed(told)}" + (f"; {sum(replaced):,} replaced." if sum(replaced) else ".")
     if sum(replaced):
         keys.append(Key("replaced", "var(--series-3)", (len(data),), shape="symbol", symbol="diamond"))
         data.append(

@@ -1,4 +1,4 @@
-"""Observers are told what happens; they change nothing."""
+"""Observers are called when something happens in a run; they change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is this reply what was asked for? A bad one is refused and recorded, and the round goes on without it."""
+"""Validation of replies: a bad one is refused and recorded, and the round goes on without it."""
 
 from __future__ import annotations
 

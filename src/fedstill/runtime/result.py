@@ -81,7 +81,7 @@ class Run:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy after the last round (of personal models, their mean); nan where nobody could be asked."""
+        """Test accuracy after the last round (of personal models, their mean); nan where nothing was measured."""
         return self._accuracy("last")
 
     @property

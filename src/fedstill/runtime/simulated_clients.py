@@ -1,6 +1,6 @@
 """The clients of a simulation, made on demand from shards.
 
-Memory grows with those who take part, not with the population: a client that is not asked is two numbers.
+Memory grows with those who take part, not with the population: a client that is not sampled is two numbers.
 """
 
 from __future__ import annotations

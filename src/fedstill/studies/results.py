@@ -194,8 +194,6 @@ def load_results(path: Path) -> Results:
 class _ResultsFile(StudyRecord):
     """A file as JSON has it, or its second stage."""
 
-    students: _ResultsFile | None = None
-
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.figures[: len(self.axes) + 1] != [*self.axes, "identity"]:
@@ -257,34 +255,6 @@ def _row(names: Sequence[str], identity: str, *values: Any) -> Row:
     for bits in correct.values():
         unpacked(bits)  # refuses what is no such text
     return Row(identity, {name: value for name, value in told.items() if not name.startswith(_CORRECT)}, correct)
-
-
-def _lines(self, what: str, *kinds: Any) -> Iterator[tuple[Labels, tuple[Any, ...]]]:
-    """Every line of a list, parted into labels and the values that follow, which are of these kinds."""
-    width = len(self.axes)
-    line = GenericAlias(tuple, (*[str] * width, *kinds))
-    shape: Any = GenericAlias(dict, (str, GenericAlias(list, line)))  # by name, so that a complaint has it
-    checked = TypeAdapter(shape, config=_FINITE).validate_python({what: getattr(self, what)})
-    return ((one[:width], one[width:]) for one in checked[what])
-
-
-def _row(names: Sequence[str], identity: str, *values: Any) -> Row:
-    told = dict(zip(names, values, strict=True))
-    correct = {
-        name.removeprefix(_CORRECT): bits
-        for name, bits in told.items()
-        if name.startswith(_CORRECT) and bits is not None
-    }
-    for bits in correct.values():
-        unpacked(bits)  # refuses what is no such text
-    return Row(identity, {name: value for name, value in told.items() if not name.startswith(_CORRECT)}, correct)
-
-
-def _wrong(error: ValidationError) -> str:
-    """The first thing that is wrong, and where."""
-    first = error.errors()[0]
-    where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-    return f"{where}: {what[0].lower()}{what[1:]}" if where else what
 
 
 def _lines(key: str, lines: Sequence[Iterable[Any]]) -> str:

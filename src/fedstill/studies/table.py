@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
 
+from fedstill.core.earlier_records import current_figure
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.numbers import MISSING, count
+from fedstill.core.numbers import MISSING, capital, count
 from fedstill.runtime.joint_training import JOINT_TRAINING_FAILED
 from fedstill.studies.extensions import Metric, study_figures
 from fedstill.studies.grid import SEED, called
@@ -72,6 +73,8 @@ class Table:
 
 def check_metric(metric: str) -> None:
     if metric not in metrics() and not metric.startswith(tuple(_FURTHER)):
+        if (new := current_figure(metric)) != metric:
+            raise InputError(f"the metric {metric!r} is called {new!r} now")
         known = [*metrics(), *(f"{beginning}NAME" for beginning in _FURTHER)]
         raise InputError(f"unknown metric {metric!r}: {did_you_mean(metric, known)}")
 
@@ -105,7 +108,7 @@ def joint_training_note(results: Results) -> str:
     """One sentence about students that were trained separately because joint training failed; empty without any."""
     if not results.joint_errors:
         return ""
-    students = count(len(results.joint_errors), "student")
+    students = capital(count(len(results.joint_errors), "student"))
     were = "was" if len(results.joint_errors) == 1 else "were"
     errors = dict.fromkeys(error.removeprefix(JOINT_TRAINING_FAILED) for error in results.joint_errors.values())
     return f"{students} {were} trained separately because joint training failed: {'; '.join(errors)}."
