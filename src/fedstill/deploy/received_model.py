@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import RunError
-from fedstill.core.files import disk_trouble
+from fedstill.core.files import disk_trouble, write_json
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import StateVersion
 from fedstill.core.task import Tensors
@@ -19,7 +19,7 @@ from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.run import described
-from fedstill.runtime.run_folder import MODELS, RunFolder, pack_models, write_json
+from fedstill.runtime.run_folder import MODELS, RunFolder, pack_models
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")  # of a run: it becomes a folder here
 _SERVER = "server/"  # the part of the server's state that makes a personal model complete

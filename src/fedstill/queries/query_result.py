@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedstill.core.files import disk_trouble, writable_folder
+from fedstill.core.files import digest_of, disk_trouble, writable_folder, write_json
 from fedstill.core.kinds import state_of
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
@@ -16,7 +16,7 @@ from fedstill.queries.qkt import QKT
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import described, run_digest
-from fedstill.runtime.run_folder import RunFolder, digest_of, pack_models, write_json
+from fedstill.runtime.run_folder import RunFolder, pack_models
 
 if TYPE_CHECKING:
     from fedstill.queries.transfer import Asked

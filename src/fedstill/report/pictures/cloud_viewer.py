@@ -34,7 +34,8 @@ def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.
 
 def _figure(gallery: Gallery, place: int, name: str, number: int, up: str, turn: float) -> Figure:
     cloud = upright(gallery.samples[name][number].numpy(), up, turn)
-    parts, labels = (), np.zeros(len(cloud), np.int64)
+    parts: tuple[str, ...] = ()
+    labels = np.zeros(len(cloud), np.int64)
     if name in gallery.marks:
         parts, labels = gallery.marks[name].names, gallery.marks[name].points[number].numpy()
     colours = part_colours(gallery.parts)[: len(parts)]

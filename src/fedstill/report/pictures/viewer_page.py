@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedstill.core.errors import FedstillError, InputError
-from fedstill.core.files import write_atomically
+from fedstill.core.files import write_output
 from fedstill.report.page import Section, render
 
 TURNING = "Drag to turn; arrow keys turn it too, + and \u2212 change its size."
@@ -15,7 +14,4 @@ TURNING = "Drag to turn; arrow keys turn it too, + and \u2212 change its size."
 def write_samples_page(path: Path, name: str, about: str, sections: Sequence[Section]) -> None:
     """Figures of the 3-D viewer under headings, with everything they need in the file."""
     page = render("samples.html.jinja", sections, heading=name, about=about)
-    try:
-        write_atomically(path, page.encode())
-    except FedstillError as error:
-        raise InputError(f"{path} cannot be written: {error.__cause__}") from None
+    write_output(path, page.encode())
