@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstill.cli.screen import console, errors, print_json, table
+from fedstill.cli.screen import console, errors, print_json, print_table, table
 from fedstill.cli.study_progress import StudyDisplay
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import write_atomically
@@ -207,7 +207,7 @@ def _tell(results: Results, wanted: Wanted, say: bool = True) -> None:
 
 
 def _draw(made: Table) -> None:
-    table("", made.header, made.rows, right=range(made.labels, len(made.header)))
+    print_table(made)
     console.print()
 
 

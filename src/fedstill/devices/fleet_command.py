@@ -6,12 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from fedstill.cli.flags import Flags
-from fedstill.cli.screen import console, print_json, table
+from fedstill.cli.screen import console, print_json, print_table
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import use_plugins
 from fedstill.devices.fleet_page import Described, described, write_fleet_page
 from fedstill.devices.fleet_tables import costs_table, left_table, tiers_table
-from fedstill.report.table import Table
 from fedstill.report.writer import checked_page
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.experiment import Experiment
@@ -62,22 +61,16 @@ def _told(found: Described) -> dict[str, object]:
 
 def _print(found: Described) -> None:
     console.print(found.heading, style="bold")
-    _print_table(tiers_table(found.tiers))
+    print_table(tiers_table(found.tiers))
     if found.job is None:
         console.print(f"\n{found.work}")
     else:
         console.print(f"\nWhat a round takes a device, in Wh: {found.work}")
-        _print_table(costs_table(found.costs))
+        print_table(costs_table(found.costs))
     if found.run is None:
         return
     if found.left:
         console.print(f"\nAfter round {len(found.run.journal)}")
-        _print_table(left_table(found.left))
+        print_table(left_table(found.left))
     else:
         console.print("\nWhat became of them is not known: the run has no checkpoint")
-
-
-def _print_table(made: Table) -> None:
-    """A table of the page, without its caption and note."""
-    right = [number for number, column in enumerate(made.columns) if column.right]
-    table("", [column.name for column in made.columns], [[cell.text for cell in row] for row in made.rows], right)

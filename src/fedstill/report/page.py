@@ -16,8 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from fedstill._version import __version__
+from fedstill.core.table import Table
 from fedstill.report.figure import Figure
-from fedstill.report.table import Table
 
 _HALF = 470  # pixels: what a figure has beside another
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fedstill.core.table import markdown_rows
+
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; bars in its cells would end them.
-
-    >>> print(table(("name", "what"), [("a", "b|c")]))
-    | name | what |
-    |---|---|
-    | a | b\\|c |
-    """
-    lines = [heads, *rows]
-    written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-    return "\n".join([written[0], "|" + "---|" * len(heads), *written[1:]])
+    """A table whose columns are all aligned to the left."""
+    return markdown_rows(heads, rows, "|" + "---|" * len(heads))
 
 
 def anchor(heading: str) -> str:
