@@ -9,12 +9,19 @@ import pytest
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import (
     append_line,
+    digest_of,
     disk_trouble,
+    file_digest,
     from_home,
+    read_json,
     sweep_temporaries,
+    take_lock,
     writable_file,
     writable_folder,
     write_atomically,
+    write_json,
+    write_output,
+    write_private,
 )
 
 
@@ -144,3 +151,64 @@ def test_home_is_found_and_what_cannot_be_a_path_is_one_sentence(monkeypatch: py
         from_home("~nosuchuser/x.npz")
     with pytest.raises(InputError, match="cannot be reached: File name too long"):
         from_home("x" * 300)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
+def test_private_files_are_private_from_their_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "key"
+    modes = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (modes.append(os.fstat(file).st_mode & 0o777), sync(file)))
+    write_private(path, b"old")
+    write_atomically(path, b"new", private=True)
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert modes[:2] == [0o600, 0o600], "the drafts too"
+    with pytest.raises(FileExistsError):
+        write_private(path, b"another")
+
+
+def test_an_interruption_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "state", b"x")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_somebody_named_and_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    write_output(tmp_path / "page", b"x")
+    assert (tmp_path / "page").read_bytes() == b"x"
+    with pytest.raises(InputError, match=r"nowhere/page cannot be written: No such file or directory$"):
+        write_output(tmp_path / "nowhere" / "page", b"x")
+
+
+def test_json_is_read_as_written_and_damage_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    assert read_json(path) is None
+    write_json(path, {"a": [1, "ü"]})
+    assert read_json(path) == {"a": [1, "ü"]}
+    assert path.read_bytes().endswith(b"}\n")
+    path.write_text('{"a"')
+    assert read_json(path) is None
+    path.write_text("[" * 100_000)
+    assert read_json(path) is None
+
+
+def test_digests_of_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_digest(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert digest_of(b"") == ""
+    assert file_digest(tmp_path / "b") is None
+
+
+def test_one_process_at_a_time_has_a_lock(tmp_path: Path) -> None:
+    lock = take_lock(tmp_path / ".lock")
+    assert lock is not None
+    assert take_lock(tmp_path / ".lock") is None
+    lock.release()
+    again = take_lock(tmp_path / ".lock")
+    assert again is not None
+    again.release()

@@ -15,6 +15,7 @@ import pytest
 from cryptography import x509
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import write_private
 from fedstill.deploy.certificates import (
     certificate_bytes,
     check_certificate,
@@ -26,7 +27,6 @@ from fedstill.deploy.certificates import (
     read_certificate,
 )
 from fedstill.deploy.keys import tls_key_bytes
-from fedstill.deploy.private_files import write_private
 
 NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=60)

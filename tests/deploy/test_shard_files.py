@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedstill.core import files
 from fedstill.core.client import answer
 from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.errors import InputError, RunError
@@ -19,7 +20,6 @@ from fedstill.core.protocols import Client, Reply, RoundContext
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import check, load
 from fedstill.data.point_labels import kind_names
-from fedstill.deploy import shard_files
 from fedstill.deploy.shard_files import write_shards
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import Simulation, make_plan
@@ -236,14 +236,14 @@ def test_nothing_is_overwritten_or_left_behind(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InputError, match="cannot write to the folder"):
         write_shards(plan, tmp_path / "file")
 
-    write = shard_files.write_private
+    write = files.write_private
 
     def full(path: Path, data: bytes) -> None:
         write(path, data)
         if "site-1" in path.name:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shard_files, "write_private", full)
+    monkeypatch.setattr(files, "write_private", full)
     with pytest.raises(RunError, match="No space left on device; nothing was left there"):
         write_shards(plan, tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []

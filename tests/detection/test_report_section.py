@@ -65,7 +65,7 @@ def test_the_table_has_precision_recall_and_bytes_of_a_round(detector: Callable[
     plain = detector(found=None)
     table = detection_table(facts(careful=detector(lines=lines), plain=plain, pooled=detector("centralised")))
     keys = [column.key for column in table.columns]
-    first, second, third = (dict(zip(keys, row, strict=True)) for row in table.rows)
+    first, second, third = (dict(zip(keys, row, strict=True)) for row in table.cells)
     assert [first[key].value for key in ("map_25", "map_50", "ar_25", "ar_50")] == [0.5, 0.25, 0.75, 0.375]
     assert first["map_25"].text == "50.00\u00a0%"
     assert [first[key].value for key in ("up_round", "down_round", "down_once")] == [2000, 5000, 1000]
@@ -77,7 +77,7 @@ def test_the_table_has_precision_recall_and_bytes_of_a_round(detector: Callable[
 
 def test_lines_of_an_ablation_differ_by_their_settings(detector: Callable[..., Run]) -> None:
     made = detector({"name": "fedavg", "weights": "uniform"})
-    assert detection_table(facts(one=made)).rows[0][1].text == "fedavg, weights uniform"
+    assert detection_table(facts(one=made)).rows[0][1] == "fedavg, weights uniform"
 
 
 def test_only_detectors_have_such_sections(make_run: Callable[..., Run]) -> None:

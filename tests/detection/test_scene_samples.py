@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +51,7 @@ def test_scenes_of_a_class_or_of_a_type(bundle: Bundle) -> None:
 
 
 def test_a_sheet_and_a_page(bundle: Bundle, tmp_path: Path) -> None:
-    """A sheet is colourful; a page has a trace for each cloud and for each class in it, and a button for each scene."""
+    """A sheet is colourful; a page has one figure with every scene, its boxes, and a choice for each scene."""
     path = show(bundle, None, 5, tmp_path / "rooms.png")
     with Image.open(path) as image:
         wide, high = image.size
@@ -59,11 +61,27 @@ def test_a_sheet_and_a_page(bundle: Bundle, tmp_path: Path) -> None:
     page = show(bundle, None, 3, tmp_path / "rooms.html").read_text()
     rows, _ = choose_scenes(bundle, None, 3)
     labels = bundle.train.columns["labels"][rows]
-    classes = sum(len(row[row >= 0].unique()) for row in labels)
-    data = page[page.rindex("Plotly.newPlot(") :]
-    assert (data.count('"mode":"markers"'), data.count('"mode":"lines"')) == (3, classes)
-    assert len(re.findall('"method":"restyle"', data)) == 3
-    assert "https://cdn" not in data
+    trace = drawn(page)
+    assert [len(scene["points"]) for scene in trace["scenes"]] == [256] * 3
+    assert [[box["class"] for box in scene["truth"]] for scene in trace["scenes"]] == [
+        row[row >= 0].tolist() for row in labels
+    ]
+    kinds = sorted(labels[labels >= 0].unique().tolist())
+    assert len(trace["looks"]) == len(kinds)
+    for box in (box for scene in trace["scenes"] for box in scene["truth"]):
+        assert kinds[box["look"]] == box["class"], "boxes have the colour of their class"
+    assert page.count("<option") == 3
+    assert 'name="least"' not in page, "nothing was found, so there is no score to choose"
+    assert "<script src" not in page
+
+
+def drawn(page: str) -> Any:
+    """What the viewer of a page with one figure draws."""
+    specs = re.search(r'<script type="application/json" id="specs">(.*?)</script>', page)
+    assert specs is not None
+    (spec,) = json.loads(specs[1]).values()
+    (trace,) = spec["data"]
+    return trace
 
 
 def test_names_that_look_like_formulas_are_names(bundle: Bundle, tmp_path: Path) -> None:
@@ -85,7 +103,8 @@ def test_scenes_that_nobody_labelled_are_drawn_without_boxes(bundle: Bundle, tmp
     data = bundle.train.unlabelled()
     blind = Bundle("blind", data, data, (), "scene", (256, 3))
     assert show(blind, None, 2, tmp_path / "blind.png").stat().st_size > 5_000
-    assert "scatter3d" in show(blind, None, 1, tmp_path / "blind.html").read_text()[-60_000:]
+    (scene,) = drawn(show(blind, None, 1, tmp_path / "blind.html").read_text())["scenes"]
+    assert (len(scene["points"]), scene["truth"]) == (256, [])
     with pytest.raises(InputError, match="blind has no labels to choose scenes by"):
         show(blind, "bed", 2, tmp_path / "bed.png")
 

@@ -226,15 +226,6 @@ def test_neither_flower_nor_ray_is_imported_before_it_is_asked_for() -> None:
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
-    from fedstill.engines.flower.ray_address import check_address
-
-    with pytest.raises(InputError, match=f"nobody answers at RAY_ADDRESS={address} "):
-        check_address(address)
-    check_address("auto")
-
-
 @pytest.mark.slow
 def test_a_cluster_that_was_there_before_stays_and_ours_does_not() -> None:
     """In a process of its own, where no other engine has Ray."""

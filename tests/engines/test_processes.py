@@ -19,9 +19,9 @@ from fedstill.runtime.run import execute
 def test_workers_are_started_once_and_reused(tiny_plan: Any, tmp_path: Path) -> None:
     with Processes(2) as engine:
         execute(tiny_plan(rounds=2), engine, tmp_path / "a")
-        first = [worker.process.pid for worker in engine._workers]
+        first = [worker.process.pid for worker in engine.pool.workers]
         execute(tiny_plan(rounds=1, seed=2), engine, tmp_path / "b")
-        assert [worker.process.pid for worker in engine._workers] == first
+        assert [worker.process.pid for worker in engine.pool.workers] == first
         assert len(first) == 2
 
 
@@ -33,7 +33,7 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
 
         def round(self, record: dict[str, Any]) -> None:
             if record.round == 1:
-                os.kill(engine._workers[0].process.pid, signal.SIGKILL)
+                os.kill(engine.pool.workers[0].process.pid, signal.SIGKILL)
 
         def note(self, text: str) -> None: ...
 
@@ -57,7 +57,7 @@ def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(tiny_plan: Any, tmp
         expect = type(plan.method).expect
 
         def killing(self: Any, *args: Any) -> Any:
-            for worker in engine._workers[:1]:  # jobs go to the last one
+            for worker in engine.pool.workers[:1]:  # jobs go to the last one
                 os.kill(worker.process.pid, signal.SIGKILL)
                 worker.process.wait()
             return expect(self, *args)
@@ -98,8 +98,8 @@ def test_an_engine_left_in_mid_round_starts_clean(tiny_plan: Any, tmp_path: Path
 def test_nothing_is_left_running(tiny_plan: Any, tmp_path: Path) -> None:
     with Processes(1) as engine:
         execute(tiny_plan(rounds=1), engine, tmp_path)
-        process = engine._workers[0].process
-        scratch = engine._scratch
+        process = engine.pool.workers[0].process
+        scratch = engine.pool._scratch
         assert scratch is not None
     assert process.poll() is not None
     assert not Path(scratch.name).exists()

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fedstill.core.errors import InputError
-from fedstill.engines.ray_connection import check_answer, connection, last_line
+from fedstill.engines.ray_connection import check_answer, connection, last_line, named_connection
 
 TELEMETRY, ACCELERATORS = "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 
@@ -141,11 +141,21 @@ def test_a_ray_without_what_is_altered_is_used_as_it_is(ray: Ray) -> None:
 def test_a_port_where_nobody_answers_is_refused_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        check_answer("127.0.0.1", port, "the head")
+        check_answer(f"127.0.0.1:{port}", "the head")
     with pytest.raises(InputError, match=r"^nobody answers at the head \(.*refused.*\): is the Ray cluster running\?$"):
-        check_answer("127.0.0.1", port, "the head")
+        check_answer(f"127.0.0.1:{port}", "the head")
     with pytest.raises(InputError, match="nobody answers at the head"):
-        check_answer("127.0.0.1", "99999", "the head")
+        check_answer("127.0.0.1:99999", "the head")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_the_environment_may_name_a_ray_and_a_dead_one_is_refused_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=f"nobody answers at RAY_ADDRESS={address} "), named_connection(1):
+        raise AssertionError("there is no Ray")
+    check_answer("auto", "auto")
 
 
 def test_errors_without_words_give_their_name() -> None:

@@ -303,10 +303,10 @@ def test_errors_of_joint_training_are_in_the_file_and_below_the_table(tmp_path: 
     loaded = load_results(tmp_path / "r.json")
     assert loaded.joint_errors == joint().joint_errors
     said = "Two students were trained separately because joint training failed: RuntimeError: no memory for two."
-    assert make_table(loaded).footer == said
+    assert make_table(loaded).note == said
     assert make_table(loaded).markdown().endswith(f"\n\n{said}\n")
     assert "joint_errors" not in results().encode()
-    assert make_table(results()).footer == ""
+    assert make_table(results()).note == ""
 
 
 def test_an_error_of_joint_training_goes_with_the_run_that_it_is_of() -> None:

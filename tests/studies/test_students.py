@@ -143,7 +143,7 @@ def test_a_failure_of_joint_training_is_in_the_results(
     assert set(results.students.joint_errors) == set(results.students.runs)
     results.save(tmp_path / "r.json")
     table = make_table(load_results(tmp_path / "r.json").students or results)
-    assert table.footer.startswith("Two students were trained separately because joint training failed: RuntimeError:")
+    assert table.note.startswith("Two students were trained separately because joint training failed: RuntimeError:")
 
 
 def test_an_objective_that_reads_no_labels_is_its_own_control(staged: Make, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from fedstill.cli.list import shelves
 from fedstill.cli.options import Plugin
 from fedstill.core.files import writable_file, write_atomically
 from fedstill.core.plugins import use_plugins
+from fedstill.core.table import markdown_rows
 
 # What a value is called in usage lines, by its type.
 _KINDS: dict[Any, str] = {str: "TEXT", int: "INTEGER", float: "FLOAT", Path: "PATH"}
@@ -182,16 +183,8 @@ def described(command: Command) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; bars in its cells would end them.
-
-    >>> print(table(("name", "what"), [("a", "b|c")]))
-    | name | what |
-    |---|---|
-    | a | b\\|c |
-    """
-    lines = [heads, *rows]
-    written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-    return "\n".join([written[0], "|" + "---|" * len(heads), *written[1:]])
+    """A table whose columns are all aligned to the left."""
+    return markdown_rows(heads, rows, "|" + "---|" * len(heads))
 
 
 def anchor(heading: str) -> str:

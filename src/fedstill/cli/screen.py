@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
+
+from fedstill.core.table import Table, text_table
 
 # Names, paths and sentences are printed as they are: square brackets in them are no markup, `:x:` is no picture.
 console = Console(markup=False, highlight=False, emoji=False)
@@ -38,10 +40,15 @@ def table(
     where: Console = console,
 ) -> None:
     """A plain table that fits the terminal; the columns in `right` are aligned to the right."""
-    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        drawn.add_column(name, justify="right" if number in right else "left", overflow="fold")
-    for row in rows:
+    print_table(text_table(title, columns, rows, right), title, where)
+
+
+def print_table(made: Table, title: str = "", where: Console = console) -> None:
+    """The same for a table that is made already; its caption and note are left out."""
+    drawn = Grid(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in made.columns:
+        drawn.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
+    for row in made.rows:
         drawn.add_row(*row)
     where.print(drawn)
 

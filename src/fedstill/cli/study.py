@@ -23,8 +23,7 @@ from fedstill.cli.options import (
     named,
     one_of,
 )
-from fedstill.cli.screen import console, errors, print_json
-from fedstill.cli.screen import table as print_table
+from fedstill.cli.screen import console, errors, print_json, print_table, table
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import write_atomically
 from fedstill.core.numbers import count, duration
@@ -199,7 +198,7 @@ def _counts(study: Study, progress: StudyProgress) -> dict[str, int]:
 def _print_plan(study: Study, progress: StudyProgress, workers: int) -> None:
     axes = {**study.axes, **study.student_axes}
     rows = [(axis, str(len(values)), ", ".join(v.label for v in values)) for axis, values in axes.items()]
-    print_table("", ("varied", "values", ""), rows, right=(1,))
+    table("", ("varied", "values", ""), rows, right=(1,))
     counts = _counts(study, progress)
     parts = [f"{counts['experiments']} experiments"] if counts["experiments"] - counts["runs"] else []
     if study.students:
@@ -289,9 +288,9 @@ def _print_tables(results: Results, output: StudyOutput) -> None:
 
 
 def _draw(made: Table) -> None:
-    print_table("", made.header, made.rows, right=range(made.labels, len(made.header)))
-    if made.footer:
-        console.print(f"\n{made.footer}", soft_wrap=True)
+    print_table(made)
+    if made.note:
+        console.print(f"\n{made.note}", soft_wrap=True)
     console.print()
 
 

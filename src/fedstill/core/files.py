@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from glob import escape
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from fedstill.core.errors import InputError, RunError
 
@@ -23,20 +29,82 @@ def from_home(path: str | Path) -> Path:
     return place
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
     """Replace `path` by `data`: a reader, or a crash at any instant, sees the old bytes or the new ones."""
+    try:
+        replace_whole(path, data, private=private)
+    except OSError as error:
+        raise disk_trouble(path, error) from error
+
+
+def replace_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+    """The same for callers with a sentence of their own for an OSError; private: for the owner's eyes only."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        if private:
+            write_private(temporary, data)
+        else:
+            with open(temporary, "wb") as file:
+                _write_through(file, data)
         os.replace(temporary, path)
         _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException:
         with suppress(OSError):
             temporary.unlink()
-        raise disk_trouble(path, error) from error
+        raise
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A new file that only its owner may read, from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        _write_through(file, data)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write, whole or not at all, a file that somebody named; where that fails another name is wanted."""
+    try:
+        replace_whole(path, data)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON file's content; None where it is missing or damaged, so that it is made again."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content
+
+
+def digest_of(data: bytes) -> str:
+    """What a file of these bytes is recognised by; empty for no file."""
+    return sha256(data).hexdigest() if data else ""
+
+
+def file_digest(path: Path) -> str | None:
+    try:
+        return digest_of(path.read_bytes())
+    except OSError:
+        return None
+
+
+def take_lock(path: Path) -> FileLock | None:
+    """Hold the lock of that file until it is released; None where another process holds it.
+
+    The system frees it when the process dies, however it dies.
+    """
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock
 
 
 def sweep_temporaries(folder: Path, of: str = "") -> None:
@@ -49,9 +117,7 @@ def append_line(path: Path, line: bytes) -> None:
     """Add a line and see it to the disk."""
     try:
         with open(path, "ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+            _write_through(file, line)
     except OSError as error:
         raise disk_trouble(path, error) from error
 
@@ -82,6 +148,13 @@ def writable_file(path: Path) -> Path:
         raise InputError(f"{path} is a folder: name a file in it")
     writable_folder(path.parent)
     return path
+
+
+def _write_through(file: IO[bytes], data: bytes) -> None:
+    """Write, and see it to the disk."""
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

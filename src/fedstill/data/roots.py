@@ -11,7 +11,7 @@ from pathlib import Path
 from platformdirs import user_data_dir
 
 from fedstill.core.errors import InputError
-from fedstill.core.files import from_home, writable_folder, write_atomically
+from fedstill.core.files import from_home, writable_folder, write_json
 
 VARIABLE = "FEDSTILL_DATA"
 RECORDS = "datasets.json"
@@ -54,5 +54,4 @@ def recorded(root: Path) -> dict[str, Path]:
 
 def record(root: Path, entries: Mapping[str, Path]) -> None:
     """Write all entries, whole or not at all: the file is replaced in one step."""
-    text = json.dumps({name: str(path) for name, path in sorted(entries.items())}, indent=2) + "\n"
-    write_atomically(writable_folder(root) / RECORDS, text.encode())
+    write_json(writable_folder(root) / RECORDS, {name: str(path) for name, path in sorted(entries.items())})

@@ -21,7 +21,7 @@ import yaml
 
 from fedstill._version import __version__
 from fedstill.core.errors import InputError
-from fedstill.core.files import writable_folder
+from fedstill.core.files import writable_folder, write_private
 from fedstill.core.numbers import count
 from fedstill.deploy.certificates import (
     certificate_bytes,
@@ -34,7 +34,7 @@ from fedstill.deploy.certificates import (
 )
 from fedstill.deploy.keys import make_key, site_key_bytes, site_public_bytes, tls_key_bytes
 from fedstill.deploy.policy import EXAMPLE
-from fedstill.deploy.private_files import site_name, write_private
+from fedstill.deploy.private_files import site_name
 from fedstill.deploy.server_options import check_port
 
 AUTHORITY, SERVER = "authority", "server"

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 from typing import Any, Protocol
 
 from fedstill.core.errors import InputError
-from fedstill.core.files import write_atomically
+from fedstill.core.files import read_json, write_json
 from fedstill.deploy.apps import AGREE, HELLO
 from fedstill.deploy.deployment_plan import Question, server_plan, with_samples
 from fedstill.deploy.server_endpoint import ServerEndpoint
@@ -56,7 +56,7 @@ class Enrolment:
         if not before:
             self.rosters.mkdir(exist_ok=True)
             content = {str(site): one.model_dump(mode="json") for site, one in facts.items()}
-            write_atomically(place, (json.dumps(content, indent=2) + "\n").encode())
+            write_json(place, content)
         return with_samples(plan, [facts[site].samples for site in self.sites])
 
     def _facts(self, before: Mapping[int, SiteFacts], until: float | None) -> dict[int, SiteFacts]:
@@ -151,8 +151,8 @@ def _greeting() -> dict[str, str | int | float]:
 
 def _read_roster(place: Path, sites: Sequence[int]) -> dict[int, SiteFacts]:
     """Who took part when this experiment began; nobody if it has not begun."""
+    content = read_json(place) or {}
     try:
-        content = json.loads(place.read_text())
         return {site: SiteFacts.model_validate(content[str(site)]) for site in sites}
-    except (OSError, ValueError, KeyError):
+    except (ValueError, KeyError):
         return {}

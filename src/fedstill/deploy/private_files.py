@@ -1,4 +1,4 @@
-"""Files of a deployment: complete or complained about, and private ones for their owner only."""
+"""Files of a deployment: complete or complained about, and the lock of whoever runs from its folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from fedstill.core.errors import BusyError, InputError
+from fedstill.core.files import take_lock
 from fedstill.core.settings import Settings
 from fedstill.runtime.experiment import sentence
 
@@ -57,25 +57,15 @@ def private_content(path: Path) -> bytes:
     return data
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """A new file that only its owner may read, from its first byte on."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @contextmanager
 def only_one(folder: Path, what: str) -> Iterator[None]:
     """Held while a server or a site runs from a folder; the system frees it when that process dies, however it dies."""
-    lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BusyError(f"another {what} is running from {folder}: stop it first") from None
+        lock = take_lock(folder / ".lock")
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
+    if lock is None:
+        raise BusyError(f"another {what} is running from {folder}: stop it first")
     try:
         yield
     finally:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fedstill.core.errors import InputError
-from fedstill.core.files import disk_trouble, write_atomically
+from fedstill.core.files import disk_trouble, replace_whole, write_atomically
 from fedstill.deploy.certificates import (
     certificate_bytes,
     check_certificate,
@@ -17,7 +16,7 @@ from fedstill.deploy.certificates import (
 from fedstill.deploy.create import AUTHORITY, DEFAULT_DAYS, SERVER, SERVER_FILE, as_yaml, private_folder
 from fedstill.deploy.deployment_folder import ServerFile, read_facts
 from fedstill.deploy.keys import read_tls_key, tls_key_bytes
-from fedstill.deploy.private_files import content, write_private
+from fedstill.deploy.private_files import content
 
 
 def renew_certificate(path: Path, address: str | None = None, days: int = DEFAULT_DAYS) -> None:
@@ -33,14 +32,11 @@ def renew_certificate(path: Path, address: str | None = None, days: int = DEFAUL
     signer, known = read_tls_key(authority / "ca.key"), read_certificate(authority / "ca.crt")
     key, certificate = make_server_certificate(signer, known, called, days)
     told = as_yaml(facts.model_copy(update={"address": called}).model_dump())
-    draft = server / f".server.key.{os.getpid()}.tmp"
     try:
         if not server.exists():
             private_folder(server)
-        write_private(draft, tls_key_bytes(key))
-        os.replace(draft, server / "server.key")
+        replace_whole(server / "server.key", tls_key_bytes(key), private=True)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise disk_trouble(server, error) from error
     write_atomically(server / "server.crt", certificate_bytes(certificate))
     write_atomically(server / "ca.crt", content(authority / "ca.crt"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import Any, Protocol, Self
 from pydantic import ValidationError
 
 from fedstill.core.errors import RunError
-from fedstill.core.files import write_atomically
+from fedstill.core.files import write_json
 from fedstill.core.records import RoundRecord
 from fedstill.core.settings import Settings
 from fedstill.deploy.private_files import in_use
@@ -108,7 +107,7 @@ class Status:
             "sites": {str(site): node in online for site, node in self.link.nodes.items()},
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        write_atomically(self.path, (json.dumps(content, indent=2) + "\n").encode())
+        write_json(self.path, content)
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -12,9 +11,9 @@ from torch import Tensor
 
 from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError, RunError
-from fedstill.core.files import writable_folder
+from fedstill.core.files import replace_whole, writable_folder
 from fedstill.data.site_archive import Shard
-from fedstill.deploy.private_files import site_name, write_private
+from fedstill.deploy.private_files import site_name
 from fedstill.runtime.plan import Simulation
 
 _AT_ONCE = 1024  # rows of data that is not held in memory
@@ -57,9 +56,4 @@ def _columns(data: Dataset, rows: Tensor) -> Mapping[str, Tensor]:
 def _write(path: Path, shard: Shard) -> None:
     archive = BytesIO()
     shard.write(archive)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write_private(draft, archive.getvalue())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    replace_whole(path, archive.getvalue(), private=True)

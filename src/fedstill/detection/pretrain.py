@@ -24,7 +24,15 @@ from fedstill._version import __version__
 from fedstill.core.dataset import Dataset, Subset
 from fedstill.core.devices import check_device
 from fedstill.core.errors import BusyError, InputError, RunError
-from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder, write_atomically
+from fedstill.core.files import (
+    disk_trouble,
+    file_digest,
+    read_json,
+    sweep_temporaries,
+    writable_folder,
+    write_atomically,
+    write_json,
+)
 from fedstill.core.fit import Learner, Schedule, fit, task_loss
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, digest, part, under
@@ -41,7 +49,7 @@ from fedstill.models import models
 from fedstill.runtime import checkpoint
 from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.experiment import BEHAVIOUR
-from fedstill.runtime.run_folder import RunFolder, file_digest, read_json, write_json
+from fedstill.runtime.run_folder import RunFolder
 
 FORMAT = 1
 _NAMELESS = ("one thing", "another")  # a detector is built for some classes; its encoder does not depend on them

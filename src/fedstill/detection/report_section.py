@@ -9,6 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from fedstill.core.numbers import MISSING, count, listed, size
+from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.detection.figures import precision_by_class, precision_by_recall
 from fedstill.detection.report_facts import Judged, judged, owners
 from fedstill.detection.scene_figure import Box, Finder, SceneView, scene_figure
@@ -18,7 +19,6 @@ from fedstill.report.extensions import RunSections, run_sections
 from fedstill.report.facts import Facts
 from fedstill.report.figure import Figure
 from fedstill.report.page import Section
-from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.runtime.result import Run
 
 DRAWN = 7  # runs in one figure

@@ -9,14 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import listed
-from fedstill.core.plugins import use_plugins
 from fedstill.core.threads import one_thread
 from fedstill.data.readers.points import SUFFIXES
 from fedstill.data.single_input import read_cloud
 from fedstill.detection.task import Detection, Detections
+from fedstill.runtime.prediction import opened
 from fedstill.runtime.result import Run
 
 SCANS = (".npz", *SUFFIXES)  # files that can hold one
@@ -77,16 +76,14 @@ def detect(
     >>> {box["class"] for box in first.sure(least=0)} <= set(first.classes)
     True
     """
-    use_plugins(plugins)
-    check_device(device)
-    held = Run.of(run)
+    held, named = opened(run, files, device, plugins)
     task = held.task
     if not isinstance(task, Detection):
         raise InputError(
             f"{held.path} is no detector's run: its model {task.architectures[0]} finds no boxes, but there is fedstill"
             " predict for what it says"
         )
-    paths = scan_files([Path(one) for one in ([files] if isinstance(files, str | Path) else files)])
+    paths = scan_files(named)
     clouds = [read_cloud(path, task.shape[0]) for path in paths]
     model = held.model(which, client, architecture).to(device)
     task = replace(task, device=device)

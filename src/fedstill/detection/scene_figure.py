@@ -77,16 +77,16 @@ def scene_figure(
     least: float = 0.5,
     sentence: str = "",
     caption: str = "",
+    most: int = MOST_POINTS,
 ) -> Figure:
     """Boxes look as they were judged where the truth is known, and else by their classes; those with a score below
-    `least` are hidden until somebody asks for them."""
-    drawn = list(_JUDGED) if looks == "judged" else _by_class(finders, classes)
+    `least` are hidden until somebody asks for them. Without finders the true boxes alone are shown."""
+    shown = [list(scene.truth) for scene in scenes] + [list(boxes) for finder in finders for boxes in finder.found]
+    drawn = list(_JUDGED) if looks == "judged" else _by_class(shown, classes)
     numbers = {look.name: number for number, look in enumerate(drawn)}
 
-    def look_of(box: Box) -> int:
-        if looks == "classes":
-            return numbers[classes[box.kind]]
-        return WRONG if box.owner is None else RIGHT
+    def look_of(box: Box, judged: int) -> int:
+        return judged if looks == "judged" else numbers[classes[box.kind]]
 
     points = len(drawn)
     keys = [look.key(number) for number, look in enumerate(drawn)]
@@ -95,8 +95,8 @@ def scene_figure(
         "scenes": [
             {
                 "name": scene.name,
-                "points": _rounded(thinned(scene.points), 2),
-                "truth": [_written(box) | {"look": TRUE} for box in scene.truth],
+                "points": _rounded(thinned(scene.points, most), 2),
+                "truth": [_written(box) | {"look": look_of(box, TRUE)} for box in scene.truth],
             }
             for scene in scenes
         ],
@@ -104,7 +104,11 @@ def scene_figure(
             {
                 "title": finder.title,
                 "found": [
-                    [_written(box) | {"look": look_of(box)} for box in boxes if box.score >= LOWEST]
+                    [
+                        _written(box) | {"look": look_of(box, WRONG if box.owner is None else RIGHT)}
+                        for box in boxes
+                        if box.score >= LOWEST
+                    ]
                     for boxes in finder.found
                 ],
             }
@@ -128,9 +132,9 @@ def scene_figure(
     )
 
 
-def _by_class(finders: Sequence[Finder], classes: Sequence[str]) -> list[_Look]:
-    """A look for each class that was found; after the last colour they come again with another dash."""
-    found = sorted({box.kind for finder in finders for boxes in finder.found for box in boxes if box.score >= LOWEST})
+def _by_class(shown: Sequence[Sequence[Box]], classes: Sequence[str]) -> list[_Look]:
+    """A look for each class that is there; after the last colour they come again with another dash."""
+    found = sorted({box.kind for boxes in shown for box in boxes if box.score >= LOWEST})
     return [_Look(classes[kind], colour(number), dash(number // SERIES), 2.2) for number, kind in enumerate(found)]
 
 

@@ -95,4 +95,4 @@ def projected(points: Floats) -> Floats:
     return np.stack([across, flat * z - steep * away, flat * away + steep * z], axis=1)
 
 
-turned_figures.register("scene")(TurnedFigure("scenes.js", still_height, draw_stills))
+turned_figures.register("scene")(TurnedFigure(still_height, draw_stills))

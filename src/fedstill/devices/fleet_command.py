@@ -11,13 +11,12 @@ import typer
 from fedstill.cli.extensions import Commands, commands
 from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import Html, Json, Root, named
-from fedstill.cli.screen import console, print_json, table
+from fedstill.cli.screen import console, print_json, print_table
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import use_plugins
 
 if TYPE_CHECKING:  # help need not wait for torch
     from fedstill.devices.fleet_page import Described
-    from fedstill.report.table import Table
     from fedstill.runtime.experiment import Experiment
 
 fleet_app = Commands(name="fleet", help="Devices with batteries: look at them.")
@@ -97,22 +96,16 @@ def _print(found: Described) -> None:
     from fedstill.devices.fleet_tables import costs_table, left_table, tiers_table
 
     console.print(found.heading, style="bold")
-    _print_table(tiers_table(found.tiers))
+    print_table(tiers_table(found.tiers))
     if found.job is None:
         console.print(f"\n{found.work}")
     else:
         console.print(f"\nWhat a round takes a device, in Wh: {found.work}")
-        _print_table(costs_table(found.costs))
+        print_table(costs_table(found.costs))
     if found.run is None:
         return
     if found.left:
         console.print(f"\nAfter round {len(found.run.journal)}")
-        _print_table(left_table(found.left))
+        print_table(left_table(found.left))
     else:
         console.print("\nWhat became of them is not known: the run has no checkpoint")
-
-
-def _print_table(made: Table) -> None:
-    """A table of the page, without its caption and note."""
-    right = [number for number, column in enumerate(made.columns) if column.right]
-    table("", [column.name for column in made.columns], [[cell.text for cell in row] for row in made.rows], right)

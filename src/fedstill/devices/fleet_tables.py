@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedstill.core.numbers import MISSING
+from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.devices.fleet_facts import Cost, Left, Span, Tier
-from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
 
 
 def span(values: Span, digits: int = 1, scale: float = 1.0) -> str:

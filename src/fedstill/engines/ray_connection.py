@@ -22,6 +22,8 @@ from fedstill.core.errors import InputError
 _PATIENCE = 5.0  # seconds until an address counts as dead; Ray itself would go on trying for minutes
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
 _ACCELERATORS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+# The environment of every process we start on Ray: the number of threads changes bits.
+ONE_THREAD = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
 
 
 @contextmanager
@@ -49,8 +51,21 @@ def connection(address: str | None, cores: int, store: int | None = None) -> Ite
         yield
 
 
-def check_answer(host: str, port: str, shown: str) -> None:
-    """Refuse at once a port where nobody answers; `shown` is the address as its user knows it."""
+@contextmanager
+def named_connection(cores: int) -> Iterator[None]:
+    """The Ray that RAY_ADDRESS names, as with everything on Ray, else one on this machine with so many cores."""
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        check_answer(address, f"RAY_ADDRESS={address}")
+    with connection(address, cores):
+        yield
+
+
+def check_answer(address: str, shown: str) -> None:
+    """Refuse at once HOST:PORT where nobody answers; `shown` is the address as its user knows it."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():  # `auto`, or whatever else Ray may understand
+        return
     try:
         socket.create_connection((host, int(port)), _PATIENCE).close()
     except (OSError, OverflowError) as error:

@@ -9,7 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
+
+from fedstill.core.files import take_lock
 
 _PREFIX, _LOCK = "fedstill-", ".lock"
 
@@ -23,8 +25,8 @@ class Scratch:
 
     def __init__(self, root: Path | None = None) -> None:
         path = (root or Path(tempfile.gettempdir())) / f"{_PREFIX}{uuid4().hex}"
-        lock = FileLock(f"{path}{_LOCK}")
-        lock.acquire()  # before the folder is there: nobody shall find it without a holder
+        lock = take_lock(Path(f"{path}{_LOCK}"))  # before the folder is there: nobody shall find it without a holder
+        assert lock is not None, "the name is new"
         path.mkdir(mode=0o700)
         self.name = str(path)
         self.cleanup = weakref.finalize(self, _remove, path, lock)
@@ -33,10 +35,9 @@ class Scratch:
 def sweep(root: Path | None = None) -> None:
     """Remove the folders of processes that are no more."""
     for file in (root or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*{_LOCK}"):
-        lock = FileLock(file)
-        with suppress(Timeout, OSError):  # in use, or somebody else's
-            lock.acquire(timeout=0)
-            _remove(Path(str(file).removesuffix(_LOCK)), lock)
+        with suppress(OSError):  # somebody else's
+            if (lock := take_lock(file)) is not None:
+                _remove(Path(str(file).removesuffix(_LOCK)), lock)
 
 
 def _remove(path: Path, lock: FileLock) -> None:

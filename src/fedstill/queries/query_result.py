@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedstill.core.files import disk_trouble, writable_folder
+from fedstill.core.files import digest_of, disk_trouble, writable_folder
 from fedstill.core.kinds import state_of
 from fedstill.core.records import RunResult, TrafficRecord, run_result_class
 from fedstill.core.task import Tensors
@@ -18,7 +18,7 @@ from fedstill.queries.query_records import QueryRecord
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import described, run_digest
-from fedstill.runtime.run_folder import RunFolder, digest_of, pack_models
+from fedstill.runtime.run_folder import RunFolder, pack_models
 
 if TYPE_CHECKING:
     from fedstill.queries.transfer import Asked

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedstill.core.numbers import MISSING, count, listed, points, share
+from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.queries.figures import Balance, gain_against_forgetting, probe_figure
 from fedstill.queries.probe import probed
 from fedstill.queries.study_figures import ALONE, Companions, Fates, bytes_per_client, fates_of, ground
@@ -13,7 +14,6 @@ from fedstill.report import descriptions
 from fedstill.report.extensions import RunSections, run_sections
 from fedstill.report.figure import Figure
 from fedstill.report.page import Section
-from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.runtime.result import Run
 
 _MIB = 2**20

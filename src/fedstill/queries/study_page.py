@@ -8,6 +8,7 @@ from statistics import fmean
 
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import capital, share
+from fedstill.core.table import Cell, Head, Table
 from fedstill.queries.figures import Balance, gain_against_forgetting
 from fedstill.queries.report_section import probe_figures
 from fedstill.queries.study_figures import PREFIX
@@ -17,7 +18,6 @@ from fedstill.report.figure import Figure
 from fedstill.report.files import write_page
 from fedstill.report.page import Section
 from fedstill.report.static import figures_beside
-from fedstill.report.table import Cell, Head, Table
 from fedstill.runtime.result import run_called
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Results
@@ -66,7 +66,7 @@ def _table(results: Results) -> Table:
         above = [word or before for word, before in zip(row[: made.labels], above, strict=True)]
         named = [Cell(word, word) for word in above]
         rows.append((*named, *(Cell(word, _value(word)) for word in row[made.labels :])))
-    return Table("answers", "Answers to queries, mean ± spread over seeds", heads, tuple(rows))
+    return Table("Answers to queries, mean ± spread over seeds", heads, tuple(rows), "answers")
 
 
 def _value(word: str) -> str | float:

@@ -7,11 +7,12 @@ from functools import partial
 from itertools import product
 
 from fedstill.core.numbers import count, listed
+from fedstill.core.table import Table, text_table
 from fedstill.queries.study_figures import PREFIX
 from fedstill.studies.extensions import StudyTable, study_tables
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Results
-from fedstill.studies.table import Table, entry, thinned, values_of
+from fedstill.studies.table import entry, thinned, values_of
 
 SHARES = ("accuracy", "gain", "forgetting", "uniform")  # in this order across
 _CLIENTS, _ROUNDS, _BYTES = f"{PREFIX}clients", f"{PREFIX}rounds", f"{PREFIX}bytes"
@@ -31,7 +32,7 @@ def query_table(results: Results) -> Table | None:
     (first, *_), down = tables.values(), down_axes(results)
     header = (*(axis.replace("_", " ") for axis in down[:-1]), *first.header)
     labels = max(0, len(down) - 1) + first.labels
-    return Table(first.caption, header, tuple(thinned(rows, labels)), labels)
+    return text_table(first.caption, header, thinned(rows, labels), range(labels, len(header)))
 
 
 def query_tables(results: Results, narrow: bool = False) -> dict[tuple[str, ...], Table]:
@@ -62,7 +63,7 @@ def query_tables(results: Results, narrow: bool = False) -> dict[tuple[str, ...]
             if narrow:
                 cells = [cell.replace(" ± ", "±") for cell in cells]
             rows.append((*([name] if inner else []), *cells))
-        tables[labels] = Table(caption, tuple(head), tuple(rows), 1 if inner else 0)
+        tables[labels] = text_table(caption, head, rows, range(1 if inner else 0, len(head)))
     return tables
 
 

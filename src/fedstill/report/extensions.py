@@ -28,9 +28,8 @@ class RunSections:
 
 @dataclass(frozen=True)
 class TurnedFigure:
-    """A kind of figure that is turned with the mouse: the script that draws it on a page, and how it is drawn still."""
+    """A kind of figure that the page's 3-D viewer turns: how it is drawn still."""
 
-    script: str  # an asset of the report
     height: Callable[[Mapping[str, Any]], float]  # of the still, in pixels
     draw: Callable[[Canvas, Mapping[str, Any], Callable[[str], str]], None]
 

@@ -14,12 +14,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
 
 from fedstill._version import __version__
-from fedstill.report.extensions import turned_figures
+from fedstill.core.table import Table
 from fedstill.report.figure import Figure
-from fedstill.report.table import Table
 
 _HALF = 470  # pixels: what a figure has beside another
 
@@ -61,10 +59,9 @@ def render(template: str, sections: Sequence[Section], **context: Any) -> str:
     shown = [section for section in sections if not section.empty]
     figures = [figure for section in shown for figure in section.figures]
     specs = {figure.id: figure.spec() for figure in figures}
-    turned = sorted({figure.turns for figure in figures} - {""})
-    needed = [turned_figures[kind].script for kind in turned]
-    assets = ["figures.js", "tables.js", *(["turning.js", *needed] if needed else [])]
-    scripts = [get_plotlyjs(), *map(_asset, assets)]
+    scripts = [*_plotly(figures), *map(_asset, ["figures.js", "tables.js"])]
+    if any(figure.turns for figure in figures):
+        scripts.append(_asset("viewer.js"))
     return _template(template).render(
         sections=shown,
         version=__version__,
@@ -75,6 +72,15 @@ def render(template: str, sections: Sequence[Section], **context: Any) -> str:
         specs=Markup(_embedded(specs)),
         **context,
     )
+
+
+def _plotly(figures: Sequence[Figure]) -> list[str]:
+    """Plotly's script, of some megabytes, unless all figures are the 3-D viewer's."""
+    if figures and all(figure.turns for figure in figures):
+        return []
+    from plotly.offline import get_plotlyjs  # here, because it takes a second that pages without it need not wait
+
+    return [get_plotlyjs()]
 
 
 def coded(text: str) -> Markup:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedstill.core.numbers import MISSING, duration, share, size
+from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.report import descriptions
 from fedstill.report.facts import Facts, measured
-from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.tasks.measures import ACCURACY
 
 

@@ -210,4 +210,4 @@ def _luminance(colour: Sequence[float]) -> float:
 DRAW: dict[str, Callable[[Painter, Trace], None]] = {"scatter": scatter, "bar": bar, "heatmap": heatmap}
 
 
-turned_figures.register("cloud")(TurnedFigure("clouds.js", lambda trace: 320, draw_cloud))
+turned_figures.register("cloud")(TurnedFigure(lambda trace: 320, draw_cloud))

@@ -80,10 +80,7 @@ def predict(
     >>> said.label in said.classes, 0.1 <= said.probability <= 1
     (True, True)
     """
-    use_plugins(plugins)
-    check_device(device)
-    held = Run.of(run)
-    paths = [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
+    held, paths = opened(run, files, device, plugins)
     task = replace(held.task, device=device)
     if task.finds_boxes:
         raise InputError(f"the model of {held.path} finds boxes in scenes: say fedstill detect {held.path} FILE")
@@ -95,3 +92,12 @@ def predict(
         Prediction(path, tuple(task.classes), one, probabilities)
         for path, one, probabilities in zip(paths, inputs, said, strict=True)
     ]
+
+
+def opened(
+    run: str | Path | Run, files: str | Path | Sequence[str | Path], device: str, plugins: Sequence[str | Path]
+) -> tuple[Run, list[Path]]:
+    """A run whose model can be asked on that device, and the files to ask about, whether one or several were named."""
+    use_plugins(plugins)
+    check_device(device)
+    return Run.of(run), [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]

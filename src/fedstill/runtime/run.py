@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedstill._version import __version__
-from fedstill.core.files import disk_trouble, sweep_temporaries, writable_folder
+from fedstill.core.files import digest_of, disk_trouble, file_digest, sweep_temporaries, writable_folder
 from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.records import Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
@@ -29,7 +29,7 @@ from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.round import EveryClientFailedError, Federation
-from fedstill.runtime.run_folder import RunFolder, digest_of, file_digest, pack_models
+from fedstill.runtime.run_folder import RunFolder, pack_models
 from fedstill.runtime.spool import Spool
 
 

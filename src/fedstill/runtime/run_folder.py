@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import json
 import os
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from fedstill.core.errors import BusyError, InputError
-from fedstill.core.files import append_line, write_atomically
+from fedstill.core.files import append_line, file_digest, read_json, take_lock, write_atomically, write_json
 from fedstill.core.message import Message, MessageError, under
 from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.core.task import Tensors
@@ -53,13 +52,9 @@ class RunFolder:
 
     def lock(self) -> FileLock:
         """Held while a process works on the run; the system frees it when that process dies, however it dies."""
-        lock = FileLock(self.path / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise BusyError(
-                f"another process is working on {self.path}: wait for it, or choose another --out"
-            ) from None
+        lock = take_lock(self.path / ".lock")
+        if lock is None:
+            raise BusyError(f"another process is working on {self.path}: wait for it, or choose another --out")
         return lock
 
     def config(self) -> dict[str, Any]:
@@ -190,31 +185,6 @@ def pack_models(models: dict[str, Tensors]) -> bytes:
     """Shared models as they are kept, each below its architecture's name; nothing where none is shared."""
     named = {n: t for name, state in models.items() for n, t in under(f"{name}/", state).items()}
     return Message(named).encode() if named else b""
-
-
-def digest_of(data: bytes) -> str:
-    """What a file of these bytes is recognised by; empty for no file."""
-    return sha256(data).hexdigest() if data else ""
-
-
-def file_digest(path: Path) -> str | None:
-    try:
-        return digest_of(path.read_bytes())
-    except OSError:
-        return None
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's content; None where it is missing or damaged, so that it is made again."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return content
 
 
 def _line(record: RoundRecord) -> bytes:

@@ -13,9 +13,9 @@ from matplotlib.patches import Polygon
 
 from fedstill.core.errors import InputError
 from fedstill.data.clouds import normalise
-from fedstill.report.pictures.colours import FAINT, INK, part_colours
+from fedstill.report.pictures.colours import part_colours
 from fedstill.report.pictures.gallery import Gallery
-from fedstill.report.pictures.image_files import save
+from fedstill.report.pictures.image_files import head, save
 from fedstill.report.pictures.sample_sheets import draw_sheet
 from fedstill.shared_image.cloud_patches import CloudPatches
 from fedstill.shared_image.patch_geometry import outlines
@@ -61,17 +61,8 @@ def _draw_image(pool: Patches, name: str, about: str, count: int, path: Path) ->
     _picture(figure.add_axes((0.0, bottom, left / total, top)), pool, min(_MARKED, count))
     _grid(figure.add_axes(((left + 0.15) / total, bottom, _SIDE / total, top)), pool, count)
     height = 1 - 0.5 * _HEAD / (_SIDE + _HEAD)
-    heading = figure.text(0.012, height, name, color=INK, fontsize=11, weight="bold", va="center")
-    figure.axes[0].annotate(
-        f"{wide} x {high} pixels · {about} · places of the first {min(_MARKED, count)}, in their colours",
-        (1, 0.5),
-        xycoords=heading,
-        xytext=(8, 0),
-        textcoords="offset points",
-        color=FAINT,
-        fontsize=9,
-        va="center",
-    )
+    said = f"{wide} x {high} pixels · {about} · places of the first {min(_MARKED, count)}, in their colours"
+    head(figure, figure.axes[0], (0.012, height), name, said)
     save(figure, path, dpi=160)
 
 

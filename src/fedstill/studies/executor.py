@@ -1,23 +1,17 @@
-"""Who does the runs: this process one after another, a crew of worker processes, or a Ray cluster (`ray_crew`)."""
+"""Who does the runs: this process one after another, worker processes, or a Ray cluster (`ray_executor`)."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Thread
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.threads import child_environment, usable_cores
+from fedstill.core.threads import usable_cores
+from fedstill.engines.workers import WorkerEnded, WorkerPool
 from fedstill.runtime.joint_training import OnProgress
-from fedstill.studies.jobs import Outcome, Place, perform
+from fedstill.studies.jobs import Outcome, Place, perform, perform_lessons
 from fedstill.studies.plan import Job
 
 Lesson = Sequence[Job]  # done in one go
@@ -95,94 +89,41 @@ class LocalExecutor:
 
     def __init__(self, size: int, place: Place) -> None:
         self.size, self.place = size, place
-        self.workers: list[_Worker] = []
-        self.busy: dict[_Worker, tuple[Lesson, OnProgress]] = {}
-        self.inbox: SimpleQueue[tuple[_Worker, str | None]] = SimpleQueue()
+        self.pool: WorkerPool[tuple[Lesson, OnProgress]] = WorkerPool(size, perform_lessons, lambda: place)
         self.done: list[tuple[Lesson, list[Outcome]]] = []  # by this process
 
     @property
     def idle(self) -> bool:
-        return not self.done if self.size == 1 else len(self.busy) < self.size
+        return not self.done if self.size == 1 else self.pool.idle
 
     @property
     def working(self) -> bool:
-        return bool(self.done or self.busy)
+        return bool(self.done or self.pool.busy)
 
     def start(self, lesson: Lesson, givens: Sequence[Given], told: OnProgress) -> None:
         if self.size == 1:
             self.done.append((lesson, perform(givens, self.place, told)))
             return
-        worker = next((one for one in self.workers if one not in self.busy), None) or self._hire()
-        self.busy[worker] = lesson, told
-        worker.send(json.dumps(list(givens)))
+        self.pool.assign((lesson, told)).send(list(givens))
 
     def hear(self) -> tuple[Lesson, list[Outcome]]:
         if self.done:
             return self.done.pop()
         while True:
-            with suppress(Empty):  # a wait without end would not hear the keyboard on every system
-                worker, answer = self.inbox.get(timeout=1.0)
-                news = None if answer is None else json.loads(answer)
-                if worker not in self.busy:
-                    if news is None and worker in self.workers:  # died between two lessons
-                        self.workers.remove(worker)
-                elif isinstance(news, list):
-                    return self.busy.pop(worker)[0], [Outcome(**outcome) for outcome in news]
-                elif news is None:
-                    self.workers.remove(worker)
-                    lesson, _ = self.busy.pop(worker)
-                    ended = Outcome("failed", f"its worker process ended with code {worker.process.wait()}")
-                    return lesson, [ended] * len(lesson)
-                else:
-                    self.busy[worker][1](float(news))
-
-    def _hire(self) -> _Worker:
-        worker = _Worker(self.place, self.inbox)
-        self.workers.append(worker)
-        return worker
+            worker, received = self.pool.receive()
+            if isinstance(received, float):
+                self.pool.busy[worker][1](received)
+                continue
+            lesson, _ = self.pool.finish(worker)
+            if isinstance(received, WorkerEnded):
+                received = [Outcome("failed", str(received))] * len(lesson)
+            return lesson, received
 
     def __enter__(self) -> Self:
+        self.pool.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self.workers:
-            worker.stop()
-        self.workers.clear()
-
-
-class _Worker:
-    """A worker process and the thread that listens to it."""
-
-    def __init__(self, place: Place, inbox: SimpleQueue[tuple[_Worker, str | None]]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from fedstill.studies.jobs import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=child_environment(),
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.requests, self.answers = self.process.stdin, self.process.stdout
-        Thread(target=self._listen, args=(inbox,), daemon=True).start()
-        self.send(json.dumps(asdict(place)))
-
-    def send(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # it has died: its listener says so
-            self.requests.write(line + "\n")
-            self.requests.flush()
-
-    def _listen(self, inbox: SimpleQueue[tuple[_Worker, str | None]]) -> None:
-        with suppress(OSError, ValueError):
-            for line in self.answers:
-                inbox.put((self, line))
-        inbox.put((self, None))
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.answers.close()
-        with suppress(BrokenPipeError):
-            self.requests.close()
+        self.pool.__exit__(kind, error, trace)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from fedstill.core.registry import Registry
 
 if TYPE_CHECKING:
+    from fedstill.core.table import Table
     from fedstill.runtime.experiment import Experiment
     from fedstill.runtime.result import Run
     from fedstill.studies.plan import Job
     from fedstill.studies.results import Labels, Results
     from fedstill.studies.run_figures import Figures
-    from fedstill.studies.table import Table
 
 Metric = tuple[str, str, float]  # what it is, its unit, and the factor by which it is shown
 

@@ -1,24 +1,13 @@
-"""Doing runs of a study, here or in a worker process: a fresh interpreter with one thread.
-
-A worker reads one line of JSON at a time: first where things are, then one list of configurations after another, each
-a lesson to be done together. It answers with a list of outcomes and, on the way there, with numbers: how much of the
-lesson is over. When its input ends it dies at once, in whatever it is doing: the process that wanted the results is
-gone, and a run that was killed goes on from its last round.
-"""
+"""Doing runs of a study, here or in a worker process. A run that was killed goes on from its last round."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from fedstill.core.errors import BusyError, FedstillError, UnusableError
 from fedstill.core.plugins import use_plugins
@@ -120,36 +109,9 @@ class _Teller(Observer):
         """The outcome says so."""
 
 
-def serve(requests: IO[str], answers: IO[str]) -> None:
-    place = Place(**json.loads(requests.readline()))
+def perform_lessons(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
+    """In a worker: do one lesson after another; on the way to its outcomes, numbers say how much of it is over."""
+    place: Place = receive()
     use_plugins(place.plugins)
-    errands: SimpleQueue[str] = SimpleQueue()
-    Thread(target=_listen, args=(requests, errands), daemon=True).start()
-
-    def say(what: Any) -> None:
-        answers.write(json.dumps(what) + "\n")
-        answers.flush()
-
     while True:
-        lesson = json.loads(errands.get())
-        say([asdict(outcome) for outcome in perform(lesson, place, told=say)])
-
-
-def _listen(requests: IO[str], errands: SimpleQueue[str]) -> None:
-    for line in requests:
-        errands.put(line)
-    os._exit(0)
-
-
-def main() -> None:
-    # Answers go out on a descriptor of their own, so that a print() in a plugin cannot end up among them.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    try:
-        serve(sys.stdin, answers)
-    except (BrokenPipeError, KeyboardInterrupt):
-        os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+        send(perform(receive(), place, told=lambda share: send(float(share))))

@@ -21,15 +21,13 @@ import torch
 from fedstill._version import __version__
 from fedstill.core.errors import InputError
 from fedstill.data.roots import VARIABLE, data_root
-from fedstill.engines.ray_connection import check_answer, connection, last_line
+from fedstill.engines.ray_connection import ONE_THREAD, check_answer, connection, last_line
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.studies.executor import executor_size
 from fedstill.studies.jobs import Place
 
 _LOOKING = 120.0  # seconds that a machine may take to start a worker and look around
 _STORE = 80 * 2**20  # bytes: close to the least that Ray accepts, since only configurations pass through it
-# Whatever a worker finds around it, it has one thread: the number of threads changes bits.
-ALONE = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
 
 
 def find_ray() -> Any:
@@ -50,7 +48,7 @@ def check_address(address: str | None) -> None:
             f"{address!r} is no address of a Ray cluster: write HOST:PORT of its head, or auto, and start the study on "
             "one of its machines"
         )
-    check_answer(host, port, address)
+    check_answer(address, address)
 
 
 @contextmanager
@@ -110,7 +108,7 @@ def check_machines(place: Place, named_root: bool) -> None:
         for node in ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
                 there = scheduling.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                told = asked.options(num_cpus=0, max_retries=0, runtime_env=ALONE, scheduling_strategy=there)
+                told = asked.options(num_cpus=0, max_retries=0, runtime_env=ONE_THREAD, scheduling_strategy=there)
                 answers[told.remote(*question)] = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         expected = look_around(*question)
         for answer, machine in answers.items():

@@ -1,4 +1,4 @@
-"""A crew on Ray: every lesson is a task with one core, on whatever machine has one to spare.
+"""An executor on Ray: every lesson is a task with one core, on whatever machine has one to spare.
 
 The folder of runs is the store: a lesson's results, and how far it has come, are read there, so that only
 configurations and outcomes travel. A worker that is lost, with or without its machine, is replaced a few times, and its
@@ -21,12 +21,13 @@ import torch
 
 from fedstill.core.files import writable_folder
 from fedstill.core.plugins import use_plugins
+from fedstill.engines.ray_connection import ONE_THREAD
 from fedstill.runtime.joint_training import OnProgress
 from fedstill.runtime.run_folder import folder_of
 from fedstill.studies.executor import Given, Lesson
 from fedstill.studies.jobs import Outcome, Place, forget_data, perform
 from fedstill.studies.plan import Job
-from fedstill.studies.ray_cluster import ALONE, arrive, check_machines, connected, find_ray, names_root, rooted
+from fedstill.studies.ray_cluster import arrive, check_machines, connected, find_ray, names_root, rooted
 from fedstill.studies.status import RunStatus
 
 RETRIES = 3  # of a lesson whose worker was lost; one that kills every worker must end some day
@@ -106,7 +107,7 @@ class RayExecutor:
             stack.callback(self._call_off)
             if others:
                 check_machines(self.place, self.named_root)
-            self.remote = self.ray.remote(_learn).options(num_cpus=1, max_retries=0, runtime_env=ALONE)
+            self.remote = self.ray.remote(_learn).options(num_cpus=1, max_retries=0, runtime_env=ONE_THREAD)
             self.leaving = stack.pop_all()
         return self
 

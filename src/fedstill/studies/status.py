@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import BusyError, InputError
+from fedstill.core.files import read_json, write_json
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
 from fedstill.runtime.result import Run
-from fedstill.runtime.run_folder import RunFolder, folder_of, read_json, write_json
+from fedstill.runtime.run_folder import RunFolder, folder_of
 from fedstill.studies.jobs import Outcome
 from fedstill.studies.plan import Job
 

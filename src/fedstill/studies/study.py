@@ -15,6 +15,7 @@ from typing import Any
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.core.plugins import loaded_plugins, use_plugins
+from fedstill.core.table import Table
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.recipes import Recipe, recipe_by
 from fedstill.studies.executor import Executor, Lesson, executor_maker
@@ -28,7 +29,7 @@ from fedstill.studies.run_figures import correct_by, figures_of, samples_by_clas
 from fedstill.studies.scheduler import Scheduler
 from fedstill.studies.status import RunStatus
 from fedstill.studies.students import expand_students
-from fedstill.studies.table import Table, make_table
+from fedstill.studies.table import make_table
 
 STUDENTS = "students."  # what a setting of the second stage begins with
 _PATIENCE = 0.5  # seconds between looks at runs that another process is working on

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
 
 from fedstill.core.earlier_records import current_figure
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import MISSING, capital, count
+from fedstill.core.table import Table, text_table
 from fedstill.runtime.joint_training import JOINT_TRAINING_FAILED
 from fedstill.studies.extensions import Metric, study_figures
 from fedstill.studies.grid import SEED, called
@@ -48,29 +48,6 @@ def metrics() -> dict[str, Metric]:
     return {**_METRICS, **{name: one for key in study_figures for name, one in study_figures[key].metrics.items()}}
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table as text: what it shows, its header, rows and footer; the first `labels` columns name the row."""
-
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    labels: int
-    footer: str = ""
-
-    @property
-    def width(self) -> int:
-        """Characters that it takes to show it without breaking a line, two blanks between columns."""
-        columns = zip(self.header, *self.rows, strict=True)
-        return sum(max(map(len, column)) + 2 for column in columns) - 2
-
-    def markdown(self) -> str:
-        rule = ["---"] * self.labels + ["---:"] * (len(self.header) - self.labels)
-        lines = [[_escaped(text) for text in line] for line in (self.header, rule, *self.rows)]
-        footer = ["", self.footer] if self.footer else []
-        return "\n".join([f"{self.caption}.", "", *(f"| {' | '.join(line)} |" for line in lines), *footer]) + "\n"
-
-
 def check_metric(metric: str) -> None:
     if metric not in metrics() and not metric.startswith(tuple(_FURTHER)):
         if (new := current_figure(metric)) != metric:
@@ -100,8 +77,8 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
         rows.append((*labels, *(entry(results, metric, place, bracketed) for place in places)))
     shown = axes[across] if across else [_named(results, metric)]
     header = (*(axis.replace("_", " ") for axis in down), *shown)
-    caption, footer = _caption(results, metric, axes, numbers), joint_training_note(results)
-    return Table(caption, header, tuple(thinned(rows, len(down))), len(down), footer)
+    caption, right = _caption(results, metric, axes, numbers), range(len(down), len(header))
+    return text_table(caption, header, thinned(rows, len(down)), right, joint_training_note(results))
 
 
 def joint_training_note(results: Results) -> str:
@@ -177,10 +154,6 @@ def _caption(results: Results, metric: str, axes: dict[str, list[str]], numbers:
         what += f"; every teacher is its run's {results.source['which']} model"
     fixed = called({axis: labels[0] for axis, labels in axes.items() if len(labels) == 1})
     return f"{results.study}: {what}" + (f" ({fixed})" if fixed else "")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def thinned(rows: list[tuple[str, ...]], labels: int) -> list[tuple[str, ...]]:

@@ -49,7 +49,7 @@ def test_a_line_for_labels_alone_only_where_all_students_share_it(small: Audit) 
     (scatter,) = against_teacher(view)
     assert len(scatter.layout["shapes"]) == 1
     assert "labels-only line" not in scatter.caption
-    rows = [[cell.text for cell in row] for row in seeds_table(view).rows]
+    rows = [[cell.text for cell in row] for row in seeds_table(view).cells]
     assert [row[:4] for row in rows if "labels only" in row] == [
         ["(none)", "vanilla", "labels only", "90.00\u00a0%"],
         ["(none)", "sp", "labels only", "60.00\u00a0%"],

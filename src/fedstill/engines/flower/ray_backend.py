@@ -24,9 +24,9 @@ from flwr.simulation.ray_transport.ray_actor import ClientAppActor, pool_size_fr
 from ray.exceptions import RayActorError
 
 from fedstill.core.errors import RunError
+from fedstill.engines.ray_connection import ONE_THREAD
 
 _CLIENT = {"num_cpus": 1, "num_gpus": 0.0}  # Flower's default of two processors would leave every second one idle
-_ENVIRONMENT = {"env_vars": {"OMP_NUM_THREADS": "1"}}
 _CRASHED = 8  # Flower's code for a client process that ended before it replied
 _POLL = 0.02  # seconds; Flower's grid cannot be waited for
 _PATIENCE = 120.0  # seconds until a simulation that has not started is given up
@@ -75,7 +75,7 @@ class Workers:
         return reply, context
 
     def _started(self) -> Any:
-        worker = _ACTOR.options(**_CLIENT, runtime_env=_ENVIRONMENT).remote()
+        worker = _ACTOR.options(**_CLIENT, runtime_env=ONE_THREAD).remote()
         self._all.add(worker)
         return worker
 

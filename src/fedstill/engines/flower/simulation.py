@@ -30,9 +30,9 @@ from fedstill.core.plugins import loaded_plugins, use_plugins
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
-from fedstill.engines.flower.ray_address import connected
 from fedstill.engines.flower.ray_backend import Simulation
 from fedstill.engines.flower.records import packed, unpacked
+from fedstill.engines.ray_connection import named_connection
 
 _SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are read where Ray keeps them instead of being copied
 
@@ -83,7 +83,7 @@ class FlowerRay:
 
     def _started(self) -> Simulation:
         if not ray.is_initialized():
-            self._connection.enter_context(connected(self.size))
+            self._connection.enter_context(named_connection(self.size))
         if self._clients.factory is None:
             self._clients.plugins = tuple(loaded_plugins())
             self._clients.factory = _stored(self._factory)

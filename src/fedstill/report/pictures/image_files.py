@@ -5,10 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedstill.core.errors import InputError
+from fedstill.report.pictures.colours import FAINT, INK
+
+
+def head(figure: Figure, axes: Axes, place: tuple[float, float], name: str, about: str) -> None:
+    """The name of what is drawn, and beside it, less strong, what is to be known about it."""
+    heading = figure.text(*place, name, color=INK, fontsize=11, weight="bold", va="center")
+    axes.annotate(
+        about,
+        (1, 0.5),
+        xycoords=heading,
+        xytext=(8, 0),
+        textcoords="offset points",
+        color=FAINT,
+        fontsize=9,
+        va="center",
+    )
 
 
 def save(figure: Figure, path: Path, dpi: int) -> None:

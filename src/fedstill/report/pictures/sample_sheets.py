@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedstill.report.pictures.class_table import shortened
 from fedstill.report.pictures.cloud_views import normals_and_spacing, seen, upright
-from fedstill.report.pictures.colours import FAINT, INK, LIT, part_colours, surface_of
+from fedstill.report.pictures.colours import INK, LIT, part_colours, surface_of
 from fedstill.report.pictures.gallery import Gallery, Sheet, lay_out
-from fedstill.report.pictures.image_files import save
+from fedstill.report.pictures.image_files import head, save
 
 _CLOUD = 1.55  # inches of a cell
 _IMAGE = 0.8
@@ -49,19 +49,7 @@ def _page(sheet: Sheet, gallery: Gallery, inch: float) -> tuple[Figure, Axes]:
     axes = figure.add_axes((0, 0.1 / height, sheet.width * inch / width, sheet.height * inch / height))
     axes.set(xlim=(0, sheet.width), ylim=(sheet.height, 0))
     axes.axis("off")
-    heading = figure.text(
-        0.12 / width, 1 - 0.26 / height, gallery.name, color=INK, fontsize=11, weight="bold", va="center"
-    )
-    axes.annotate(
-        gallery.about,
-        (1, 0.5),
-        xycoords=heading,
-        xytext=(8, 0),
-        textcoords="offset points",
-        color=FAINT,
-        fontsize=9,
-        va="center",
-    )
+    head(figure, axes, (0.12 / width, 1 - 0.26 / height), gallery.name, gallery.about)
     colours = iter(part_colours(gallery.parts))
     for number, line in enumerate(lines):
         for name, left in line:

@@ -9,10 +9,10 @@ from fedstill.audit.evidence import Seed
 from fedstill.audit.term_magnitudes import parts
 from fedstill.audit.verdicts import Interval, ObjectiveVerdict, PairVerdict, TeacherVerdict
 from fedstill.core.numbers import MISSING
+from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.report.study.marks import PATTERNS, STUDENTS, TEACHERS, Mark
 from fedstill.report.study.term_magnitudes import term_sizes
 from fedstill.report.study.view import Scores, View, mean, spread
-from fedstill.report.table import Cell, Column, Table, make_table, percent, text, whole
 
 _MINUS = "\u2212"
 

@@ -1,0 +1,220 @@
+"""The worker pool: fresh interpreters with one thread each, reused, and replaced when they die.
+
+A worker is started with `python -c`, not forked (numba and OpenMP do not survive a fork) and not through
+multiprocessing's spawn (which would run the user's script a second time). Both ends exchange length-prefixed pickles
+over pipes that no other process can reach. A worker whose input ends exits at once, whatever it is doing: the process
+that wanted its results is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import IO, Any, Generic, Self, TypeVar
+
+from fedstill.core.errors import InputError
+from fedstill.core.threads import child_environment
+from fedstill.engines.scratch import Scratch, sweep
+
+Job = TypeVar("Job")
+Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]  # in a worker: receives items and sends items
+
+_LENGTH = struct.Struct("<Q")
+_PIPE = 2**20  # bytes that a pipe holds, where the system allows it
+_POLL = 1.0  # seconds; a wait without end would not notice an interruption on every system
+
+
+@dataclass(frozen=True)
+class WorkerEnded:
+    """Received in place of an answer from a worker that died."""
+
+    code: int
+
+    def __str__(self) -> str:
+        return f"its worker process ended with code {self.code}"
+
+
+class Worker:
+    """A worker process and the thread that reads from it."""
+
+    def __init__(self, work: Work, inbox: SimpleQueue[tuple[Worker, Any]]) -> None:
+        code = f"from {__name__} import run_worker; from {work.__module__} import {work.__name__} as work"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"{code}; run_worker(work)"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=child_environment(),
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._requests, self._answers = self.process.stdin, self.process.stdout
+        for pipe in (self._requests, self._answers):
+            _widen(pipe)
+        self._held: dict[str, bytes] = {}
+        Thread(target=self._listen, args=(inbox,), daemon=True).start()
+
+    def send(self, item: Any) -> None:
+        """Send an item; bytes count as an item that is pickled already."""
+        with suppress(BrokenPipeError):  # it has died: its listener reports that
+            _write_frame(self._requests, item)
+
+    def provide(self, name: str, pickled: bytes) -> None:
+        """Send this unless it was the last thing provided by that name."""
+        if self._held.get(name) is not pickled:
+            self._held[name] = pickled
+            self.send(pickled)
+
+    def _listen(self, inbox: SimpleQueue[tuple[Worker, Any]]) -> None:
+        with suppress(EOFError, OSError, ValueError):
+            while True:
+                inbox.put((self, pickle.loads(_read_frame(self._answers))))
+        inbox.put((self, WorkerEnded(self.process.wait())))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._answers.close()
+        with suppress(BrokenPipeError):
+            self._requests.close()
+
+
+class WorkerPool(Generic[Job]):
+    """At most `size` workers that do one job each at a time; `greeting` is the first item each is sent."""
+
+    def __init__(self, size: int, work: Work, greeting: Callable[[], Any]) -> None:
+        if size < 1:
+            raise InputError(f"workers is {size}: at least one is needed")
+        self.size = size
+        self.workers: list[Worker] = []
+        self.busy: dict[Worker, Job] = {}
+        self._work, self._greeting = work, greeting
+        self._inbox: SimpleQueue[tuple[Worker, Any]] = SimpleQueue()
+        self._scratch: Scratch | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether another job can be assigned."""
+        return len(self.busy) < self.size
+
+    def fill(self) -> None:
+        """Start as many workers as there may be."""
+        while len(self.workers) < self.size:
+            self._start()
+
+    def assign(self, job: Job) -> Worker:
+        """An idle worker, started if there is none, which has this job until `finish`."""
+        worker = next((one for one in reversed(self.workers) if one not in self.busy), None) or self._start()
+        self.busy[worker] = job
+        return worker
+
+    def receive(self) -> tuple[Worker, Any]:
+        """The next item that a busy worker sent; WorkerEnded where it died, which has then left the pool."""
+        while True:
+            with suppress(Empty):
+                worker, item = self._inbox.get(timeout=_POLL)
+                if worker not in self.workers:  # stopped: its items belong to a job that was abandoned
+                    continue
+                if isinstance(item, WorkerEnded):
+                    self.workers.remove(worker)
+                if worker in self.busy:
+                    return worker, item
+
+    def finish(self, worker: Worker) -> Job:
+        """The job that this worker had, which is over."""
+        return self.busy.pop(worker)
+
+    def abandon(self) -> None:
+        """Stop the workers that still have a job."""
+        for worker in self.busy:
+            if worker in self.workers:
+                self.workers.remove(worker)
+            worker.stop()
+        self.busy.clear()
+
+    def new_scratch(self) -> Path:
+        """An empty folder for files that workers map, in place of the one before."""
+        self._clear_scratch()
+        self._scratch = Scratch()
+        return Path(self._scratch.name)
+
+    def _start(self) -> Worker:
+        worker = Worker(self._work, self._inbox)
+        self.workers.append(worker)
+        worker.send(self._greeting())
+        return worker
+
+    def _clear_scratch(self) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        sweep()  # here, not when work begins: a run that was killed at its very end has none left
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.workers.clear()
+        self.busy.clear()
+        self._clear_scratch()
+
+
+def run_worker(work: Work) -> None:
+    """The other end of a Worker: do its work until the input ends."""
+    # Frames go out on a descriptor of their own, so that a print() in a client or a plugin cannot end up among them.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    frames: SimpleQueue[bytes] = SimpleQueue()
+    Thread(target=_exit_with_input, args=(os.fdopen(os.dup(0), "rb"), frames), daemon=True).start()
+    try:
+        work(lambda: pickle.loads(frames.get()), lambda item: _write_frame(answers, item))
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(0)
+
+
+def _exit_with_input(requests: IO[bytes], frames: SimpleQueue[bytes]) -> None:
+    """Queue frames as they come; where there are no more, end this process."""
+    with suppress(EOFError, OSError):
+        while True:
+            frames.put(_read_frame(requests))
+    os._exit(0)
+
+
+def _write_frame(stream: IO[bytes], item: Any) -> None:
+    data = item if isinstance(item, bytes) else pickle.dumps(item, protocol=5)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def _read_frame(stream: IO[bytes]) -> bytes:
+    """The next frame; EOFError where the other end has gone."""
+    return _read(stream, _LENGTH.unpack(_read(stream, _LENGTH.size))[0])
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let a pipe hold a message of some size, so that its writer need not wait for its reader."""
+    with suppress(ImportError, AttributeError, OSError):  # not everywhere, and never more than the system allows
+        import fcntl
+
+        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
