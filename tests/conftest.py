@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,17 @@ from fedstill.runtime.plan import Plan, make_plan
 from .warm import Warm
 
 TINY = {"data": "digits", "clients": 5, "rounds": 3, "model": "cnn", "training": {"epochs": 1, "batch": 64}}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Modules and tests live until the end: searching them for garbage takes half the time of their collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
