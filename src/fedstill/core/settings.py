@@ -25,7 +25,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _aliases(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or not given.keys() & ALIASES.keys():
+        if not isinstance(given, Mapping) or ALIASES.keys().isdisjoint(given):
             return given
         named: dict[Any, Any] = {}
         for key, value in given.items():
