@@ -17,6 +17,8 @@ from fedstill.cli.reference import completed_names, reference_page
 from fedstill.cli.reference.page import ENVIRONMENT, anchors
 from fedstill.methods import methods
 
+pytestmark = pytest.mark.xdist_group("reference")  # so that the page is written once
+
 Call = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).parents[2] / "docs"
 AGAIN = "write it anew: fedstill reference --out docs/reference.md --names src/fedstill/cli/names.json"
