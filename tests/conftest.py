@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,17 @@ TINY = {"data": "digits", "clients": 5, "rounds": 3, "model": "cnn", "training":
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Modules and tests live until the end: searching them for garbage takes half the time of their collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """In CI a test that is skipped has failed: what it needs should have been installed."""
     report = yield
@@ -34,6 +46,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 def _no_outside_data(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests must pass on a machine without any data sets."""
     monkeypatch.setenv("FEDSTILL_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _without_waiting_for_the_disk() -> Iterator[None]:
+    """A process that is killed loses nothing that it wrote; for what a power failure would lose, no test looks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +102,8 @@ class Tampered:
 
     def dispatch(self, exchange: Any, jobs: Any, turn: Any) -> Any:
         for outcome in self.engine.dispatch(exchange, jobs, turn):
-            torch.manual_seed(outcome.profile.id * 7919 + turn.round)  # must not matter to anybody
+            # The processor's generator alone: `torch.manual_seed` takes notes for every other kind of device.
+            torch.default_generator.manual_seed(outcome.profile.id * 7919 + turn.round)  # must not matter to anybody
             if isinstance(outcome, Reply):
                 message = self.tamper(outcome, turn)
                 if message is not None:

@@ -217,14 +217,18 @@ def test_flower_on_ray_gives_the_same_bits(
 def test_resuming_after_any_round_gives_the_same_bits(
     plan: Plan, reference: Reference, engines: dict[str, Engine], tampered: Any, stop_after: Any, tmp_path: Path
 ) -> None:
-    """Killed after some round, with nothing left but what was on disk; and interrupted after every round."""
+    """Interrupted after every round, with the disk then as a kill would have left it; and killed, to go on at length.
+
+    What was interrupted is, byte for byte, what the kill left: going on from the one is going on from the other.
+    """
     assert plan.rounds == ROUNDS
     engine = tampered(engines["in-process"], nan_from_client_two)
     for stop in range(1, ROUNDS + 1):
-        assert everything(execute(plan, engine, reference.copies / str(stop)).path) == reference.files, stop
         with pytest.raises(KeyboardInterrupt):
             execute(plan, engine, tmp_path, [stop_after(stop)])
+        assert everything(tmp_path) == everything(reference.copies / str(stop)), stop
     assert everything(execute(plan, engine, tmp_path).path) == reference.files
+    assert everything(execute(plan, engine, reference.copies / "1").path) == reference.files
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -17,6 +17,8 @@ from fedstill.studies import Results, Study
 from fedstill.studies.grid import Taught
 from fedstill.studies.results import Pupil, Row
 
+pytestmark = pytest.mark.xdist_group("audit-inputs")  # so that the runs are made once
+
 RECIPE: dict[str, Any] = {
     "about": "Two teachers, two objectives.",
     "experiment": {

@@ -17,6 +17,8 @@ from fedstill.cli.reference import completed_names
 from fedstill.cli.reference_page import ENVIRONMENT, anchors, reference_page
 from fedstill.methods import methods
 
+pytestmark = pytest.mark.xdist_group("reference")  # so that the page is written once
+
 Call = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).parents[2] / "docs"
 AGAIN = (

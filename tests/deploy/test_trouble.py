@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Event, Thread
@@ -106,26 +107,29 @@ def junk(kind: str) -> Any:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        ("nan", "not finite"),
-        ("empty", "lacks its tensors"),
-        ("state", "not a digest"),
-        ("surplus", "which nobody asked for"),
-        ("huge", "over the limit of 1048576 bytes"),
-        ("unsalted", "lacks its tensors"),
-    ],
-)
-def test_a_site_that_sends_garbage_is_lost_and_the_other_goes_on(stage: Any, kind: str, sentence: str) -> None:
-    made = stage(2)
-    with OddSite(made, 0), OddSite(made, 1, junk(kind)):
+JUNK = {
+    "nan": "not finite",
+    "empty": "lacks its tensors",
+    "state": "not a digest",
+    "surplus": "which nobody asked for",
+    "huge": "over the limit of 1048576 bytes",
+    "unsalted": "lacks its tensors",
+}
+
+
+def test_a_site_that_sends_garbage_is_lost_and_the_other_goes_on(stage: Any) -> None:
+    """One server for every kind of garbage, each from a site of its own: what is said of a site is of its reply."""
+    made = stage(1 + len(JUNK))
+    with ExitStack() as sites:
+        for site, kind in enumerate(("", *JUNK)):
+            sites.enter_context(OddSite(made, site, junk(kind) if kind else None))
         run = made.serve(terms={"limit": 2**20}, rounds=1, model="mlp")
     (record,) = run.journal()
     assert record.accepted == (0,)
-    (lost,) = record.failures
-    assert lost.client == 1
-    assert sentence in lost.detail
+    failures = {one.client: one.detail for one in record.failures}
+    assert len(failures) == len(record.failures) == len(JUNK)
+    for site, (kind, sentence) in enumerate(JUNK.items(), 1):
+        assert sentence in failures[site], kind
     assert record.evaluation.finite
 
 

@@ -14,6 +14,8 @@ from fedstill.core.kinds import state_of
 from fedstill.queries.transfer import Asked, keep, query
 from fedstill.runtime.result import Run
 
+pytestmark = pytest.mark.xdist_group("transfer")  # so that the runs are made once
+
 SETTING: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",

@@ -23,6 +23,8 @@ from fedstill.studies import Study
 from fedstill.studies import plan as study_plan
 from fedstill.studies.plan import Job
 
+pytestmark = pytest.mark.xdist_group("recipes")  # so that a study is expanded once
+
 BUILT_IN = {"digits", "heads", "head-parts", "rooms"}
 VARIANTS = ("as-published", "corrected")
 # Of the published tables, and the sweeps beside them: each in three scales and two readings.

@@ -70,7 +70,7 @@ class Registry(Generic[Part]):
             raise InputError(f"unknown {self.what} {name!r}: {did_you_mean(name, self._known())}") from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._known()
+        return name in self._parts or name in self._homes or name in declared(self.what)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

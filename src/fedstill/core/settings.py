@@ -34,7 +34,7 @@ class Settings(BaseModel):
         if not isinstance(given, Mapping):
             return given
         given = {key: cls._current(key, value) for key, value in given.items()}
-        if not given.keys() & ALIASES.keys():
+        if ALIASES.keys().isdisjoint(given):
             return given
         named: dict[Any, Any] = {}
         for key, value in given.items():

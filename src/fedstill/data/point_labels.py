@@ -6,6 +6,8 @@ cloud shows; partitions by label go by that.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -141,10 +143,13 @@ def _head(rng: np.random.Generator, name: str, points: int) -> tuple[heads.Float
     return normalise(cloud), part_of(directions)
 
 
+_built_in = cache(make_head_parts)  # as `heads` keeps its own; `head_parts` copies
+
+
 @datasets.register("head-parts")
 def head_parts(source: Source) -> Bundle:
     """The parts of 160 infant heads (nose, ears, forehead, ...), a label for each of 2,048 points, built in."""
-    clouds, labels, categories = (torch.from_numpy(array) for array in make_head_parts())
+    clouds, labels, categories = (torch.from_numpy(array) for array in _built_in())
     train, test = (
         ArrayDataset(inputs=clouds[rows], labels=labels[rows], category=categories[rows])
         for rows in hold_out(categories)

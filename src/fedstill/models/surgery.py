@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+_CONTAINERS = (dict, list, set)
+
 
 class _StaysInEval:
     """Stands in for the `train` method of a frozen module.
@@ -50,7 +52,7 @@ def _duplicate(module: nn.Module, done: dict[int, Any]) -> nn.Module:
     twin = done[id(module)] = module.__class__.__new__(module.__class__)
     # Into `__dict__` directly: a module's `__setattr__` looks at every value, and there are many.
     held = twin.__dict__ = {
-        name: value.copy() if isinstance(value, dict | list | set) else value for name, value in vars(module).items()
+        name: value.copy() if isinstance(value, _CONTAINERS) else value for name, value in vars(module).items()
     }
     held["_parameters"] = {name: _duplicate_tensor(tensor, done) for name, tensor in module._parameters.items()}
     held["_buffers"] = {name: _duplicate_tensor(tensor, done) for name, tensor in module._buffers.items()}

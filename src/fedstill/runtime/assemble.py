@@ -199,8 +199,10 @@ def parse_value(text: str) -> Any:
 def section_of(given: Mapping[str, Any], key: str) -> Any:
     """What stands under a key, with a part's bare name spelt out."""
     value = spelt_out(key, given.get(key, DEFAULT_PARTS.get(key)))
+    if not isinstance(value, Mapping) or ALIASES.keys().isdisjoint(value):
+        return value
     kind = _kind_of(key, value)
-    if kind is None or not value.keys() & ALIASES.keys():
+    if kind is None:
         return value
     named = [(setting_name(name, kind.model_fields), name) for name in value]
     if twice := [(name, old) for name, old in named if name != old and name in value]:

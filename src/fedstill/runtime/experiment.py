@@ -112,7 +112,13 @@ def settings_of(part: Any) -> type[Settings]:
 
 def _usual(section: str, description: str) -> Any:
     """A section in which the usual part is chosen where nobody chose."""
-    return Field(default_factory=lambda: choose(section, DEFAULT_PARTS[section]), description=description)
+    return Field(default_factory=lambda: _default_choice(section), description=description)
+
+
+@cache
+def _default_choice(section: str) -> Choice:
+    """Looked up and validated once: studies make thousands of experiments, and a choice is immutable."""
+    return choose(section, DEFAULT_PARTS[section])
 
 
 class TeacherSource(Settings):

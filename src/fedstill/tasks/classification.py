@@ -56,7 +56,7 @@ class Classification:
             return model.to(self.device)
         model = duplicate(_template(architecture, self.shape, len(self.classes)))
         load_state(model, state)
-        return model.to(self.device)
+        return model if self.device == "cpu" else model.to(self.device)
 
     @property
     def augments(self) -> bool:
