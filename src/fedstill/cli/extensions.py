@@ -8,13 +8,17 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, CommandFunctionType
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.logs import logging_to
 from fedstill.core.registry import Registry
 
 if TYPE_CHECKING:  # help need not wait for these
@@ -83,7 +87,44 @@ class Commands(typer.Typer):
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        return super().command(name, cls=PlainCommand, **settings)
+        register = super().command(name, cls=PlainCommand, **settings)
+
+        def added(function: CommandFunctionType) -> CommandFunctionType:
+            register(with_logging(function))
+            return function
+
+        return added
+
+
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", help="Show log records from this level on: debug, info, warning or error."),
+]
+LogFile = Annotated[Path | None, typer.Option("--log-file", help="Append log records to this file, not to stderr.")]
+
+
+def with_logging(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options `--log-level` and `--log-file`.
+
+    >>> @with_logging
+    ... def count(number: int = 1) -> None:
+    ...     print(number)
+    >>> count(number=3, log_level="error", log_file=None)
+    3
+    """
+
+    @wraps(command)
+    def called(log_level: str | None, log_file: Path | None, **given: Any) -> None:
+        with logging_to(log_level, log_file):
+            command(**given)
+
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [one.replace(annotation=hints[one.name]) for one in signature(command).parameters.values()]
+    kinds = {"log_level": LogLevel, "log_file": LogFile}
+    shown = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()]
+    called.__signature__ = Signature([*own, *shown])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in (*own, *shown)}
+    return called
 
 
 def explain_arguments(command: Any) -> None:

@@ -40,7 +40,7 @@ from fedstill.core.errors import InputError, RunError
 from fedstill.deploy.request_guard import RequestGuard
 from fedstill.deploy.server_options import check_port
 
-logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it set its own when it was imported
+_log = logging.getLogger(__name__)
 
 _ALIVE_EVERY = 10.0  # seconds
 _PATIENCE = 30.0  # seconds for a reply's last pieces to arrive

@@ -53,7 +53,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedstill.core.errors import InputError
 
-logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it set its own when it was imported
+_log = logging.getLogger(__name__)
 
 HEARTBEAT = 10.0  # seconds, Flower's least: a site that is silent for twice as long counts as gone
 _BEAT = 4.0  # seconds between heartbeats, so that one may be lost
