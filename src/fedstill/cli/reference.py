@@ -41,9 +41,10 @@ def reference(
     use_plugins(plugin or [])
     for path in filter(None, (out, names, records)):
         writable_file(path)
-    for path, text in ((names, _names_text), (records, schema_text)):
-        if path is not None:
-            write_atomically(path, text().encode())
+    if names is not None:
+        write_atomically(names, _names_text().encode())
+    if records is not None:
+        write_atomically(records, schema_text().encode())
     if out is None:
         sys.stdout.write(reference_page())
     else:
