@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import fedstill.cli
+from fedstill.cli import screen
 
 # What the commands of pages import when they begin to work.
 IMPORTED = (
@@ -105,6 +106,8 @@ def _be(what: str, words: list[str], folder: str, out: str, errors: str, environ
     sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, "utf-8") for number in (1, 2))
     os.environ.clear()
     os.environ.update(environment)
+    if "COLUMNS" in environment:  # consoles are made, and read it, when the command line is imported
+        screen.console.width = screen.errors.width = int(environment["COLUMNS"])
     os.chdir(folder)
     further = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:2] = ["", *filter(None, further)]  # in place of the folder of this file, and of where it was started
