@@ -13,7 +13,7 @@ from fedstill.core.records import RUN_FORMAT
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.result import Run
 
-from ..records_by_hand import round_record, run_result
+from ..records_by_hand import personal_metrics, round_record, run_result
 
 MakeRun = Callable[..., Run]
 
@@ -57,7 +57,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             accuracy={which: accuracies[round - 1] for which, round in rounds.items()},
             class_accuracy={which: accuracies[round - 1] - 0.01 for which, round in rounds.items()},
             round_of=rounds,
-            personal=personal,
+            personal=None if personal is None else personal_metrics(**personal),
             bytes={"up": sum(one.bytes.up for one in journal), "down": sum(one.bytes.down for one in journal)},
             failures=sum(len(one.failures) for one in journal),
             skipped=sum(one.skipped is not None for one in journal),

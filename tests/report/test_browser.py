@@ -45,7 +45,7 @@ def report(make_run: Callable[..., Run], tmp_path: Path) -> Path:
     lost = [{"client": 1, "reason": "dropped", "detail": ""}]
     runs = {
         "middle": make_run(accuracies=(0.5, 0.7)),
-        "top, 100 % & more": make_run(accuracies=(0.5, 0.9), lines={2: {"accepted": [0, 2, 3], "lost": lost}}),
+        "top, 100 % & more": make_run(accuracies=(0.5, 0.9), lines={2: {"accepted": [0, 2, 3], "failures": lost}}),
         "low": make_run("centralised", accuracies=(0.4, 0.6)),
     }
     table = Holdings([[3, 0, 0], [0, 3, 0], [1, 1, 1], [2, 0, 5]], ("a", "b", "c"))

@@ -80,7 +80,7 @@ def test_unequal_effort_is_told(make_run: MakeRun) -> None:
 def test_trouble_is_told(make_run: MakeRun) -> None:
     lost = [{"client": 0, "reason": "dropped", "detail": ""}, {"client": 1, "reason": "refused", "detail": "NaN"}]
     lines = {
-        1: {"accepted": [2, 3], "lost": lost},
+        1: {"accepted": [2, 3], "failures": lost},
         2: {"accepted": [], "skipped": "0 of 4 replies, and 1 are needed"},
         3: {"finite": False},
     }
@@ -89,17 +89,17 @@ def test_trouble_is_told(make_run: MakeRun) -> None:
     assert "The model of “rough” was not finite after round 3" in text
 
 
-def test_one_lost_reply_was_lost(make_run: MakeRun) -> None:
+def test_one_missing_reply_is_in_the_singular(make_run: MakeRun) -> None:
     gone = [{"client": 0, "reason": "dropped", "detail": ""}]
-    text = told(rough=make_run(lines={1: {"accepted": [1, 2, 3], "lost": gone}}))
-    assert "1 of 12 replies was lost." in text
+    text = told(rough=make_run(lines={1: {"accepted": [1, 2, 3], "failures": gone}}))
+    assert "1 of 12 replies was missing or refused." in text
 
 
 def test_a_run_that_fell_back_and_one_without_accuracy(make_run: MakeRun) -> None:
     assert "“fell” had been 30.0 points better in round 2." in told(fell=make_run(accuracies=(0.5, 0.9, 0.6)))
     silent = make_run(accuracies=(0.5,))
     facts = Facts.of("silent", silent)
-    object.__setattr__(facts, "result", {**facts.result, "accuracy": {"last": None}})
+    object.__setattr__(facts, "result", facts.result.model_copy(update={"accuracy": {"last": None}}))
     assert "Of “silent” no accuracy is known." in summary([facts])
 
 

@@ -131,7 +131,7 @@ def test_figures_show_what_the_journals_say(page: Page) -> None:
 
 
 def test_many_clients_are_counted_instead_of_drawn(make_run: MakeRun, tmp_path: Path) -> None:
-    few = {"asked": [5, 6, 7], "accepted": [5, 7], "lost": [{"client": 6, "reason": "failed", "detail": ""}]}
+    few = {"sampled": [5, 6, 7], "accepted": [5, 7], "failures": [{"client": 6, "reason": "failed", "detail": ""}]}
     run = make_run({"method": "fedavg", "clients": 1000}, lines={1: few, 2: few, 3: few})
     spec = Page(write_report({"many": run}, tmp_path / "r.html", tables={})).specs["attendance-0"]
     assert [(trace["type"], trace["y"]) for trace in spec["data"]] == [("bar", [2, 2, 2]), ("bar", [1, 1, 1])]
@@ -140,7 +140,7 @@ def test_many_clients_are_counted_instead_of_drawn(make_run: MakeRun, tmp_path: 
 def test_the_table_has_texts_and_values(page: Page) -> None:
     keys = [head["data-key"] for head in page.all("th") if "data-key" in head]
     assert keys[:3] == ["way", "method", "partition"]
-    assert {"accuracy_last", "accuracy_best", "accuracy_selected", "bytes_up", "lost", "sha256"} <= set(keys)
+    assert {"accuracy_last", "accuracy_best", "accuracy_selected", "bytes_up", "failures", "sha256"} <= set(keys)
     assert "personal_mean" not in keys  # no run has any
     rows = [a["data-value"] for a in page.all("th", "td") if "data-value" in a]
     first = dict(zip(keys, rows[: len(keys)], strict=True))

@@ -111,10 +111,10 @@ def test_what_it_does_not_know_is_an_error_and_no_picture(tmp_path: Path) -> Non
 
 def test_figures_of_runs_are_files_too(make_run: Callable[..., Run], tmp_path: Path) -> None:
     lost = [{"client": 1, "reason": "dropped", "detail": ""}]
-    few = {"asked": [5, 6], "accepted": [5], "lost": [{"client": 6, "reason": "failed", "detail": ""}]}
+    few = {"sampled": [5, 6], "accepted": [5], "failures": [{"client": 6, "reason": "failed", "detail": ""}]}
     runs = {
         "whole": make_run(),
-        "holes": make_run(lines={2: {"accepted": [0, 2, 3], "lost": lost}, 3: {"finite": False}}),
+        "holes": make_run(lines={2: {"accepted": [0, 2, 3], "failures": lost}, 3: {"finite": False}}),
         "many": make_run({"method": "fedavg", "clients": 1000}, lines={1: few, 2: few, 3: few}),
     }
     tables = {"whole": Holdings([[5, 0, 1], [2, 2, 2], [0, 0, 9], [1, 1, 1]], ("a", "b", "c"))}
