@@ -162,7 +162,7 @@ def test_the_import_rule_itself() -> None:
     assert {"cli", "report", "runtime"} <= allowed_for("queries")
     assert SLICES & allowed_for("queries") == {"queries"}
     assert "methods" in set(imported_by(SOURCE / "runtime" / "experiment.py"))
-    assert "core" in set(imported_by(SOURCE / "engines" / "worker.py"))
+    assert "core" in set(imported_by(SOURCE / "engines" / "workers.py"))
 
 
 def test_the_document_has_these_packages_and_this_direction() -> None:
