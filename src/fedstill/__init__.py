@@ -12,6 +12,7 @@ it. Everything else, also what the modules below hold, may change in any release
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from fedstill._version import __version__
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from fedstill.runtime.result import Run
     from fedstill.studies.results import Results
     from fedstill.studies.study import Study, study
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # nothing is shown unless the user asks for it
 
 # Loaded when first used, so that `import fedstill` and `fedstill --help` do not wait for torch.
 _HOMES = {

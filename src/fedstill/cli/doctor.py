@@ -7,6 +7,7 @@ it means the same on every machine.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shutil
@@ -27,6 +28,8 @@ from fedstill.cli.screen import console, print_json
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, size
 from fedstill.core.plugins import GROUP, load_entry_points
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -172,6 +175,7 @@ def look_at_kernels() -> Iterator[Finding]:
     try:
         from fedstill.models.kernels import compiled
     except Exception as error:  # numba fails in many ways, and each is a finding
+        _log.info("the compiled kernels cannot be loaded", exc_info=True)
         unwritable = "locator" in str(error)
         advice = f"set {_KERNEL_CACHE} to a folder that can be written" if unwritable else "reinstall numba"
         yield Finding("kernels", "problem", f"the kernels cannot be loaded: {error}", advice)

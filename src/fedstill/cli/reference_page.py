@@ -26,6 +26,8 @@ from fedstill.studies.table import metrics
 ENVIRONMENT = {
     "FEDSTILL_DATA": "the folder in which data sets are looked for, where `--data-root` is not given",
     "FEDSTILL_CACHE": "the folder for clouds that were sampled from meshes, and rooms that were made",
+    "FEDSTILL_LOG_LEVEL": "the level of log records, where `--log-level` is not given",
+    "FEDSTILL_LOG_FILE": "the file for log records, where `--log-file` is not given",
     "NUMBA_CACHE_DIR": "the folder for compiled kernels, where they cannot lie beside the package",
     "OMP_NUM_THREADS": "threads of numerical libraries; 1 is best: runs use one thread, and cores are used by workers",
     "RAY_ADDRESS": "the Ray cluster of the engine `flower-ray`; else one is started on this machine",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 from fedstill.core.egress import UndeclaredEgressError, check_egress
 from fedstill.core.message import Message
 from fedstill.core.protocols import Abstain, ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
+
+_log = logging.getLogger(__name__)
 
 
 def answer(
@@ -29,4 +33,5 @@ def answer(
     except UndeclaredEgressError:
         raise
     except Exception as error:  # whatever a client's code raises, the others go on
+        _log.info("client %d failed in %s", who.id, exchange.name, exc_info=True)
         return Failure(who, "failed", f"{type(error).__name__}: {error}", work)

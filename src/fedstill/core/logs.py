@@ -24,12 +24,14 @@ _OURS, _FLOWER = "fedstill", "flwr"
 def logging_to(level: str | None, file: Path | None) -> Iterator[None]:
     """Show log records on stderr, or write them to a file, until the end of the block.
 
-    Without either argument warnings are shown. A file gets records from `info` on unless another level is given.
+    What is not given is taken from the environment. Without any of it warnings are shown. A file gets records from
+    `info` on unless another level is given.
     """
-    environment = {LEVEL: _checked(level, "--log-level"), FILE: str(file.absolute()) if file else None}
-    before = {name: os.environ.get(name) for name in environment}
-    _set_environment(environment)
-    undo = _attach(environment[LEVEL] or ("info" if file else "warning"), file, chosen=bool(level or file))
+    level = _checked(level, "--log-level") or _checked(os.environ.get(LEVEL), LEVEL)
+    file = file or (Path(os.environ[FILE]) if os.environ.get(FILE) else None)
+    undo = _attach(level or ("info" if file else "warning"), file, chosen=bool(level or file))
+    before = {name: os.environ.get(name) for name in (LEVEL, FILE)}
+    _set_environment({LEVEL: level, FILE: str(file.absolute()) if file else None})
     try:
         yield
     finally:

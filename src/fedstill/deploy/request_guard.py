@@ -6,12 +6,15 @@ one store for all, expands whatever graph of objects they describe, and counts n
 
 from __future__ import annotations
 
+import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
+
+_log = logging.getLogger(__name__)
 
 _FLEET = "/v1/fleet/"
 OPEN = frozenset(
@@ -105,6 +108,7 @@ def announces_a_message(body: bytes) -> bool:
     try:
         request = PushMessagesRequest.FromString(body)
     except Exception:  # not a protobuf of that kind
+        _log.info("a request that is not a protobuf message was refused", exc_info=True)
         return False
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         return False

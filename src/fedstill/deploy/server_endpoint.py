@@ -208,6 +208,7 @@ class ServerEndpoint(Grid):
             if not isinstance(message, Message) or not message.has_content():
                 raise ValueError("it holds no records")
         except Exception as error:  # whatever a site sent, the others go on
+            _log.info("a reply could not be read", exc_info=True)
             return _unreadable(reply.metadata, str(error))
         store.delete(name)
         message.metadata.__dict__["_message_id"] = name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,6 +17,8 @@ from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.private_files import only_one
 from fedstill.deploy.site_connection import HEARTBEAT, SiteConnection, SiteConnectionError, StillConnectedError
 from fedstill.deploy.site_service import SiteService, SiteWatcher
+
+_log = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds between looks for a message
 _AGAIN = 1.0  # seconds before the next attempt to connect
@@ -68,5 +71,6 @@ def _answer(app: ClientApp, message: Message, context: Context, watcher: SiteWat
     try:
         return app(message, context)
     except Exception as error:
+        _log.info("a message of the server could not be answered", exc_info=True)
         watcher.note(f"a message of the server could not be answered: {type(error).__name__}: {error}")
         return failed(message, type(error).__name__)

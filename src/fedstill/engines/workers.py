@@ -8,6 +8,7 @@ that wanted its results is gone.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import struct
@@ -23,8 +24,11 @@ from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeVar
 
 from fedstill.core.errors import InputError
+from fedstill.core.logs import log_as_parent_does
 from fedstill.core.threads import child_environment
 from fedstill.engines.scratch import Scratch, sweep
+
+_log = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]  # in a worker: receives items and sends items
@@ -125,6 +129,7 @@ class WorkerPool(Generic[Job]):
                 if worker not in self.workers:  # stopped: its items belong to a job that was abandoned
                     continue
                 if isinstance(item, WorkerEnded):
+                    _log.info("worker %d ended with code %d", worker.process.pid, item.code)
                     self.workers.remove(worker)
                 if worker in self.busy:
                     return worker, item
@@ -150,6 +155,7 @@ class WorkerPool(Generic[Job]):
     def _start(self) -> Worker:
         worker = Worker(self._work, self._inbox)
         self.workers.append(worker)
+        _log.debug("worker %d started", worker.process.pid)
         worker.send(self._greeting())
         return worker
 
@@ -177,6 +183,7 @@ def run_worker(work: Work) -> None:
     # Frames go out on a descriptor of their own, so that a print() in a client or a plugin cannot end up among them.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    log_as_parent_does()
     frames: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_exit_with_input, args=(os.fdopen(os.dup(0), "rb"), frames), daemon=True).start()
     try:

@@ -9,6 +9,7 @@ differ. A client's model from before the transfer stays in its state, for compar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -43,6 +44,8 @@ from fedstill.queries.query import Queries, recalls
 from fedstill.queries.transfer_loss import probe
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import Segmentation
+
+_log = logging.getLogger(__name__)
 
 BEFORE = "before/"  # where a client's state keeps the model it had before the transfer
 PEERS = "peer/"  # peer/ID/...: where the server's state and a request keep what is offered
@@ -234,6 +237,7 @@ def programmed(task: Classification, program: Tensor) -> nn.Module | None:
     try:
         model = OnnxModel(program.numpy().tobytes())
         said, _ = model(torch.zeros(2, *task.shape))
-    except Exception:  # whatever onnxruntime makes of bytes from outside
+    except Exception:  # onnxruntime raises many kinds of errors for bytes from outside
+        _log.info("a peer's program cannot be run: the peer is left out", exc_info=True)
         return None
     return model if said.shape == (2, len(task.classes)) and bool(said.isfinite().all()) else None

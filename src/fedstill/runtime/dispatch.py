@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from fedstill.runtime.client_store import Store
 from fedstill.runtime.reply_validation import validate_reply
 from fedstill.runtime.round_outcome import RoundOutcome
 from fedstill.runtime.spool import Spool
+
+_log = logging.getLogger(__name__)
 
 
 class AlwaysAvailable:
@@ -121,6 +124,7 @@ def dispatch(
         return result
 
     accepted: list[Reply] = []
+    earlier = len(outcome.failures)
     with closing(engine.dispatch(exchange, jobs(), context)) as results:
         for result in map(validated, results):
             outcome.work.append(result.work)
@@ -131,6 +135,10 @@ def dispatch(
                 store.take(result, context.round)
             accepted.append(spool.keep(result) if spool is not None and exchange.spill_to_disk else result)
     accepted.sort(key=lambda reply: reply.profile.id)
+    where = f"round {context.round + 1}, {exchange.name}"
+    _log.debug("%s: %d requests, %d replies accepted", where, len(requests), len(accepted))
+    for failure in outcome.failures[earlier:]:
+        _log.info("%s: client %d %s: %s", where, failure.profile.id, failure.reason, failure.detail)
     outcome.sampled |= set(requests)
     outcome.replied |= {reply.profile.id for reply in accepted}
     losses = {reply.profile.id: _total_loss(reply) for reply in accepted}

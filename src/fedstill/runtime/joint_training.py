@@ -66,6 +66,7 @@ def train_jointly(
                 bundles[experiment.data] = loaded(experiment.data, data_root)
             plans[number] = make_plan(experiment, data_root, device, bundle=bundles[experiment.data], staff=teachers)
         except Exception as error:  # this one cannot be trained; the others can
+            _log.info("a student cannot be planned", exc_info=True)
             ended[number] = error
     with one_thread():
         ended |= _Session(plans, out, on_progress).run()
@@ -126,6 +127,7 @@ class _Member:
         try:
             self.result = execute(self.plan, self, self.session.out, clock=lambda: self.seconds).path
         except Exception as error:  # this run ends here; the others go on
+            _log.info("%s failed", self.plan.folder_name, exc_info=True)
             self.result = error
         except _Stopped:
             pass

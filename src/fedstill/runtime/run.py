@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,8 @@ from fedstill.runtime.plan import Plan
 from fedstill.runtime.round import EveryClientFailedError, Federation
 from fedstill.runtime.run_folder import RunFolder, pack_models
 from fedstill.runtime.spool import Spool
+
+_log = logging.getLogger(__name__)
 
 
 def execute(
@@ -119,6 +122,7 @@ class Attempt:
         self.timing = self.folder.timing()
         for name in ("rounds", "checkpoints"):
             del self.timing[name][self.progress.round :]
+        _log.info("%s: %d of %d rounds done", folder.path.name, self.progress.round, plan.rounds)
         as_played = plan.experiment.model_copy(update={"rounds": plan.rounds})
         for observer in observers:
             for teacher in plan.teachers:
@@ -127,10 +131,12 @@ class Attempt:
             observer.start(as_played, self.progress.journal)
 
     def _note(self, text: str) -> None:
+        _log.info(text)
         for observer in self.observers:
             observer.note(text)
 
     def _warn(self, text: str) -> None:
+        _log.info(text)  # observers show it
         for observer in self.observers:
             observer.warn(text)
 
@@ -195,6 +201,9 @@ class Attempt:
         self.timing["rounds"].append(seconds)
         self.timing["checkpoints"].append(perf_counter() - began)
         self.folder.save_timing(self.timing)
+        record = progress.journal[-1]
+        accuracy = "not evaluated" if record.accuracy is None else f"accuracy {record.accuracy:.4f}"
+        _log.info("%s: round %d committed after %.2f s, %s", self.folder.path.name, record.round, seconds, accuracy)
         for observer in self.observers:
             observer.round(progress.journal[-1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.joint_training import OnProgress, train_jointly
 from fedstill.runtime.launch import launch
 from fedstill.runtime.observers import Observer
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: OnProgress 
         launch(experiment, out=out, data_root=root, device=place.device, observers=_observers(told), bundle=bundle)
         return [Outcome("done")]
     except Exception as error:
+        _log.info("a job failed", exc_info=True)
         return [_outcome(error)] * len(lesson)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from PIL import ExifTags, Image
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.raw import Array, content
+
+_log = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
@@ -92,7 +95,8 @@ def _orientation(image: Image.Image) -> int:
         return 1
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # a header that is no header says nothing, and the pixels may be sound
+    except Exception:  # a damaged header is ignored: the pixels may be sound
+        _log.debug("the orientation in an image header cannot be read", exc_info=True)
         return 1
 
 
@@ -104,5 +108,6 @@ def _opened(path: Path) -> Image.Image:
     except _TOO_LARGE:
         raise InputError(f"{path} is an image of too many pixels to be opened safely") from None
     except Exception:
+        _log.debug("Pillow cannot open %s", path, exc_info=True)
         content(path)  # a missing or empty file has a plainer sentence
         raise InputError(f"{path} is no image that Pillow can read") from None

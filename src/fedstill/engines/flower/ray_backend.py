@@ -6,6 +6,7 @@ clients at work before it ends, and then ends Ray itself. `Workers` does none of
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from ray.exceptions import RayActorError
 
 from fedstill.core.errors import RunError
 from fedstill.engines.ray_connection import ONE_THREAD
+
+_log = logging.getLogger(__name__)
 
 _CLIENT = {"num_cpus": 1, "num_gpus": 0.0}  # Flower's default of two processors would leave every second one idle
 _CRASHED = 8  # Flower's code for a client process that ended before it replied
@@ -65,6 +68,7 @@ class Workers:
         try:
             _, reply, context = ray.get(worker.run.remote(self.app_fn, message, str(context.node_id), context))
         except RayActorError:
+            _log.info("a worker process of Ray ended", exc_info=True)
             with self._lock:
                 self._all.discard(worker)
                 if not self._stopped:
@@ -145,7 +149,8 @@ class Simulation:
 
         try:
             run_simulation(server, clients, workers, backend_config={"client_resources": dict(_CLIENT)})
-        except BaseException as error:  # told to whoever waits for a reply
+        except BaseException as error:  # raised again where a reply is awaited
+            _log.info("the simulation ended with an error", exc_info=True)
             self._failure = error
         finally:
             self._over.set()

@@ -8,6 +8,7 @@ object store, where every process of this simulation, and nobody else, unpickles
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack
@@ -33,6 +34,8 @@ from fedstill.core.task import Tensors
 from fedstill.engines.flower.ray_backend import Simulation
 from fedstill.engines.flower.records import packed, unpacked
 from fedstill.engines.ray_connection import named_connection
+
+_log = logging.getLogger(__name__)
 
 _SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are read where Ray keeps them instead of being copied
 
@@ -128,6 +131,7 @@ class Clients:
         try:
             factory, exchange, context = self._fetched()
         except Exception as error:
+            _log.info("a client process is not ready", exc_info=True)
             return packed({}, {"what": "unready", "detail": f"{type(error).__name__}: {error}"})
         who = Profile(**json.loads(str(header["profile"])))
         try:

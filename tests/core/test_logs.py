@@ -1,0 +1,108 @@
+"""Log records go where the user wants them, and nowhere unless asked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedstill
+from fedstill.core.errors import InputError
+from fedstill.core.logs import FILE, LEVEL, log_as_parent_does, logging_to
+
+OURS, FLOWER = logging.getLogger("fedstill.anywhere"), logging.getLogger("flwr")
+
+
+def test_a_library_user_sees_nothing_unless_asked() -> None:
+    script = "import logging, fedstill; logging.getLogger('fedstill.x').error('unseen')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_command_shows_warnings_and_flowers_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to(None, None):
+        OURS.info("too little")
+        OURS.warning("enough")
+        FLOWER.warning("not ours")
+    shown = capsys.readouterr().err
+    assert "enough" in shown
+    assert "too little" not in shown
+    assert "not ours" not in shown
+
+
+def test_a_level_counts_for_flower_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to("debug", None):
+        OURS.debug("ours")
+        FLOWER.warning("theirs")
+    shown = capsys.readouterr().err
+    assert "ours" in shown
+    assert "theirs" in shown
+
+
+def test_a_file_gets_records_from_info_on_and_is_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    for number in (1, 2):
+        with logging_to(None, file):
+            OURS.debug("left out")
+            OURS.info("line %d", number)
+    lines = file.read_text().splitlines()
+    assert [line.rsplit(": ", 1)[1] for line in lines] == ["line 1", "line 2"]
+    assert all(" fedstill.anywhere: " in line and " INFO " in line for line in lines)
+
+
+def test_everything_is_as_before_afterwards(tmp_path: Path) -> None:
+    before = [(one.level, list(one.handlers), list(one.filters)) for one in (logging.getLogger("fedstill"), FLOWER)]
+    with logging_to("debug", tmp_path / "log.txt"):
+        assert os.environ[LEVEL] == "debug"
+    after = [(one.level, list(one.handlers), list(one.filters)) for one in (logging.getLogger("fedstill"), FLOWER)]
+    assert after == before
+    assert not os.environ.keys() & {LEVEL, FILE}
+
+
+def test_a_wrong_level_and_a_file_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'debug'"), logging_to("debgu", None):
+        pass
+    with pytest.raises(InputError, match="cannot write the log file"), logging_to(None, tmp_path):
+        pass
+    assert not os.environ.keys() & {LEVEL, FILE}
+
+
+def test_worker_processes_write_to_the_same_file(tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    with logging_to("debug", file):
+        made = fedstill.run("fedavg", data="digits[:20%]", clients=2, rounds=1, engine="processes", out=tmp_path)
+    text = file.read_text()
+    assert f"{made.path.name}: round 1 committed" in text
+    assert "worker " in text
+
+
+def test_a_clients_traceback_is_logged_where_it_failed(tmp_path: Path) -> None:
+    plugin = tmp_path / "failing.py"
+    plugin.write_text(
+        "from fedstill.methods import FedAvg, methods\n\n\n"
+        "@methods.register('failing')\nclass Failing(FedAvg):\n"
+        '    """FedAvg of which client 1 fails."""\n\n'
+        "    def reply(self, client, request, context):\n"
+        "        if client.profile.id == 1:\n            raise ArithmeticError('client 1 cannot')\n"
+        "        return super().reply(client, request, context)\n"
+    )
+    file = tmp_path / "log.txt"
+    settings = {"data": "digits[:20%]", "clients": 2, "rounds": 1, "plugins": [plugin], "out": tmp_path}
+    with logging_to("info", file):
+        fedstill.run("failing", engine="processes", **settings)
+    text = file.read_text()
+    assert "Traceback" in text
+    assert "ArithmeticError: client 1 cannot" in text
+    assert "client 1 failed" in text
+
+
+def test_a_process_without_a_parent_that_logs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (LEVEL, FILE):
+        monkeypatch.delenv(name, raising=False)
+    before = list(logging.getLogger("fedstill").handlers)
+    log_as_parent_does()
+    assert logging.getLogger("fedstill").handlers == before
