@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-
 _CONTAINERS = (dict, list, set)
 
 
