@@ -1,4 +1,4 @@
-"""A site's answers to the server: enrol (describe its data), accept or refuse an experiment, reply, keep the final model.
+"""A site's answers to the server: enrol (describe its data), accept or refuse an experiment, reply, keep the model.
 
 Nothing that arrives is run. An experiment is a list of settings for parts that are installed here, by name; a request
 names one of that experiment's exchanges, and is answered with the code of this machine. Before a reply leaves, each
