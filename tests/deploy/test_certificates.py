@@ -87,17 +87,17 @@ def greeting(port: int, ca: Path, name: str = "127.0.0.1") -> bytes:
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "clinics.example.org"])
 def test_a_client_that_knows_the_authority_talks_to_the_server(name: str, tmp_path: Path) -> None:
-    office = SiteService(tmp_path / "a")
-    with serving(*office.issue("clinics.example.org")) as port:
-        assert greeting(port, office.ca, name) == b"hello"
+    service = SiteService(tmp_path / "a")
+    with serving(*service.issue("clinics.example.org")) as port:
+        assert greeting(port, service.ca, name) == b"hello"
 
 
 def test_addresses_may_be_of_the_newer_kind(tmp_path: Path) -> None:
-    office = SiteService(tmp_path / "a")
-    certificate, key = office.issue("2001:DB8::7")
+    service = SiteService(tmp_path / "a")
+    certificate, key = service.issue("2001:DB8::7")
     with serving(certificate, key) as port:
-        assert greeting(port, office.ca, "2001:db8::7") == b"hello"
-    check_certificate(office.ca, certificate, "2001:db8:0::7")
+        assert greeting(port, service.ca, "2001:db8::7") == b"hello"
+    check_certificate(service.ca, certificate, "2001:db8:0::7")
 
 
 def refused(port: int, ca: Path, name: str = "127.0.0.1") -> str:
@@ -108,65 +108,65 @@ def refused(port: int, ca: Path, name: str = "127.0.0.1") -> str:
 
 def test_another_authority_is_refused(tmp_path: Path) -> None:
     """Two authorities of the same name: it is the signature that counts."""
-    office, other = SiteService(tmp_path / "a"), SiteService(tmp_path / "b")
+    service, other = SiteService(tmp_path / "a"), SiteService(tmp_path / "b")
     certificate, key = other.issue()
     with serving(certificate, key) as port:
-        assert "certificate verify failed" in refused(port, office.ca)
+        assert "certificate verify failed" in refused(port, service.ca)
     with pytest.raises(InputError, match=r"signed by another authority than .*ca.crt: copy the whole folder again"):
-        check_certificate(office.ca, certificate, "127.0.0.1")
+        check_certificate(service.ca, certificate, "127.0.0.1")
 
 
 def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
-    office = SiteService(tmp_path / "a", LONG_AGO)
-    certificate, key = office.issue(days=30, now=LONG_AGO)
+    service = SiteService(tmp_path / "a", LONG_AGO)
+    certificate, key = service.issue(days=30, now=LONG_AGO)
     with serving(certificate, key) as port:
-        assert "expired" in refused(port, office.ca)
+        assert "expired" in refused(port, service.ca)
     with pytest.raises(InputError, match=r"crt expired on \d+ \w+ 20\d\d: make a new one with `fedstill deploy renew`"):
-        check_certificate(office.ca, certificate, "127.0.0.1")
-    check_certificate(office.ca, certificate, "127.0.0.1", now=LONG_AGO)
+        check_certificate(service.ca, certificate, "127.0.0.1")
+    check_certificate(service.ca, certificate, "127.0.0.1", now=LONG_AGO)
     assert expiry(certificate) == (LONG_AGO + timedelta(days=30)).replace(microsecond=0)
 
 
 def test_a_certificate_from_the_future_is_refused(tmp_path: Path) -> None:
     """A few minutes are forgiven, for clocks differ; a day is not."""
-    office = SiteService(tmp_path / "a", LONG_AGO)
-    near, _ = office.issue(now=NOW + timedelta(minutes=9))
-    check_certificate(office.ca, near, "127.0.0.1", now=NOW)
-    certificate, key = office.issue(now=datetime.now(UTC) + timedelta(days=1))
+    service = SiteService(tmp_path / "a", LONG_AGO)
+    near, _ = service.issue(now=NOW + timedelta(minutes=9))
+    check_certificate(service.ca, near, "127.0.0.1", now=NOW)
+    certificate, key = service.issue(now=datetime.now(UTC) + timedelta(days=1))
     with serving(certificate, key) as port:
-        assert "not yet valid" in refused(port, office.ca)
+        assert "not yet valid" in refused(port, service.ca)
     with pytest.raises(InputError, match=r"is valid from .* on, and here it is .*: set this machine's clock"):
-        check_certificate(office.ca, certificate, "127.0.0.1")
+        check_certificate(service.ca, certificate, "127.0.0.1")
 
 
 def test_another_address_is_refused(tmp_path: Path) -> None:
-    office = SiteService(tmp_path / "a")
-    certificate, key = office.issue("clinics.example.org")
+    service = SiteService(tmp_path / "a")
+    certificate, key = service.issue("clinics.example.org")
     with serving(certificate, key) as port:
-        assert "mismatch" in refused(port, office.ca, "elsewhere.example.org")
+        assert "mismatch" in refused(port, service.ca, "elsewhere.example.org")
     with pytest.raises(
         InputError, match=r"made for clinics.example.org, localhost, 127.0.0.1, not for 10.0.0.9: .*--ad"
     ):
-        check_certificate(office.ca, certificate, "10.0.0.9")
-    check_certificate(office.ca, certificate, "Clinics.example.org")
+        check_certificate(service.ca, certificate, "10.0.0.9")
+    check_certificate(service.ca, certificate, "Clinics.example.org")
 
 
 def test_an_expired_authority_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     """It counts for 3,650 days: made 3,640 days ago it has ten left, and so has what it signs."""
-    office = SiteService(tmp_path / "a", NOW - timedelta(days=3640))
-    certificate, _ = office.issue(days=30)
-    assert expiry(certificate) == expiry(office.ca) == (NOW + timedelta(days=10)).replace(microsecond=0)
+    service = SiteService(tmp_path / "a", NOW - timedelta(days=3640))
+    certificate, _ = service.issue(days=30)
+    assert expiry(certificate) == expiry(service.ca) == (NOW + timedelta(days=10)).replace(microsecond=0)
     later = NOW + timedelta(days=11)
     with pytest.raises(InputError, match=r"the authority's certificate .* expired on .*: make a new deployment"):
-        check_certificate(office.ca, certificate, "127.0.0.1", now=later)
+        check_certificate(service.ca, certificate, "127.0.0.1", now=later)
     with pytest.raises(InputError, match=r"the authority expired on .* and signs nothing any more"):
-        office.issue(now=later)
+        service.issue(now=later)
 
 
 def test_a_key_that_belongs_to_another_certificate(tmp_path: Path) -> None:
-    office = SiteService(tmp_path / "a")
-    old, _ = office.issue()
-    new, key = office.issue()
+    service = SiteService(tmp_path / "a")
+    old, _ = service.issue()
+    new, key = service.issue()
     check_key(new, key)
     with pytest.raises(InputError, match=r"server.key is not the key of .*: copy both again"):
         check_key(old, key)
@@ -174,19 +174,19 @@ def test_a_key_that_belongs_to_another_certificate(tmp_path: Path) -> None:
 
 def test_what_the_certificates_say(tmp_path: Path) -> None:
     """The extensions that strict verifiers ask for, read by name and not by how they were written."""
-    office = SiteService(tmp_path / "a")
-    server = read_certificate(office.issue()[0])
+    service = SiteService(tmp_path / "a")
+    server = read_certificate(service.issue()[0])
 
     def of(certificate: x509.Certificate, kind: Any) -> Any:
         return certificate.extensions.get_extension_for_class(kind).value
 
-    assert of(office.certificate, x509.BasicConstraints) == x509.BasicConstraints(ca=True, path_length=0)
-    assert of(office.certificate, x509.KeyUsage).key_cert_sign
+    assert of(service.certificate, x509.BasicConstraints) == x509.BasicConstraints(ca=True, path_length=0)
+    assert of(service.certificate, x509.KeyUsage).key_cert_sign
     assert not of(server, x509.BasicConstraints).ca
     assert not of(server, x509.KeyUsage).key_cert_sign
     assert of(server, x509.KeyUsage).digital_signature
     assert [usage.dotted_string for usage in of(server, x509.ExtendedKeyUsage)] == ["1.3.6.1.5.5.7.3.1"]  # server
-    identifier = of(office.certificate, x509.SubjectKeyIdentifier).digest
+    identifier = of(service.certificate, x509.SubjectKeyIdentifier).digest
     assert of(server, x509.AuthorityKeyIdentifier).key_identifier == identifier
     assert of(server, x509.SubjectKeyIdentifier).digest != identifier
 
@@ -200,8 +200,8 @@ def test_flowers_transport_takes_them(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
         await send({"type": "http.response.body", "body": b"hello"})
 
-    office, other = SiteService(tmp_path / "a"), SiteService(tmp_path / "b")
-    certificate, key = office.issue()
+    service, other = SiteService(tmp_path / "a"), SiteService(tmp_path / "b")
+    certificate, key = service.issue()
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         application,
@@ -217,7 +217,7 @@ def test_flowers_transport_takes_them(tmp_path: Path) -> None:
     thread.start()
     address = f"https://127.0.0.1:{listener.getsockname()[1]}/"
     try:
-        trusting, strange = (ssl.create_default_context(cadata=one.ca.read_text()) for one in (office, other))
+        trusting, strange = (ssl.create_default_context(cadata=one.ca.read_text()) for one in (service, other))
         assert httpx.get(address, verify=trusting, timeout=20).text == "hello"
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             httpx.get(address, verify=strange, timeout=20)
@@ -253,10 +253,10 @@ def test_days_have_limits(days: int, tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_certificates(tmp_path: Path) -> None:
-    office = SiteService(tmp_path / "a")
-    certificate, key = office.issue()
+    service = SiteService(tmp_path / "a")
+    certificate, key = service.issue()
     with pytest.raises(InputError, match=r"gone.crt is missing"):
-        check_certificate(office.ca, tmp_path / "gone.crt", "127.0.0.1")
+        check_certificate(service.ca, tmp_path / "gone.crt", "127.0.0.1")
     (tmp_path / "bad.crt").write_bytes(certificate.read_bytes()[:200])
     with pytest.raises(InputError, match=r"bad.crt is no certificate"):
         expiry(tmp_path / "bad.crt")

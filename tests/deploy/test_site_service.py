@@ -26,15 +26,15 @@ GREETING: dict[str, Any] = {**versions(), "plugins": plugins()}
 
 
 @pytest.fixture
-def office(stage: Any) -> SiteService:
+def service(stage: Any) -> SiteService:
     made = stage(1)
     return SiteService(open_site(made.folder, 0), load(f"npz:{made.shard(0)}"), made.notes)
 
 
-def offer(office: SiteService, **changes: Any) -> dict[str, Any]:
+def offer(service: SiteService, **changes: Any) -> dict[str, Any]:
     """What a server would ask, with whatever a test wants different."""
     given = {"method": "fedavg", "model": "mlp", "rounds": 2, "training": {"epochs": 1, "batch": 64}, **changes}
-    facts = SiteFacts.of(office.bundle)
+    facts = SiteFacts.of(service.bundle)
     plan, question = server_plan(for_sites(make_experiment(given), 1, "clinics"), [facts])
     agreement = {"experiment": plan.experiment.model_dump(mode="json"), "question": asdict(question), "client": 0}
     return {
@@ -46,11 +46,11 @@ def offer(office: SiteService, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_a_site_tells_what_its_data_is_about(office: SiteService) -> None:
-    said = office.hello(GREETING)
+def test_a_site_tells_what_its_data_is_about(service: SiteService) -> None:
+    said = service.enrol(GREETING)
     facts = SiteFacts.read(str(said["facts"]))
     assert said["status"] == "here"
-    assert (facts.samples, facts.shape) == (len(office.bundle.train), (1, 8, 8))
+    assert (facts.samples, facts.shape) == (len(service.bundle.train), (1, 8, 8))
     assert facts.classes == tuple("0123456789")
 
 
@@ -63,85 +63,85 @@ def test_a_site_tells_what_its_data_is_about(office: SiteService) -> None:
         ({"plugins": '["feed"]'}, "its plugins are not those of the server"),
     ],
 )
-def test_other_versions_and_other_plugins_are_refused(office: SiteService, changes: Any, sentence: str) -> None:
-    said = office.hello({**GREETING, **changes})
+def test_other_versions_and_other_plugins_are_refused(service: SiteService, changes: Any, sentence: str) -> None:
+    said = service.enrol({**GREETING, **changes})
     assert said["status"] == "refused"
     assert re.search(sentence, str(said["detail"]))
-    assert re.search(sentence, office.watcher.text)  # type: ignore[attr-defined]
+    assert re.search(sentence, service.watcher.text)  # type: ignore[attr-defined]
 
 
-def test_another_recipe_than_the_server_names_is_refused(office: SiteService) -> None:
-    asked = offer(office)
+def test_another_recipe_than_the_server_names_is_refused(service: SiteService) -> None:
+    asked = offer(service)
     agreement = json.loads(asked["agreement"])
     agreement["experiment"]["rounds"] = 3
-    said = office.agree({**asked, "agreement": json.dumps(agreement)})
+    said = service.accept({**asked, "agreement": json.dumps(agreement)})
     assert said["status"] == "refused"
     assert "their recipes differ" in str(said["detail"])
 
 
-def test_a_policy_that_names_one_experiment_refuses_all_others(office: SiteService) -> None:
-    asked = offer(office)
-    policy = office.folder.path / "policy.yaml"
+def test_a_policy_that_names_one_experiment_refuses_all_others(service: SiteService) -> None:
+    asked = offer(service)
+    policy = service.folder.path / "policy.yaml"
     policy.write_text("allow: [parameters, statistics, metrics]\nexperiment: 'abc'\n")
-    said = office.agree(asked)
+    said = service.accept(asked)
     assert said["status"] == "refused"
     assert f"agrees to experiment abc only, and this is {asked['experiment']}" in str(said["detail"])
     policy.write_text(f"allow: [parameters, statistics, metrics]\nexperiment: '{asked['experiment']}'\n")
-    assert office.agree(asked)["status"] == "ready"
+    assert service.accept(asked)["status"] == "ready"
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"experiment": 3}', '{"experiment": {}, "client": -1, "question": {}}', "x" * 1000]
 )
-def test_what_is_no_experiment_is_refused(office: SiteService, text: str) -> None:
-    said = office.agree({**offer(office), "agreement": text})
+def test_what_is_no_experiment_is_refused(service: SiteService, text: str) -> None:
+    said = service.accept({**offer(service), "agreement": text})
     assert said["status"] == "refused"
     assert "cannot be read" in str(said["detail"])
 
 
-def test_an_experiment_names_parts_that_are_installed_here_and_brings_none(office: SiteService) -> None:
+def test_an_experiment_names_parts_that_are_installed_here_and_brings_none(service: SiteService) -> None:
     """Nothing in it is a path to code: an unregistered method is a sentence, and so is a teacher's function."""
-    asked = offer(office)
+    asked = offer(service)
     for changes in ({"method": {"name": "os.system"}}, {"teachers": [{"call": "os:system"}]}):
         agreement = json.loads(asked["agreement"])
         agreement["experiment"] |= changes
-        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        said = service.accept({**asked, "agreement": json.dumps(agreement)})
         assert said["status"] == "refused", changes
 
 
-def test_the_manifest_comes_from_a_rehearsal_on_the_sites_own_data(office: SiteService) -> None:
-    assert office.agree(offer(office))["status"] == "ready"
-    (manifest,) = office.watcher.manifests  # type: ignore[attr-defined]
+def test_the_manifest_comes_from_a_rehearsal_on_the_sites_own_data(service: SiteService) -> None:
+    assert service.accept(offer(service))["status"] == "ready"
+    (manifest,) = service.watcher.manifests  # type: ignore[attr-defined]
     lines = {line["name"]: line for line in manifest["leaves"]}
-    (part,) = office.parts.values()
+    (part,) = service.parts.values()
     model = part.plan.task.build("mlp")
     assert lines["model/parameters/*"]["bytes"] == 4 * sum(tensor.numel() for tensor in model.parameters())
     assert lines["scores/*"]["bytes"] == 8 * (10 * 10 + 3)
     assert lines["facts"]["kind"] == "statistics"
-    assert not (office.folder.path / "states").exists(), "a rehearsal leaves nothing behind"
+    assert not (service.folder.path / "states").exists(), "a rehearsal leaves nothing behind"
 
 
-def test_a_request_of_an_experiment_nobody_agreed_to_is_not_answered(office: SiteService) -> None:
+def test_a_request_of_an_experiment_nobody_agreed_to_is_not_answered(service: SiteService) -> None:
     for run in ("feed", "../../site", ""):
-        message, header = office.exchange(
+        message, header = service.exchange(
             Message({}), {"run": run, "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
         )
         assert not message
         assert "has not agreed" in str(header["detail"])
 
 
-def test_a_restarted_site_goes_on_with_what_it_had_agreed_to(office: SiteService) -> None:
-    asked = offer(office)
-    office.agree(asked)
-    again = SiteService(office.folder, office.bundle, office.watcher)
-    plan = office.parts[asked["run"]].plan
+def test_a_restarted_site_goes_on_with_what_it_had_agreed_to(service: SiteService) -> None:
+    asked = offer(service)
+    service.accept(asked)
+    again = SiteService(service.folder, service.bundle, service.watcher)
+    plan = service.parts[asked["run"]].plan
     server = plan.method.start(plan.streams)
     header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
-    first = office.exchange(Message(server), header)
+    first = service.exchange(Message(server), header)
     second = again.exchange(Message(server), header)
     assert first[1]["status"] == second[1]["status"] == "reply"
     assert all(torch.equal(tensor, second[0][name]) for name, tensor in first[0].items())
-    other = SiteService(office.folder, replace(office.bundle, test=office.bundle.train), office.watcher)
+    other = SiteService(service.folder, replace(service.bundle, test=service.bundle.train), service.watcher)
     assert "with other data than it has now" in str(other.exchange(Message(server), header)[1]["detail"])
 
 
@@ -199,82 +199,82 @@ def test_states_of_the_round_under_way_stay_until_it_is_over(tmp_path: Path) -> 
         ({"shape": [1, 10**6, 10**6]}, "about other classes or samples"),
     ],
 )
-def test_an_experiment_about_other_data_is_refused(office: SiteService, changes: Any, sentence: str) -> None:
-    asked = offer(office)
+def test_an_experiment_about_other_data_is_refused(service: SiteService, changes: Any, sentence: str) -> None:
+    asked = offer(service)
     agreement = json.loads(asked["agreement"])
     agreement["question"] |= changes
-    said = office.agree({**asked, "agreement": json.dumps(agreement)})
+    said = service.accept({**asked, "agreement": json.dumps(agreement)})
     assert said["status"] == "refused"
     assert sentence in str(said["detail"])
 
 
-def test_an_experiment_for_simulations_is_refused(office: SiteService) -> None:
+def test_an_experiment_for_simulations_is_refused(service: SiteService) -> None:
     """Noise that the server could compute again, a simulated attack, evaluation at the server: not at a real site."""
     private = {"name": "client-level", "where": "client", "delta": 1e-6, "randomness": "named"}
     for changes in ({"privacy": private}, {"evaluation": "central"}, {"partition": {"name": "iid"}}):
-        asked = offer(office, method={"name": "fedavg", "weights": "uniform"})
+        asked = offer(service, method={"name": "fedavg", "weights": "uniform"})
         agreement = json.loads(asked["agreement"])
         agreement["experiment"] |= changes
-        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        said = service.accept({**asked, "agreement": json.dumps(agreement)})
         assert said["status"] == "refused", changes
         assert "one for simulations" in str(said["detail"]), changes
 
 
 @pytest.mark.parametrize("client", [1, 7, 10**30])
-def test_a_client_that_is_not_there_is_refused(office: SiteService, client: int) -> None:
-    asked = offer(office)
+def test_a_client_that_is_not_there_is_refused(service: SiteService, client: int) -> None:
+    asked = offer(service)
     agreement = {**json.loads(asked["agreement"]), "client": client}
-    assert office.agree({**asked, "agreement": json.dumps(agreement)})["status"] == "refused"
+    assert service.accept({**asked, "agreement": json.dumps(agreement)})["status"] == "refused"
 
 
-def test_other_data_than_the_run_began_with_is_refused(office: SiteService) -> None:
-    said = office.agree({**offer(office), "fingerprint": "0" * 64})
+def test_other_data_than_the_run_began_with_is_refused(service: SiteService) -> None:
+    said = service.accept({**offer(service), "fingerprint": "0" * 64})
     assert "its data is not that with which this run began" in str(said["detail"])
 
 
-def test_a_policy_without_statistics_says_nothing_of_the_data(office: SiteService) -> None:
-    (office.folder.path / "policy.yaml").write_text("allow: [parameters]\n")
-    said = office.hello(GREETING)
+def test_a_policy_without_statistics_says_nothing_of_the_data(service: SiteService) -> None:
+    (service.folder.path / "policy.yaml").write_text("allow: [parameters]\n")
+    said = service.enrol(GREETING)
     assert said["status"] == "refused"
     assert "facts" not in said
-    (office.folder.path / "policy.yaml").unlink()
-    assert office.hello(GREETING)["status"] == "refused"
+    (service.folder.path / "policy.yaml").unlink()
+    assert service.enrol(GREETING)["status"] == "refused"
 
 
-def test_a_server_cannot_choose_which_files_of_a_site_are_opened(office: SiteService) -> None:
+def test_a_server_cannot_choose_which_files_of_a_site_are_opened(service: SiteService) -> None:
     for name in ("npz:/etc/shadow", "npz:/nowhere.npz", "digits", "patches:image:/etc/hostname"):
-        asked = offer(office, method={"name": "fedmd", "proxy": "patches:noise:64x64", "samples": 10})
+        asked = offer(service, method={"name": "fedmd", "proxy": "patches:noise:64x64", "samples": 10})
         agreement = json.loads(asked["agreement"])
         agreement["experiment"]["method"]["proxy"] = name
-        said = office.agree({**asked, "agreement": json.dumps(agreement)})
+        said = service.accept({**asked, "agreement": json.dumps(agreement)})
         assert said["status"] == "refused", name
         assert "samples that this site was not started with" in str(said["detail"]), name
 
 
-def test_what_goes_wrong_here_is_told_without_paths_and_data(office: SiteService) -> None:
-    asked = offer(office)
-    office.agree(asked)
-    (office.folder.path / "policy.yaml").unlink()
+def test_what_goes_wrong_here_is_told_without_paths_and_data(service: SiteService) -> None:
+    asked = offer(service)
+    service.accept(asked)
+    (service.folder.path / "policy.yaml").unlink()
     header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
-    _, told = office.exchange(Message({}), header)
+    _, told = service.exchange(Message({}), header)
     assert "is missing" in str(told["detail"])
-    assert str(office.folder.path) not in str(told["detail"])
-    (office.folder.path / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\n")
-    _, told = office.exchange(Message({"model/parameters/nonsense": torch.ones(3)}), header)
+    assert str(service.folder.path) not in str(told["detail"])
+    (service.folder.path / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\n")
+    _, told = service.exchange(Message({"model/parameters/nonsense": torch.ones(3)}), header)
     assert told["status"] == "failed"
     assert str(told["detail"]).isidentifier(), "of a foreign exception only the kind"
 
 
 def test_paths_with_blanks_are_not_told_in_part(
-    office: SiteService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: SiteService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "Dr. Who"))
     monkeypatch.chdir(tmp_path)
     site = tmp_path / "west wing" / "site 0"
     root = tmp_path / "all scans" / "of 2024"
-    bundle = replace(office.bundle, name="npz:old scans/ward 3.npz")
-    there = SiteService(replace(office.folder, path=site), bundle, office.watcher, root)
-    said = there.hello(GREETING)
+    bundle = replace(service.bundle, name="npz:old scans/ward 3.npz")
+    there = SiteService(replace(service.folder, path=site), bundle, service.watcher, root)
+    said = there.enrol(GREETING)
     assert str(said["detail"]).startswith("… is missing: without a policy nothing leaves")
     for text in (
         f"cannot read {site}: it is gone",

@@ -50,8 +50,8 @@ class OddSite(Thread):
 
     def run(self) -> None:
         folder = self.made.site_folder(self.site)
-        office = SiteService(folder, self.bundle, self.made.notes)
-        app, context = client_app(office), Context(0, 0, {}, RecordDict(), {})
+        service = SiteService(folder, self.bundle, self.made.notes)
+        app, context = client_app(service), Context(0, 0, {}, RecordDict(), {})
         while not self.closing.is_set():
             try:
                 with SiteConnection(f"127.0.0.1:{self.made.port}", folder.keys(), folder.ca) as line:

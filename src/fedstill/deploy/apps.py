@@ -1,4 +1,4 @@
-"""Flower's two ends of an experiment: a ClientApp for a site's office, and a ServerApp that plays the rounds."""
+"""Flower's two ends of an experiment: a ClientApp for a site's service, and a ServerApp that plays the rounds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedstill.core.message import MessageError
 from fedstill.deploy.site_service import Header, SiteService
 from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
 
-HELLO, AGREE, FINISH = "query.hello", "query.agree", "query.finish"
+ENROL, ACCEPT, FINISH = "query.enrol", "query.accept", "query.finish"
 
 
-def client_app(office: SiteService) -> ClientApp:
+def client_app(service: SiteService) -> ClientApp:
     """Whatever arrives is answered, also what cannot be read."""
     app = ClientApp()
 
@@ -27,21 +27,21 @@ def client_app(office: SiteService) -> ClientApp:
             return failed(message, str(error))
         return Message(salted(packed(*answer(tensors, header))), reply_to=message)
 
-    @app.query("hello")
-    def _hello(message: Message, context: Context) -> Message:
-        return replied(message, lambda _, header: ({}, office.hello(header)))
+    @app.query("enrol")
+    def _enrol(message: Message, context: Context) -> Message:
+        return replied(message, lambda _, header: ({}, service.enrol(header)))
 
-    @app.query("agree")
-    def _agree(message: Message, context: Context) -> Message:
-        return replied(message, lambda _, header: ({}, office.agree(header)))
+    @app.query("accept")
+    def _accept(message: Message, context: Context) -> Message:
+        return replied(message, lambda _, header: ({}, service.accept(header)))
 
     @app.train("exchange")
     def _exchange(message: Message, context: Context) -> Message:
-        return replied(message, office.exchange)
+        return replied(message, service.exchange)
 
     @app.query("finish")
     def _finish(message: Message, context: Context) -> Message:
-        return replied(message, lambda tensors, header: ({}, office.finish(tensors, header)))
+        return replied(message, lambda tensors, header: ({}, service.finish(tensors, header)))
 
     return app
 

@@ -85,9 +85,9 @@ def _fill(draft: Path, facts: Mapping[str, Any], days: int) -> None:
     key, certificate = make_server_certificate(signer, authority, str(facts["address"]), days, now)
     known = certificate_bytes(authority)
 
-    office = private_folder(draft / AUTHORITY)
-    write_private(office / "ca.key", tls_key_bytes(signer))
-    _write(office, {"ca.crt": known, SERVER_FILE: as_yaml(facts)})
+    service = private_folder(draft / AUTHORITY)
+    write_private(service / "ca.key", tls_key_bytes(signer))
+    _write(service, {"ca.crt": known, SERVER_FILE: as_yaml(facts)})
 
     server = private_folder(draft / SERVER)
     write_private(server / "server.key", tls_key_bytes(key))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from fedstill.core.errors import InputError
 from fedstill.core.files import read_json, write_json
-from fedstill.deploy.apps import AGREE, HELLO
+from fedstill.deploy.apps import ACCEPT, ENROL
 from fedstill.deploy.deployment_plan import Question, server_plan, with_samples
 from fedstill.deploy.server_endpoint import ServerEndpoint
 from fedstill.deploy.server_options import ServerOptions
@@ -65,7 +65,7 @@ class Enrolment:
         while len(facts) < len(self.sites):
             new = {site: _greeting() for site in self.sites if site not in facts}
             self.watcher.waiting(list(new))
-            for site, header in self._ask_who_is_new(HELLO, new):
+            for site, header in self._ask_who_is_new(ENROL, new):
                 try:
                     told = SiteFacts.read(str(header.get("facts")))
                 except InputError as error:
@@ -91,7 +91,7 @@ class Enrolment:
         left = {site: self._offer(plan, question, client, facts[site]) for client, site in enumerate(self.sites)}
         while left:
             self.watcher.waiting(list(left))
-            for site, header in self._ask_who_is_new(AGREE, left):
+            for site, header in self._ask_who_is_new(ACCEPT, left):
                 samples = header.get("samples")
                 if not isinstance(samples, int) or not 0 <= samples <= facts[site].samples:
                     self._refuse(site, f"it says that it trains on {samples!r} samples")

@@ -1,4 +1,4 @@
-"""What a site does when the server asks: say what its data is about, agree to an experiment or not, answer, take home.
+"""A site's answers to the server: enrol (describe its data), accept or refuse an experiment, reply, keep the model.
 
 Nothing that arrives is run. An experiment is a list of settings for parts that are installed here, by name; a request
 names one of that experiment's exchanges, and is answered with the code of this machine. Before a reply leaves, each
@@ -61,8 +61,8 @@ class SiteService:
         self.data_root, self.proxies = data_root, proxies  # shared samples that the site's own people have named
         self.parts: dict[str, SiteSession] = {}
 
-    def hello(self, header: Mapping[str, Any]) -> Header:
-        """The first question: do we speak the same language, and what is your data about?"""
+    def enrol(self, header: Mapping[str, Any]) -> Header:
+        """Compare versions with the server, and describe the data."""
         for what, own in versions().items():
             if header.get(what) != own:
                 named = {"fedstill": "version of fedstill"}.get(what, what)
@@ -77,7 +77,7 @@ class SiteService:
             return self._refused("its plugins are not those of the server: start both with the same --plugin files")
         return {"status": "here", "facts": SiteFacts.of(self.bundle).model_dump_json()}
 
-    def agree(self, header: Mapping[str, Any]) -> Header:
+    def accept(self, header: Mapping[str, Any]) -> Header:
         """The second: will you take part in this? Shown to the site, with what will leave it, before it answers."""
         try:
             run, called = str(header.get("run")), header.get("experiment")

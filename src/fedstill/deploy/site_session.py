@@ -29,7 +29,7 @@ from fedstill.runtime.simulated_clients import parted
 
 # What is told of the data before the first round: part of what leaves, so part of the manifest.
 FACTS: dict[str, Any] = {
-    "exchange": "hello",
+    "exchange": "enrol",
     "name": "facts",
     "kind": "statistics",
     "to": "server",

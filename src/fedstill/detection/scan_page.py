@@ -14,8 +14,8 @@ from fedstill.core.numbers import count, listed
 from fedstill.core.table import Cell, Column, Table, make_table, text
 from fedstill.detection.scans import Scan
 from fedstill.detection.scene_figure import LOWEST, Box, Finder, SceneView, scene_figure
-from fedstill.report.files import write_page
 from fedstill.report.page import Section
+from fedstill.report.page_file import write_page
 from fedstill.runtime.result import Run
 
 _MOST = 24  # scans whose points a page carries

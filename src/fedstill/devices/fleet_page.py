@@ -16,8 +16,8 @@ from fedstill.devices.fleet_tables import costs_table, left_table, tiers_table
 from fedstill.devices.report_section import run_figures
 from fedstill.report.command import command
 from fedstill.report.figure import Figure
-from fedstill.report.files import write_page
 from fedstill.report.page import Section
+from fedstill.report.page_file import write_page
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.result import Run

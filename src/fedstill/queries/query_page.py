@@ -17,8 +17,8 @@ from fedstill.queries.probe import Probed
 from fedstill.queries.transfer import Asked
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
 from fedstill.report.figure import Figure
-from fedstill.report.files import write_page
 from fedstill.report.page import Section
+from fedstill.report.page_file import write_page
 
 
 def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:

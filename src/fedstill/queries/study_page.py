@@ -15,8 +15,8 @@ from fedstill.queries.study_figures import PREFIX
 from fedstill.queries.study_table import down_axes, has_queries, places, query_caption, query_table
 from fedstill.report.extensions import StudyPage, study_pages
 from fedstill.report.figure import Figure
-from fedstill.report.files import write_page
 from fedstill.report.page import Section
+from fedstill.report.page_file import write_page
 from fedstill.report.static import figures_beside
 from fedstill.runtime.result import run_called
 from fedstill.studies.grid import SEED, called

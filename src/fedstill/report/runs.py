@@ -14,9 +14,9 @@ from fedstill.report.command import command
 from fedstill.report.curves import curves
 from fedstill.report.extensions import run_sections
 from fedstill.report.facts import Facts
-from fedstill.report.files import write_page
 from fedstill.report.grids import attendance, partitions
 from fedstill.report.page import Section
+from fedstill.report.page_file import write_page
 from fedstill.report.runs_table import results_table
 from fedstill.report.shards import Holdings, partition_tables
 from fedstill.runtime.result import Run

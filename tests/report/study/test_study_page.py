@@ -31,7 +31,7 @@ FIGURES = [
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of the page alone."""
-    monkeypatch.setattr(import_module("fedstill.report.files"), "draw_files", lambda figures, folder: [])
+    monkeypatch.setattr(import_module("fedstill.report.page_file"), "draw_files", lambda figures, folder: [])
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ import numpy as np
 from fedstill.data.readers.points import SUFFIXES, Cloud, is_table, read_shape
 from fedstill.data.readers.raw import PARTS, Asked, Findings, Part, Raw, Split
 from fedstill.data.readers.stack import stack
-from fedstill.data.readers.table import Table, find_table
+from fedstill.data.readers.table import LabelTable, find_table
 
 VERSION = 1
 _DOUBTFUL = (".npy", ".txt")  # these lie beside images, too: labels, licences, boxes
@@ -50,7 +50,7 @@ def perhaps(folder: Path) -> bool:
 def read(folder: Path, found: Findings, asked: Asked) -> Raw:
     home = _home(folder)
     files = [path for path in _walk(home) if path.suffix.lower() != ".txt" or is_table(path)]
-    table: Table | None = None
+    table: LabelTable | None = None
     with found.collecting():
         table = find_table(home)
     shapes = _one_file_each(_labelled(home, files, table, found, asked), found, asked)
@@ -93,7 +93,7 @@ def _home(folder: Path) -> Path:
     return folder
 
 
-def _labelled(home: Path, files: list[Path], table: Table | None, found: Findings, asked: Asked) -> list[_Shape]:
+def _labelled(home: Path, files: list[Path], table: LabelTable | None, found: Findings, asked: Asked) -> list[_Shape]:
     """Every file with its class and its split; files without a class are left out, and that is told."""
     places = [PurePosixPath(path.relative_to(home).as_posix()) for path in files]
     level = _split_level(places)

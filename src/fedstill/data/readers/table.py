@@ -26,7 +26,7 @@ _SPLIT = ("split", "part", "set")
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelTable:
     """Class (empty where there is none) and split by object."""
 
     path: Path
@@ -39,13 +39,13 @@ class Table:
         return next((name for name in names if name in self.rows), None)
 
 
-def find_table(folder: Path) -> Table | None:
+def find_table(folder: Path) -> LabelTable | None:
     """The first file of the folder that is such a table; other CSV and JSON files are none of our business."""
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in (".csv", ".json") and path.is_file():
             rows = _rows(path)
             if rows:
-                return Table(path, rows)
+                return LabelTable(path, rows)
     return None
 
 

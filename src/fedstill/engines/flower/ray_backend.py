@@ -92,7 +92,7 @@ class Workers:
             self._all.clear()
 
 
-class Simulation:
+class FlowerSimulation:
     """A running simulation whose server app does nothing but lend us its grid."""
 
     def __init__(self, clients: Any, workers: int) -> None:
@@ -188,7 +188,7 @@ def _substituted(make: Callable[[dict[str, Any]], Workers]) -> Iterator[None]:
             _FLOWERS.RayBackend = theirs
 
 
-_running: WeakSet[Simulation] = WeakSet()
+_running: WeakSet[FlowerSimulation] = WeakSet()
 
 
 def _stop_all() -> None:

@@ -31,7 +31,7 @@ from fedstill.core.plugins import loaded_plugins, use_plugins
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
-from fedstill.engines.flower.ray_backend import Simulation
+from fedstill.engines.flower.ray_backend import FlowerSimulation
 from fedstill.engines.flower.records import packed, unpacked
 from fedstill.engines.ray_connection import named_connection
 
@@ -54,7 +54,7 @@ class FlowerRay:
         self.size = workers
         self._factory: ClientFactory | None = None
         self._clients = Clients()
-        self._simulation: Simulation | None = None
+        self._simulation: FlowerSimulation | None = None
         self._connection = ExitStack()
 
     def open(self, factory: ClientFactory) -> None:
@@ -84,14 +84,14 @@ class FlowerRay:
             if busy:  # Left in mid-exchange: what these clients would still say belongs to nobody.
                 self._stop()
 
-    def _started(self) -> Simulation:
+    def _started(self) -> FlowerSimulation:
         if not ray.is_initialized():
             self._connection.enter_context(named_connection(self.size))
         if self._clients.factory is None:
             self._clients.plugins = tuple(loaded_plugins())
             self._clients.factory = _stored(self._factory)
         if self._simulation is None:
-            self._simulation = Simulation(self._clients, self.size)
+            self._simulation = FlowerSimulation(self._clients, self.size)
         return self._simulation
 
     def _stop(self) -> None:

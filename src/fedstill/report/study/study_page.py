@@ -9,8 +9,8 @@ from platform import platform, python_version
 from fedstill._version import __version__
 from fedstill.audit.verdicts import SEVERITIES, Audit
 from fedstill.core.numbers import points, share
-from fedstill.report.files import write_page
 from fedstill.report.page import Note, Section
+from fedstill.report.page_file import write_page
 from fedstill.report.static import figures_beside
 from fedstill.report.study import marks
 from fedstill.report.study.audit_tables import objectives_table, pairs_table, seeds_table, teachers_table, terms_table
