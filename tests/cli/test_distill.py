@@ -44,7 +44,7 @@ def test_a_run_is_distilled_and_found_again(call: Call, taught: Path) -> None:
     assert result["data"] == "digits"
     (teacher,) = result["teachers"]
     assert (teacher["name"], teacher["model"]) == (taught.name, "cnn")
-    assert 0.5 < teacher["accuracy"] <= 1
+    assert 0.5 < teacher["metrics"]["accuracy"] <= 1
     folder = Path(result["run"])
     config = json.loads((folder / "config.json").read_text())["experiment"]
     assert config["objective"] == {"name": "dkd", "target": 1.0, "others": 8.0, "temperature": 4}

@@ -101,7 +101,7 @@ def test_either_model_can_teach(call: Call, mixed: fedstill.Run) -> None:
     silent, first, second = (answer(call, *words, *more) for more in ((), _model("mlp"), _model("cnn")))
     assert [each["teachers"][0]["model"] for each in (silent, first, second)] == ["mlp", "mlp", "cnn"]
     assert silent["run"] == first["run"] != second["run"]
-    assert second["teachers"][0]["accuracy"] == mixed.result.extra_models["cnn"]
+    assert second["teachers"][0]["metrics"]["accuracy"] == mixed.result.extra_models["cnn"]
     both = answer(call, *words, *_model("mlp"), *_model("cnn"), "--objective", "multi-teacher")
     assert [teacher["model"] for teacher in both["teachers"]] == ["mlp", "cnn"]
 

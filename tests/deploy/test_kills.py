@@ -48,7 +48,7 @@ def test_a_site_that_is_killed_in_mid_round_is_lost_and_comes_back(stage: Any) -
     assert {one.detail for record in lost for one in record.failures} <= known
     assert all(0 in record.accepted for record in journal)
     assert journal[-1].accepted == (0, 1), "it did not come back"
-    assert json.loads((made.done.path / "result.json").read_text())["lost"] == len(lost)
+    assert json.loads((made.done.path / "result.json").read_text())["failures"] == len(lost)
 
 
 def test_a_server_that_is_killed_goes_on_and_ends_with_the_same_bits(stage: Any) -> None:

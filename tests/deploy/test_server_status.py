@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from fedstill.core.errors import InputError
+from fedstill.core.records import RoundRecord
 from fedstill.deploy import server_status
 from fedstill.deploy.server_options import ServerOptions, bytes_of, check_port
 from fedstill.deploy.server_status import NAME, Status, read_status
+
+from ..records_by_hand import round_record
 
 
 class Somebody:
@@ -26,23 +29,23 @@ class Somebody:
         return [30]
 
 
-def lost(round: int, client: int) -> dict[str, Any]:
-    return {"round": round, "lost": [{"client": client, "detail": "gone"}]}
+def failed(round: int, client: int) -> RoundRecord:
+    return round_record(round, 2, failures=[{"client": client, "reason": "failed", "detail": "gone"}])
 
 
 def test_the_file_says_what_happened(tmp_path: Path) -> None:
     with Status(tmp_path, Somebody(), (3, 5)) as told:
-        told.round(lost(1, 1))
-        told.round(lost(2, 0))
+        told.round(failed(1, 1))
+        told.round(failed(2, 0))
         told.finish()
     known = read_status(tmp_path)
     assert known is not None
-    assert known["lost"] == {"5": "round 1: gone", "3": "round 2: gone"}
+    assert known["failures"] == {"5": "round 1: gone", "3": "round 2: gone"}
     assert (known["sites"], known["round"], known["state"]) == ({"3": True, "5": False}, 2, "finished")
     assert not known["alive"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": "running"}', "null", '{"lost": []}', "\udcff"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": "running"}', "null", '{"failures": []}', "\udcff"])
 def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
     with Status(tmp_path, Somebody(), (3, 5)):
         pass
@@ -58,11 +61,11 @@ def test_what_is_being_written_does_not_change(tmp_path: Path) -> None:
     """A writer is in the midst of the facts when more come."""
     told = Status(tmp_path, Somebody(), (3, 5))
     midst = told.facts
-    before = iter(midst["lost"].items())
-    told.round(lost(1, 1))
+    before = iter(midst["failures"].items())
+    told.round(failed(1, 1))
     assert list(before) == []
     assert midst["round"] == 0
-    assert told.facts["lost"] == {"5": "round 1: gone"}
+    assert told.facts["failures"] == {"5": "round 1: gone"}
 
 
 def test_a_full_disk_does_not_end_the_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +88,7 @@ def test_a_full_disk_does_not_end_the_writing(tmp_path: Path, monkeypatch: pytes
         for _ in range(20):
             assert tries.acquire(timeout=10), "nobody writes any more"
         blocker.rmdir()
-        told.round(lost(1, 1))
+        told.round(failed(1, 1))
     known = read_status(tmp_path)
     assert known is not None
     assert known["round"] == 1

@@ -357,5 +357,5 @@ def test_status_names_sites_and_not_clients(stage: Any) -> None:
     known = read_status(made.folder / "server")
     assert known is not None
     assert set(known["sites"]) == {"1", "2"}
-    assert set(known["lost"]) == {"2"}
+    assert set(known["failures"]) == {"2"}
     assert not known["alive"]

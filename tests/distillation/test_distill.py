@@ -247,7 +247,7 @@ def test_the_journal_holds_every_term(teacher: Any, objective: str, engine: Engi
     for record in run.journal:
         assert set(record.loss) == set(method_of(plan).terms)
         assert all(math.isfinite(value) for value in record.loss.values())
-    assert run.result.teachers[0]["model"] == "cnn-bn"
+    assert run.result.teachers[0].model == "cnn-bn"
 
 
 def test_adapters_are_kept_with_the_run_and_never_ship(teacher: Any, engine: Engine, tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_generation_starts_late_where_its_first_round_was_lost(
 
     plan = planned(teacher, objective="self", rounds=2)
     run = finished(plan, tampered(engine, lose_the_border), tmp_path)
-    assert [record.accepted for record in run.journal] == [[0], [0], [], [0]]
+    assert [record.accepted for record in run.journal] == [(0,), (0,), (), (0,)]
     (progress, *_), _ = candidates(run.path)
     assert digest(part(progress.server, before(1))) == digest(part(states(plan, 2)[-1][0], "model/"))
     (held,) = (run.path / "clients").glob("0.3.*")

@@ -46,8 +46,8 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
     first, second, third = run.journal()
     assert first.failures == ()
     assert [lost.reason for lost in second.failures] == ["failed"]
-    assert "worker process ended" in second.failures[0]["detail"]
-    assert third["lost"] == []
+    assert "worker process ended" in second.failures[0].detail
+    assert third.failures == ()
 
 
 def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(tiny_plan: Any, tmp_path: Path, engines: Any) -> None:

@@ -76,11 +76,11 @@ def test_the_last_shared_rounds_rate_is_used() -> None:
 def test_nothing_but_metrics_leaves_in_the_last_round(tmp_path: Path) -> None:
     ended = played(tmp_path, "fine-tuned", rounds=1)
     shared, tuning = ended.run.journal
-    assert shared["bytes"]["up"] > 4 * 200_000
-    assert tuning["bytes"]["up"] < 4 * 300
-    assert tuning["bytes"]["down"] == shared["bytes"]["down"]
-    assert shared["personal"] == {}
-    assert tuning["personal"]["clients"] == 4
+    assert shared.bytes.up > 4 * 200_000
+    assert tuning.bytes.up < 4 * 300
+    assert tuning.bytes.down == shared.bytes.down
+    assert shared.evaluation.personal is None
+    assert tuning.evaluation.personal.clients == 4
     assert len({digest(part(ended.server, "model/")), *ended.models("personal/")}) == 5
     assert ended.run.result.personal.own_mean > 0.5
 
@@ -114,7 +114,7 @@ def test_a_skipped_round_does_not_put_tuning_off(tmp_path: Path, tampered: Any) 
 
 def test_who_is_not_in_the_last_cohort_has_no_model_of_its_own(tmp_path: Path) -> None:
     ended = played(tmp_path, "fine-tuned", participation={"name": "random", "number": 2}, rounds=1)
-    asked = ended.run.journal[-1].accepted
+    asked = list(ended.run.journal[-1].accepted)
     assert [client for client, state in enumerate(ended.states) if part(state, "personal/")] == asked
     answers = ended.run.answers()
     shared = [answers[str(client)]["recalls"] for client in range(4) if client not in asked]

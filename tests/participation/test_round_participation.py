@@ -135,9 +135,10 @@ def test_energy_is_neither_made_nor_lost(works: list[tuple[int, float, int]]) ->
     for client, work, size in works:
         opened.charge(PROFILES[client], size, work, size // 3)
     after = opened.end([], {})["charge"]
-    told = opened.record()
-    spent = sum(one[kind] for one in told["devices"].values() for kind in ("compute", "communication", "background"))
-    assert before - spent - told["drained"] + told["gained"] == float(after.sum()) == told["charge"]
+    fleet = opened.record()["fleet"]
+    kinds = ("compute", "communication", "background")
+    spent = sum(getattr(one, kind) for one in fleet.devices.values() for kind in kinds)
+    assert before - spent - fleet.drained + fleet.gained == float(after.sum()) == fleet.charge
     assert bool(((after >= 0) & (after <= 1)).all())
 
 

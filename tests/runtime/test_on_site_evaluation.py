@@ -57,9 +57,9 @@ def test_own_models_are_scored_where_they_are(method: str, tmp_path: Path) -> No
     central, on_site = both(method, tmp_path)
     assert central.sha256 == on_site.sha256
     personal = on_site.journal[-1].evaluation.personal
-    assert personal["clients"] == 3
-    assert personal["mean"] == personal["own_mean"]
-    assert 0 <= personal["min"] <= personal["mean"] <= personal["max"] <= 1
+    assert personal.clients == 3
+    assert personal.mean == personal.own_mean
+    assert 0 <= personal.min <= personal.mean <= personal.max <= 1
 
 
 @pytest.mark.parametrize("engine", ["wire", "processes"])

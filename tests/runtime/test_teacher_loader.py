@@ -125,9 +125,9 @@ def test_a_run_teaches_with_any_of_its_models(taught: Run, which: str) -> None:
     plan = planned(taught.path, which=which)
     assert digest(state_of(teachers_of(plan)[0])) == digest(state_of(taught.model(which)))
     (report,) = plan.teachers
-    assert report["name"] == taught.path.name
-    assert report["model"] == "cnn"
-    assert report["accuracy"] == pytest.approx(taught.result.accuracy[which])
+    assert report.name == taught.path.name
+    assert report.model == "cnn"
+    assert report.metrics["accuracy"] == pytest.approx(taught.result.accuracy[which])
     (source,) = plan.experiment.teachers
     assert (source.which, source.model) == (which, "cnn")
 
@@ -136,7 +136,7 @@ def test_several_runs_teach_as_one(taught: Run, tmp_path: Path) -> None:
     done = distill(
         [taught.path, {"run": str(taught.path), "which": "best"}], "mlp", "multi-teacher", out=tmp_path, **QUICK
     )
-    assert [teacher["name"] for teacher in done.result.teachers] == [taught.path.name] * 2
+    assert [teacher.name for teacher in done.result.teachers] == [taught.path.name] * 2
     assert done.result.method == "distill"
     assert set(done.journal[0].loss) == {"cross-entropy", "soft-targets"}
 
@@ -154,7 +154,7 @@ def test_weights_come_from_a_file(naming: str, tmp_path: Path) -> None:
         safetensors.torch.save_file(model.state_dict(), path, metadata)
     plan = planned({"file": str(path), "model": "cnn-bn"})
     assert digest(state_of(teachers_of(plan)[0])) == digest(state_of(model))
-    assert plan.teachers[0]["name"] == "weights.safetensors"
+    assert plan.teachers[0].name == "weights.safetensors"
 
 
 def test_a_function_makes_a_teacher_and_a_file_fills_it(own: str, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_function_makes_a_teacher_and_a_file_fills_it(own: str, tmp_path: Path
     one, two = (planned({"call": f"{own}:plain"}) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), outside)
     assert one.identity == two.identity
-    assert one.teachers[0]["name"] == f"{own}:plain"
+    assert one.teachers[0].name == f"{own}:plain"
     said, features = teachers_of(one)[0](torch.zeros(3, *DIGITS))
     assert torch.allclose(said.exp().sum(dim=1), torch.ones(3))
     assert features.shape == (3, 0)
@@ -226,7 +226,7 @@ def test_a_teacher_that_says_the_same_of_everything_is_noted(
 
     plan = planned({"call": f"{own}:stubborn"})
     execute(plan, engines["in-process"], tmp_path, [Listener()])
-    assert plan.teachers[0]["constant"] == 1
+    assert plan.teachers[0].metrics["constant"] == 1
     assert notes == ["the teacher own_teachers:stubborn predicts the same class for every test sample"]
 
 

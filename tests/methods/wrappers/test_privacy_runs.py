@@ -34,9 +34,9 @@ def test_without_noise_and_limit_it_is_the_method_itself(
     for name, tensor in plain_state.items():
         if tensor.is_floating_point():
             assert torch.allclose(tensor, private_state[name], rtol=1e-6, atol=1e-6), name
-    assert private[-1]["facts"] == plain[-1]["facts"] == {}, "without noise there is no epsilon"
-    assert plain[-1]["loss"]
-    assert not private[-1]["loss"]
+    assert private[-1].method_metrics == plain[-1].method_metrics == {}, "without noise there is no epsilon"
+    assert plain[-1].loss
+    assert not private[-1].loss
 
 
 def test_the_journal_has_epsilon_and_a_skipped_round_costs_nothing(
