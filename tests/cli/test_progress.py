@@ -8,6 +8,8 @@ from fedstill.cli import progress, screen
 from fedstill.cli.progress import RunDisplay, bar_of, fitting
 from fedstill.runtime.assemble import make_experiment
 
+from ..records_by_hand import round_record
+
 
 def test_without_a_terminal_a_line_is_printed_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -17,7 +19,7 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(
     display = RunDisplay(quiet=False)
     display.start(make_experiment({"method": "fedavg", "model": "mlp", "rounds": 4}), [])
     for _ in range(3):
-        display.round({"bytes": {"up": 1, "down": 1}, "metrics": {"accuracy": 0.5}})
+        display.round(round_record())
     assert capsys.readouterr().err.replace("\u00a0", " ") == "round 2/4, accuracy 50.00 %, about 40.0 s left\n"
 
 

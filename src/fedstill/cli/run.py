@@ -240,7 +240,7 @@ def _show_failures(run: Run) -> None:
 
     failures = [one for record in run.journal for one in record.failures]  # none where a site was sent the result
     why = f" ({by_reason(failures)})" if failures else ""
-    console.print(f"{count(run.result.failures, 'failure')}{why}, {count(run.result.skipped, 'round')} skipped")
+    console.print(f"{run.result.failures} failures{why}, {run.result.skipped} rounds skipped")
     if only_not_finite(failures) and run.experiment.attack.name == "none":
         console.print("training diverged: lower training.rate", style="bold")
 
