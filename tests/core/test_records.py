@@ -10,11 +10,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from fedstill.cli.experiments import run_printed
-from fedstill.cli.reference.records import schema_text
 from pydantic import ValidationError
 
 import fedstill
+from fedstill.cli.reference_records import schema_text
+from fedstill.cli.run import run_to_dict
 from fedstill.core.records import RecordError, read_result, read_round
 from fedstill.devices.fleet_record import FleetRecord
 from fedstill.studies.results import load_results
@@ -48,11 +48,11 @@ def test_real_records_are_as_the_schema_says(name: str, tmp_path: Path) -> None:
         valid(line, "RoundRecord")
     assert [record.to_dict() for record in run.journal] == lines, "written, read and written again"
     valid(json.loads((run.path / "result.json").read_text()), "RunResult")
-    valid(run_printed(run), "PrintedRun")
+    valid(run_to_dict(run), "PrintedRun")
     parts = {part for line in lines for part in line} | {part for line in lines for part in line.get("evaluation", {})}
     assert {"replacements", "fleet"} <= parts or name != "fleet and surveys"
     assert {"personal", "sites"} <= parts or name != "personal models on site"
-    assert "queries" in run_printed(run) or name != "queries"
+    assert "queries" in run_to_dict(run) or name != "queries"
 
 
 def test_the_schema_refuses_what_is_not_such_a_record() -> None:

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conftest import TINY, Notes
 from fedstill.deploy.deployment_folder import open_server
 from fedstill.deploy.server import serve
 from fedstill.deploy.server_options import ServerOptions
@@ -35,6 +34,8 @@ def arm(results: int) -> None:
 
 
 if __name__ == "__main__":
+    from conftest import TINY, Notes  # of this folder, from which the script is started
+
     path, port, settings, results = sys.argv[1:]
     if int(results):
         arm(int(results))

@@ -325,7 +325,7 @@ def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, s
         run = made.serve(method="scaffold", model="mlp", terms={"wait": 1})
     assert "site 1 cannot take part: its data has changed since this run began" in made.notes.text
     first, second = run.journal()
-    assert (first.accepted, second.accepted) == ([0, 1], [0])
+    assert (first.accepted, second.accepted) == ((0, 1), (0,))
 
 
 def test_a_round_in_which_all_sites_are_lost_is_skipped_and_the_next_one_waits(stage: Any) -> None:
@@ -345,7 +345,7 @@ def test_a_round_in_which_all_sites_are_lost_is_skipped_and_the_next_one_waits(s
     assert made.error is None
     assert made.done is not None
     lost, played = made.done.journal()
-    assert (lost.accepted, played.accepted) == ([], [0])
+    assert (lost.accepted, played.accepted) == ((), (0,))
     assert lost.skipped
     assert lost.failures[0]["reason"] == "dropped"
 

@@ -87,7 +87,7 @@ def test_predicted_bytes_and_work_are_those_of_a_run(run: Run) -> None:
     job = job_of(plan)
     assert isinstance(job, Job)
     for record in run.journal:
-        assert record.bytes == {"up": 3 * job.up, "down": 3 * job.down}
+        assert (record.bytes.up, record.bytes.down) == (3 * job.up, 3 * job.down)
         passes = job.flops / plan.participants.costs["cnn"]
         assert record.work == pytest.approx(3 * passes, rel=0.01)
 

@@ -16,7 +16,7 @@ from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.dispatch import AlwaysAvailable, Availability, dispatch
-from fedstill.runtime.round_outcome import Outcome
+from fedstill.runtime.round_outcome import RoundOutcome
 
 CLIENTS = [Profile(client, 10, "cnn") for client in range(5)]
 CONTEXT = RoundContext.of(Streams(0), 0, 1, 5, "echo")
@@ -53,15 +53,15 @@ class Misbehaving(InProcess):
 
 
 class Book:
-    """Client 0 has a flat battery; what is charged is remembered."""
+    """The battery of client 0 is empty; what is charged is remembered."""
 
     def __init__(self) -> None:
         self.charged: list[tuple[int, float]] = []
 
-    def flat(self, client: int) -> bool:
+    def battery_empty(self, client: int) -> bool:
         return client == 0
 
-    def predicted(self, who: Profile) -> float:
+    def expected_work(self, who: Profile) -> float:
         return 30.0
 
     def charge(self, who: Profile, down: int, work: float, up: int) -> str | None:
@@ -69,8 +69,8 @@ class Book:
         return None
 
 
-def sent(tmp_path: Path, **how: Any) -> tuple[list[Reply], Outcome, ClientStore]:
-    outcome, store = Outcome(), ClientStore(tmp_path, len(CLIENTS))
+def sent(tmp_path: Path, **how: Any) -> tuple[list[Reply], RoundOutcome, ClientStore]:
+    outcome, store = RoundOutcome(), ClientStore(tmp_path, len(CLIENTS))
     return dispatch(Misbehaving(), Echo(), {}, CLIENTS, CONTEXT, store, outcome, **how), outcome, store
 
 
@@ -78,8 +78,8 @@ def test_every_client_is_asked_and_bad_replies_are_refused(tmp_path: Path) -> No
     """As in evaluation: no battery counts, and no client's state changes."""
     accepted, outcome, store = sent(tmp_path)
     assert [reply.profile.id for reply in accepted] == [0, 4]
-    assert outcome.asked == {0, 2, 3, 4}
-    assert {(one.profile.id, one.reason) for one in outcome.lost} == {(2, "refused"), (3, "failed")}
+    assert outcome.sampled == {0, 2, 3, 4}
+    assert {(one.profile.id, one.reason) for one in outcome.failures} == {(2, "refused"), (3, "failed")}
     assert outcome.traffic.down == 4 * accepted[0].message.nbytes
     assert outcome.traffic.up > 2 * accepted[0].message.nbytes, "a refused reply has arrived all the same"
     assert sorted(outcome.work) == [1.0, 7.0, 7.0, 7.0]
@@ -96,12 +96,16 @@ def test_a_client_that_drops_out_is_charged_for_what_it_did(when: Any, tmp_path:
     event = {4: DropoutEvent(when, 0.5 if when == "during" else 1.0)}
     accepted, outcome, _ = sent(tmp_path, availability=Availability(book, event))  # type: ignore[arg-type]
     assert accepted == []
-    lost = {one.profile.id: (one.reason, one.detail) for one in outcome.lost}
-    assert lost[0] == ("battery", "its battery is flat")
-    details = {"before": "before it was asked", "during": "after 50% of its work", "after": "its reply was lost"}
+    lost = {one.profile.id: (one.reason, one.detail) for one in outcome.failures}
+    assert lost[0] == ("battery", "its battery is empty")
+    details = {
+        "before": "before it was sent a request",
+        "during": "after 50% of its work",
+        "after": "its reply did not arrive",
+    }
     assert lost[4] == ("dropped", details[when])
     assert dict(book.charged).get(4) == {"before": None, "during": 15.0, "after": 7.0}[when]
-    assert (4 in outcome.asked) == (when != "before")
+    assert (4 in outcome.sampled) == (when != "before")
 
 
 def test_nothing_happens_to_clients_that_are_always_available() -> None:

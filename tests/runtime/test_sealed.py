@@ -10,7 +10,7 @@ from fedstill.runtime.sealed import sealed, unsealed
 
 
 def test_tensors_and_facts_come_back() -> None:
-    tensors, facts = unsealed(sealed({"server/w": torch.arange(3)}, {"round": 2, "score": 0.1}))
+    tensors, facts = unsealed(sealed({"server/w": torch.arange(3)}, '{"round": 2, "score": 0.1}'))
     assert list(tensors) == ["server/w"]
     assert tensors["server/w"].tolist() == [0, 1, 2]
     assert facts == {"round": 2, "score": 0.1}
@@ -18,7 +18,7 @@ def test_tensors_and_facts_come_back() -> None:
 
 @pytest.mark.parametrize("changed", ["server/w", "facts", "digest"])
 def test_a_changed_tensor_a_changed_fact_and_a_missing_digest_are_noticed(changed: str) -> None:
-    message = dict(sealed({"server/w": torch.arange(3)}, {"round": 2}))
+    message = dict(sealed({"server/w": torch.arange(3)}, '{"round": 2}'))
     if changed == "digest":
         del message["digest"]
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,11 +80,12 @@ def _hand_out(
     found, _ = candidates(folder.path)
     store = SiteStore(len(sites))
     store.restore(found[0].clients)
-    models, result = last_message(folder, found[0].server), json.dumps(folder.result())
+    models, result = last_message(folder, found[0].server), folder.result()
+    assert result is not None
     letters = []
     for client, site in enumerate(sites):
         kept = store.kept(client) or StateVersion(-1)
-        told: dict[str, str | int | float] = {"run": run, "name": folder.path.name, "result": result}
+        told: dict[str, str | int | float] = {"run": run, "name": folder.path.name, "result": result.to_json()}
         header = {**told, "kept": kept.round, "state": kept.digest}
         letters.append(Letter(site, link.nodes[site], FINISH, models, header))
     answers = corresponded(link, letters, terms.patience, terms.limit)
