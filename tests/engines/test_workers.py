@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
@@ -35,7 +34,7 @@ def echo(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
             case "fail":
                 raise ValueError("as asked")
             case "interrupt":
-                os.kill(os.getpid(), signal.SIGINT)
+                raise KeyboardInterrupt
             case "sleep":
                 send(os.getpid())
                 time.sleep(60)
