@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 FEDSTILL = [sys.executable, "-m", "fedstill"]
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
-# How far figures may be from those shown: another processor rounds otherwise, and training makes much of little.
+# How far figures may be from those shown: other CPUs round differently, and training amplifies the difference.
 _POINTS = 20.0  # in percent
 _ROUNDED = 2.0  # in whole percent
 _NEAR = 0.05  # bytes, by so much of them

@@ -22,7 +22,7 @@ CONFIGURATION = "config.json"
 
 
 class InterruptAfter:
-    """An observer that ends a run after some record of its journal, as Ctrl-C would, whatever it is told by."""
+    """An observer that ends a run after some record of its journal, as Ctrl-C would."""
 
     def __init__(self, records: int) -> None:
         self.left = records

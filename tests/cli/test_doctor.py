@@ -63,7 +63,7 @@ def nothing_is_installed(name: str) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A path below which nothing can be made, whoever asks: for an administrator no folder is closed."""
+    """A path below which nothing can be made, by any user: for an administrator no folder is closed."""
     path = tmp_path / "file"
     path.touch()
     return path

@@ -145,7 +145,7 @@ def test_training_that_diverges_is_called_that(call: Call) -> None:
 
 
 def test_an_unfinished_run_counts_the_rounds_that_are_played(call: Call) -> None:
-    """Fine-tuning plays one round more than it is told."""
+    """Fine-tuning has one round more than the setting."""
     run = Path(json.loads(call("run", "fine-tuned", *TINY, "--json")[1])["run"])
     (run / "result.json").unlink()
     code, out, err = call("show", str(run))

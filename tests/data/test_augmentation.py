@@ -21,7 +21,7 @@ def draw(seed: int = 0) -> np.random.Generator:
 
 
 class Told:
-    """A generator that draws what it is told, and remembers how much was asked for."""
+    """A generator that returns given draws, and records how many were requested."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.asked = list(answers), []

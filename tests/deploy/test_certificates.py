@@ -53,7 +53,7 @@ class SiteService:
 
 @contextmanager
 def serving(certificate: Path, key: Path) -> Iterator[int]:
-    """A TLS server on loopback that greets whoever completes the handshake; gives its port."""
+    """A TLS server on loopback that greets every client that completes the handshake; gives its port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -31,7 +31,7 @@ MODEL = "small-detr3d-lite"
 
 
 class Watch:
-    """Writes down what it is told, and may stop after some epoch as a crash would."""
+    """Records its calls, and may stop after some epoch as a crash would."""
 
     def __init__(self, stop: int | None = None) -> None:
         self.stop, self.begun = stop, -1

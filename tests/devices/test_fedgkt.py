@@ -113,7 +113,7 @@ def test_before_the_server_has_said_anything_a_client_minimises_cross_entropy_al
 
 
 def test_what_is_said_goes_by_the_number_of_a_sample_whatever_the_order() -> None:
-    """The same shard with its rows the other way round learns the same and is told the same; by row it would not."""
+    """The same shard with its rows the other way round learns the same and receives the same; by row it would not."""
     straight = site(12)
     straight.play_round(0)
     turned = site(12)

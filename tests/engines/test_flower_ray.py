@@ -32,7 +32,7 @@ from fedstill.runtime.run import execute
 pytestmark = pytest.mark.xdist_group("flower-ray")  # so that one worker starts Ray
 
 DATA = torch.arange(2**15, dtype=torch.float32)  # large enough to be read in Ray's own memory
-TURN = RoundContext(2, 4, 9, "errand", Streams(0))
+TURN = RoundContext(2, 4, 9, "exchange", Streams(0))
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Factory:
 class Obedient(Exchange):
     """Clients do as their request says."""
 
-    name = "errand"
+    name = "exchange"
     egress = (Egress("told/*", "metrics", "for the test"),)
 
     def request(self, state: Any, who: Profile, context: RoundContext) -> Message | None:
@@ -194,7 +194,7 @@ def test_a_process_that_dies_costs_one_reply_and_is_replaced(engine: Engine) -> 
 
 @pytest.mark.slow  # Flower's simulation starts anew for each factory
 def test_what_is_not_declared_stops_the_run(engine: Engine) -> None:
-    with pytest.raises(UndeclaredEgressError, match=r"'errand' tried to send 'secret'"):
+    with pytest.raises(UndeclaredEgressError, match=r"'exchange' tried to send 'secret'"):
         carried(engine, job(0, "leak"))
 
 

@@ -1,4 +1,4 @@
-"""Connecting to Ray, with a stand-in for it: what it is told, and that everything is afterwards as it was before.
+"""Connecting to Ray, with a fake: its arguments, and that everything is restored afterwards.
 
 Studies (`tests/studies/test_ray.py`) and the engine (`tests/engines/test_flower_ray.py`) use the real one.
 """

@@ -1,4 +1,4 @@
-"""Temporary folders: gone when they are left, and when whoever made them was killed."""
+"""Temporary folders: gone when they are left, and after their process was killed."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_the_probe_is_the_mean_of_what_is_said_of_noise() -> None:
     with torch.no_grad():
         expected = F.softmax(teacher.head(teacher.extractor(noise)).double(), dim=1).mean(dim=0)
     before = digest(state_of(teacher))
-    teacher.train()  # whoever was trained last is in this mode
+    teacher.train()  # the mode of a model after training
     probed = probe(TASK, teacher, STREAMS, samples=7)
     torch.testing.assert_close(probed, expected, rtol=1e-6, atol=1e-9)
     assert float(probed.sum()) == pytest.approx(1.0, abs=1e-6)

@@ -1,4 +1,4 @@
-"""The first round as it would be: the manifest of what leaves, and what a fleet is told of it, agree."""
+"""The predicted first round: the egress manifest and the fleet's costs agree."""
 
 from __future__ import annotations
 

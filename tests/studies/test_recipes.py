@@ -145,7 +145,7 @@ def test_dropping_something_drops_its_share() -> None:
 
 @pytest.mark.parametrize("variant", [None, *VARIANTS])
 def test_what_tables_share_is_run_once(variant: str | None) -> None:
-    """A run is told by its configuration: that of one table must be, to the letter, that of the other."""
+    """A run is identified by its configuration: that of one table must be, to the letter, that of the other."""
     shared = {"benchmark": 84 + 30, "fl-clinical": 39}
     standalone = {job.key for job in shipped("standalone", variant=variant).study_plan.jobs}
     assert len(standalone) == 4 * 3 * (14 + 10)

@@ -1,4 +1,4 @@
-"""Studies as they are run: once each, whoever asks; interrupted, killed, failed, and gone on with."""
+"""Studies as they are run: each run once; interrupted, killed, failed, and resumed."""
 
 from __future__ import annotations
 

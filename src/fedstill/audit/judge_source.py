@@ -14,7 +14,7 @@ from fedstill.audit.verdicts import Audit
 def audit(source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -> Audit:
     """Judge evidence, a study's results file or folder, a run's folder, or a table made elsewhere (.csv).
 
-    `delta` is the threshold as a share; everything else goes to whoever reads the source.
+    `delta` is the threshold as a share; everything else is passed to the reader of the source.
 
     >>> table = getfixture("tmp_path") / "results.csv"
     >>> _ = table.write_text("teacher,objective,seed,accuracy,free_accuracy\\nfedavg,vanilla,7,91,35\\n")

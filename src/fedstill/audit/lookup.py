@@ -92,7 +92,7 @@ class Book:
     def alone(self, pair: Pair) -> float | None:
         """The mean labels-only student that a pair's labelled students are held against, seed by seed.
 
-        Each may have one of its own. Where no seed has one, all labels-only students there are stand in.
+        Each may have one of its own. Where no seed has one, all labels-only students that exist are used.
         """
         shared = self.evidence.alone
         students = [one for one in self.labelled.get(pair, {}).values() if one.score is not None]

@@ -17,7 +17,7 @@ ANSWERS = ("labels", "boxes")  # where things are is an answer too
 
 
 def without_answers(columns: Batch) -> dict[str, Tensor]:
-    """What may be read by whoever is not to know the answers.
+    """What code without access to the labels may read.
 
     >>> sorted(without_answers(dict.fromkeys(("inputs", "labels", "boxes", "sample_id"), torch.zeros(1))))
     ['inputs', 'sample_id']

@@ -1,7 +1,7 @@
 """Where noise that hides something comes from: that of privacy, and what blurs statistics.
 
 A simulation takes it from a named stream, like every other draw, so that a run can be repeated to the bit. That noise
-protects nobody: whoever knows the experiment's seed can compute it again and subtract it. A real site takes it from its
+protects nobody: anyone with the experiment's seed can compute it again and subtract it. A real site takes it from its
 operating system, whose generator is made for secrets; such a run cannot be repeated.
 
 Both give numbers in double precision. What a bounded precision can give away (Mironov, *On Significance of the Least

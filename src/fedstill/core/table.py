@@ -1,4 +1,4 @@
-"""Tables, whoever shows them: each cell has a text to read and a value to sort and to save.
+"""Tables, for terminals, pages and Markdown: each cell has a text to read and a value to sort and to save.
 
 The terminal's form is in `cli/screen.py`, the page's in the report's templates, Markdown's here.
 """

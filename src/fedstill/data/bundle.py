@@ -39,7 +39,7 @@ class Bundle:
     shape: tuple[int, ...]  # image: (channels, height, width); cloud and scene: (points, 3)
     validation: Dataset | None = None
     categories: tuple[str, ...] = ()  # names of what `category` counts: things, or rooms, whose parts have the classes
-    notes: tuple[str, ...] = ()  # what was done to the files' contents on the way, for whoever asks
+    notes: tuple[str, ...] = ()  # what was changed in the files' contents while reading
 
     def with_points(self, count: int) -> Bundle:
         """The first points of every cloud, normalised anew: another data set, with a fingerprint of its own.
@@ -91,7 +91,7 @@ def _columns(data: Dataset) -> Iterator[tuple[str, Tensor]]:
 
 @dataclass(frozen=True)
 class Source:
-    """What a loader is told: the name asked for, the data root, and an explicit path if the user gave one.
+    """Arguments of a loader: the requested name, the data root, and an explicit path if the user gave one.
 
     Loaders that need no files ignore it.
     """

@@ -1,4 +1,4 @@
-"""What can be wrong with data that could be read: faults refuse it, doubts are told to whoever asks."""
+"""What can be wrong with data that could be read: faults refuse it, doubts are reported by `data check`."""
 
 from __future__ import annotations
 

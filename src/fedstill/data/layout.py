@@ -27,7 +27,7 @@ class Samples:
     inputs: Tensor
     labels: Tensor
     kind: Kind
-    where: str = ""  # the files it came from, for whoever finds something wrong with it
+    where: str = ""  # the files it came from, for error messages
     names: tuple[str, ...] = ()  # the file of every row, where each has its own
     category: Tensor | None = None  # what every cloud shows, where labels are of points, or the type of a room
     categories: tuple[str, ...] = ()  # and what these are called

@@ -93,7 +93,7 @@ def _is_shard(path: Path) -> bool:
     try:
         with npz.opened(path) as archive:
             return npz.SHARD in archive.files
-    except InputError:  # whoever reads it will say why
+    except InputError:  # reading it raises the same error
         return False
 
 

@@ -1,4 +1,4 @@
-"""Files of a deployment: complete or complained about, and the lock of whoever runs from its folder."""
+"""Files of a deployment: complete or complained about, and the lock of the process that runs from its folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The server's end of the line: Flower's SuperLink inside this process, with one door.
 
-Flower's own command opens three interfaces on one port: to sites (Fleet), to whoever registers keys and starts runs
+Flower's own command opens three interfaces on one port: to sites (Fleet), to those who register keys and start runs
 (Control, which asks nobody for credentials), and to server programs (Runtime). Here only the first can be reached: this
 process registers the sites' keys, and nobody outside can start a run or hand over a program.
 """

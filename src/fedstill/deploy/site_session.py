@@ -27,7 +27,7 @@ from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.simulated_clients import parted
 
-# What is told of the data before the first round: part of what leaves, so part of the manifest.
+# Sent before the first round to describe the data: it leaves the site, so it is part of the manifest.
 FACTS: dict[str, Any] = {
     "exchange": "enrol",
     "name": "facts",

@@ -1,7 +1,7 @@
 """Pre-training: a detector's encoder learns from scenes without labels, and is written to a file to start runs from.
 
 Beside `encoder.safetensors` lies `encoder.json`, which says what it was made with. While it is being made, the folder
-`encoder.partial` holds a checkpoint of every epoch: whoever was interrupted goes on from there, to the same bits. The
+`encoder.partial` holds a checkpoint of every epoch: an interrupted command resumes from there, with the same bits. The
 weights are written last, so that a file of them is always whole, and always the end of a pre-training.
 """
 

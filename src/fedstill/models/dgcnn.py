@@ -62,7 +62,7 @@ class EdgeConv(nn.Module):
         return F.leaky_relu((own + top * sign - mean) * scale + self.norm.bias, SLOPE)
 
     def _plain(self, features: Tensor, index: Tensor) -> Tensor:
-        """A row for each edge, for whoever wants to see what BatchNorm sees."""
+        """A row for each edge, to measure the inputs of BatchNorm."""
         around = group(features, index)
         own = features.unsqueeze(2).expand_as(around)
         rows = torch.cat([own, around - own], dim=-1)

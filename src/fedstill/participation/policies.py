@@ -27,7 +27,7 @@ class Policy(Settings):
     """Availability, which every policy has; subclasses sample among the available."""
 
     reads_losses: ClassVar[bool] = False  # True: chooses by losses that clients report
-    draws_evenly: ClassVar[bool] = False  # True: whoever can be reached has the same chance to be chosen
+    draws_evenly: ClassVar[bool] = False  # True: all clients that can be reached are sampled with equal probability
 
     availability: Probability | tuple[Probability, ...] = Field(
         1.0, description="chance that a client can be reached in a round; one number, or one per client"

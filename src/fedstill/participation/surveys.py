@@ -27,7 +27,7 @@ from fedstill.core.task import Tensors
 
 MODEL = "model/"
 Source = Callable[[Streams], Normal]
-blur: Source = partial(named, purpose="noise")  # from the client's own stream: the same whoever else is surveyed
+blur: Source = partial(named, purpose="noise")  # from the client's own stream: the same for any set of surveyed clients
 
 
 class Measurement(Exchange):

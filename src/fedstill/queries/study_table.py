@@ -99,7 +99,7 @@ def query_caption(results: Results) -> str:
 
 
 def _unknown(results: Results) -> str:
-    """Of which runs nobody knows what clients could do before."""
+    """Runs without a record of the accuracies before the transfer."""
     down = down_axes(results)
     names = [
         called({down[-1]: held[down[-1]]}) if down else "this method"

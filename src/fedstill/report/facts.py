@@ -94,7 +94,7 @@ class Facts:
 
     @property
     def work(self) -> float:
-        """All training done, in the journal's unit, whoever did it."""
+        """All training done, in the journal's unit, by all clients."""
         return float(sum(record.work for record in self.journal))
 
     @property

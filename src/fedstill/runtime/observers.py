@@ -19,7 +19,7 @@ class Observer(Protocol):
         """A round was committed; `record` is its line in the journal."""
 
     def note(self, text: str) -> None:
-        """Something good to know (a run found finished); whoever wants quiet need not hear it."""
+        """Something good to know (a run found finished); a quiet observer may leave it out."""
 
     def warn(self, text: str) -> None:
         """Something that a person must know (a damaged file), however quiet it should be."""

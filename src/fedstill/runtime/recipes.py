@@ -226,7 +226,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """What YAML means, read many times faster by the parser in C; what it stumbles over is told by the other one."""
+    """What YAML means, read many times faster by the parser in C; errors are reported by the other one."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
         return loader.get_single_data()

@@ -31,7 +31,7 @@ from fedstill.tasks.kinds import tasks
 
 
 class TeacherLoader:
-    """Teachers, each loaded and examined once, whoever asks for them: the students of a lesson share them."""
+    """Teachers, each loaded and examined once: students of one teacher share it."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, tuple[TeacherSource, Teacher]] = {}

@@ -192,7 +192,7 @@ class FedDF(Method):
         return Message({LOGITS: logits, **weights, **work_report(trained)})
 
     def caught_up(self, client: Client, request: Message, context: RoundContext) -> Tensors:
-        """The round's model, made of the one that the client holds by what it is told."""
+        """The round's model, computed from the client's own one and the request."""
         architecture = client.profile.architecture
         model: Tensors = part(client.state, MODEL)
         if client.proxy is None or not model:

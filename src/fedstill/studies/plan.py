@@ -119,7 +119,7 @@ def make_study_plan(
 ) -> StudyPlan:
     """Resolve every cell; one that its data, model or method refuses is refused here, before anything has run.
 
-    Teachers come before their students. Without its data a cell is told from others by its configuration alone.
+    Teachers come before their students. Without its data a cell is identified by its configuration alone.
     """
     check_device(device)
     missing: dict[str, str] = {}

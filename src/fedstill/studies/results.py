@@ -59,7 +59,7 @@ class Pupil:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that tables are made from. Equal `source` means that rows may stand in one table."""
+    """Everything that tables are made from. Rows with equal `source` may share a table."""
 
     study: str
     about: str

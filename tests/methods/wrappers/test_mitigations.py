@@ -150,7 +150,7 @@ def test_only_who_dropped_out_is_represented(why: Reason, counts: bool) -> None:
 
 
 def test_a_stranger_is_not_represented() -> None:
-    """In the first round nobody knows anybody; and an update of zero makes nobody known."""
+    """The first round has no similarities yet, and an update of zero adds none."""
     plain, method = build("fedavg", Plane()), mitigated("friend-substitution", build("fedavg", Plane()))
     start = method.start(Streams(0))
     replies, context = moved(start, {1: (1, 0), 2: (0, 0)}), turn_of({0: "dropped"})
@@ -309,7 +309,7 @@ def model_of(server: Tensors) -> Tensors:
 
 
 def play(site: Site, round: int, lost: Sequence[int] = ()) -> None:
-    """A round as the loop plays it: who was lost is told, and its state stays as it was."""
+    """A round as in the loop: failures are passed on, and their clients' states do not change."""
     for exchange in site.method.exchanges(site.server, round):
         replies = [site.ask(client, round, exchange) for client in range(len(site.data)) if client not in lost]
         gone = tuple(Failure(site.profile(client), "dropped", "by hand") for client in lost)

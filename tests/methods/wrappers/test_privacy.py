@@ -159,7 +159,7 @@ def noise_of_a_round(plan: Plan, where: str, replies: int = COHORT, round: int =
 
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_the_sum_carries_noise_of_z_times_c(tiny_plan: Any, where: str) -> None:
-    """z C = 2 * 0.5 = 1 on every coordinate, whoever adds it: a standard normal.
+    """z C = 2 * 0.5 = 1 on every coordinate, added by client or server: a standard normal.
 
     The deviation of d draws is off by about 1 / sqrt(2 d).
     """

@@ -72,7 +72,7 @@ def decode(path: Path, mode: str, size: tuple[int, int] | None = None, alone: bo
 
 
 def _eight_bits(deep: Array, mode: str, alone: bool, path: Path) -> NDArray[np.uint8]:
-    """By the range of the mode; what lies outside has a range that nobody knows."""
+    """Scaled by the range of the mode; values outside of it have an unknown range."""
     values = deep.astype(np.float64)
     if not np.isfinite(values).all():
         raise InputError(f"{path} holds pixels that are NaN or infinite")

@@ -94,7 +94,7 @@ def _home(folder: Path) -> Path:
 
 
 def _labelled(home: Path, files: list[Path], table: LabelTable | None, found: Findings, asked: Asked) -> list[_Shape]:
-    """Every file with its class and its split; files without a class are left out, and that is told."""
+    """Every file with its class and its split; files without a class are left out, and reported."""
     places = [PurePosixPath(path.relative_to(home).as_posix()) for path in files]
     level = _split_level(places)
     if table is not None and not any(table.find(place) for place in places):

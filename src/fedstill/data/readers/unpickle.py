@@ -1,7 +1,7 @@
 """Reading pickles that strangers made: arrays of plain numbers, bytes, text and plain containers, nothing else.
 
 A pickle is a program, and the names it may call decide what it can do. Here the three names with which numpy
-pickles an array lead to inert stand-ins, so that a hostile file can neither call anything nor reach numpy's C code.
+pickles an array lead to inert placeholders, so that a hostile file can neither call anything nor reach numpy's C code.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _DAMAGE = (
 
 
 def unpickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a pickle, its keys as text and its stand-ins resolved to arrays."""
+    """The dictionary in a pickle, its keys as text and its placeholders resolved to arrays."""
     data = content(path)
     try:
         held = _Reader(io.BytesIO(data), encoding="bytes").load()

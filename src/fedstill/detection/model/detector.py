@@ -145,7 +145,7 @@ class Detector(nn.Module):
 def chosen_tokens(objectness: Tensor, votes: Tensor, candidates: int, queries: int) -> Tensor:
     """Which tokens become queries (batch, queries): far from each other among the most object-like, these first.
 
-    Weights that are no numbers any more must not stop a run here: whoever scores the model will notice.
+    Weights that are no numbers any more must not stop a run here: evaluation detects them.
     """
     likely = objectness.nan_to_num(-math.inf).argsort(dim=1, descending=True, stable=True)[:, :candidates]
     places = rows_at(votes, likely).nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR)

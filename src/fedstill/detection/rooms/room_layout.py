@@ -116,7 +116,7 @@ class Room:
     size: Floats  # width along x, depth along y, height
     things: tuple[Placed, ...]
     windows: Floats  # (windows, 5): wall (0 to 3, by its heading in quarter turns), from, to, lower end, upper end
-    turn: float = 0.0  # of the whole, about z, for whoever measures it
+    turn: float = 0.0  # of the whole, about z, for measurements
 
 
 def furnish(kind: int, rng: Rng, headings: Headings = "right-angled") -> Room:

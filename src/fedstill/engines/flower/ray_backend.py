@@ -173,7 +173,7 @@ class FlowerSimulation:
         reason = self._failure
         while reason is not None and reason.__cause__ is not None:  # Flower wraps it twice
             reason = reason.__cause__
-        return RunError(f"Flower's simulation has ended: {reason or 'nobody knows why'}")
+        return RunError(f"Flower's simulation has ended: {reason or 'for an unknown reason'}")
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def new_salt() -> bytes:
 def salted(records: RecordDict, salt: bytes | None = None) -> RecordDict:
     """The same with random bytes before each array's and in the header: nobody can tell beforehand what it hashes to.
 
-    Flower stores what is sent by its hash, for all sites in one place; whoever knew a hash in advance could put
+    Flower stores what is sent by its hash, for all sites in one place; anyone who knew a hash in advance could put
     something in the way. Messages that go out together may share the salt, and so their arrays.
     """
     salt = salt or new_salt()

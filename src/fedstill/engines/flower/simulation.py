@@ -64,7 +64,7 @@ class FlowerRay:
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
     ) -> Generator[Reply | Failure]:
         simulation = self._started()
-        self._clients.errand = _stored((exchange, context))
+        self._clients.exchange = _stored((exchange, context))
         queue = iter(jobs)
         idle = list(simulation.nodes)
         busy: dict[str, tuple[Profile, int]] = {}
@@ -108,7 +108,7 @@ class FlowerRay:
         try:
             self._stop()
         finally:
-            self._clients.factory = self._clients.errand = None
+            self._clients.factory = self._clients.exchange = None
             self._connection.close()
 
 
@@ -121,7 +121,7 @@ class Clients:
     def __init__(self) -> None:
         self.plugins: tuple[str, ...] = ()
         self.factory: Any = None
-        self.errand: Any = None
+        self.exchange: Any = None
 
     def __call__(self, message: FlowerMessage, context: Any) -> FlowerMessage:
         return FlowerMessage(self._replied(message.content), reply_to=message)
@@ -146,10 +146,10 @@ class Clients:
         return packed(told, {"what": "reply", "stateful": int(outcome.state is not None), "work": outcome.work})
 
     def _fetched(self) -> tuple[ClientFactory, Exchange, RoundContext]:
-        """From Ray's store once each: the factory when it is new, the errand for each exchange of a round."""
+        """From Ray's store once each: the factory when it is new, each exchange of a round once."""
         torch.set_num_threads(1)
         use_plugins(self.plugins)
-        exchange, context = _held("errand", self.errand)
+        exchange, context = _held("exchange", self.exchange)
         return cast(ClientFactory, _held("factory", self.factory)), exchange, context
 
 

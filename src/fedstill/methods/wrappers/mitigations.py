@@ -20,7 +20,7 @@ FedDyn's server keeps the mean of what clients remember of their own updates. It
 correction, that no client has in its own state.
 
 In a robust method every client counts once. A substitute would be a second vote; and to Krum two equal replies are the
-nearest of neighbours, whoever sent them. MimiC corrects by a mean, which one malicious client can move anywhere.
+nearest of neighbours, from any sender. MimiC corrects by a mean, which one malicious client can move anywhere.
 
 Methods that exchange no models, or none that all start from, have nothing to substitute or to correct. Under
 client-level privacy each client must count once, and not by what it sent before.

@@ -68,7 +68,7 @@ def _tidy(graph: Any, batch: str) -> None:
 class OnnxModel(nn.Module):
     """An ONNX file as a model among others, run by onnxruntime on the CPU.
 
-    Idle threads of onnxruntime do not spin, so that they take nothing from whoever computes next. With `at_once`,
+    Idle threads of onnxruntime do not spin, so that they take no time from later computations. With `at_once`,
     large batches go through in pieces: whole neighbourhoods are written out, which for a thousand clouds would fill
     the memory of a small machine.
     """

@@ -161,7 +161,7 @@ def leaderboard(view: View) -> list[Figure]:
 
 
 def recovery(view: View) -> list[Figure]:
-    """Students of the worst teacher: whoever is far above it had another source."""
+    """Students of the worst teacher: one far above it learned from another source."""
     worst = view.worst
     if worst is None or worst.accuracy is None or len(view.teacher) < 2:
         return []
