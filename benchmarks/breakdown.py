@@ -32,7 +32,7 @@ from fedstill.core.training import Training
 from fedstill.methods import base
 from fedstill.methods import fedavg as averaging
 from fedstill.models.classifier import Classifier
-from fedstill.runtime import checkpoint, evaluation, round
+from fedstill.runtime import checkpoint, dispatch, evaluation
 from fedstill.runtime.launch import launch
 from fedstill.runtime.run_folder import RunFolder
 from fedstill.tasks.classification import Classification
@@ -46,7 +46,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "building models": [(Classification, "build"), (torch.nn.Module, "load_state_dict")],
     "random streams": [(Streams, "torch_state"), (Streams, "draw"), (torch.Generator, "set_state")],
     "messages": [(Message, "__init__"), (Message, "_header"), (averaging, "state_of"), (client, "check_egress")],
-    "checking replies": [(round, "validate_reply")],
+    "checking replies": [(dispatch, "validate_reply")],
     "aggregation": [(averaging, "average")],
     "evaluation": [(Classification, "score"), (evaluation, "all_finite"), (PlainLoop, "_accuracy")],
     "training loop": [(fit._Tally, "add"), (fit, "_step"), (base, "fit"), (PlainLoop, "_train")],

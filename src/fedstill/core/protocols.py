@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 from fedstill.core.dataset import Dataset, Proxy, SharedSamples
 from fedstill.core.egress import Egress
-from fedstill.core.errors import InputError
 from fedstill.core.message import Message
 from fedstill.core.records import Reason
-from fedstill.core.renamed import ATTRIBUTES, PASSED_TO, RENAMED, check_renamed, former_attribute
+from fedstill.core.renamed import check_exchange
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -157,18 +156,10 @@ class Exchange(ABC):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        check_renamed(cls, RENAMED)
-        for name in PASSED_TO:
-            if (read := former_attribute(vars(cls).get(name))) is not None:
-                raise InputError(f"{cls.__name__}.{name} reads .{read}, which is .{ATTRIBUTES[read]} now: rename it")
-        if "provide" in vars(cls):
-            raise InputError(
-                f"{cls.__name__}.provide is not called any more: set wants = frozenset({{'shared samples'}}), and take"
-                " them from the constructor's `inputs`"
-            )
+        check_exchange(cls)
 
     def on_site(self) -> Exchange:
-        """The exchange where data are real: noise that protects is then drawn where nobody can repeat it."""
+        """The exchange at a real site, whose privacy noise comes from the operating system."""
         return self
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:

@@ -252,3 +252,16 @@ def check_renamed(kind: type, renamed: Mapping[str, str]) -> None:
     for old, new in renamed.items():
         if old in vars(kind):
             raise InputError(f"{kind.__name__}.{old} has another name now: rename it to {new}")
+
+
+def check_exchange(kind: type) -> None:
+    """Refuse an exchange or method of a plugin that uses names of earlier releases."""
+    check_renamed(kind, RENAMED)
+    for name in PASSED_TO:
+        if (read := former_attribute(vars(kind).get(name))) is not None:
+            raise InputError(f"{kind.__name__}.{name} reads .{read}, which is .{ATTRIBUTES[read]} now: rename it")
+    if "provide" in vars(kind):
+        raise InputError(
+            f"{kind.__name__}.provide is not called any more: set wants = frozenset({{'shared samples'}}), and take"
+            " them from the constructor's `inputs`"
+        )
