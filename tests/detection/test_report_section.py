@@ -44,7 +44,7 @@ METRICS = {"accuracy": 0.5, "class_accuracy": 0.5, "map_25": 0.5, "map_50": 0.25
 def detector(make_run: Callable[..., Run]) -> Callable[..., Run]:
     def make(method: Any = "fedavg", found: list[dict[str, Any]] | None = FOUND, lines: Any = None, **more: Any) -> Run:
         given = {"method": method, "model": "detr3d-lite", "points": 2048, **more}
-        run = make_run(given, accuracies=(0.25, 0.5), lines=lines or {2: {"metrics": METRICS}})
+        run = make_run(given, accuracies=(0.25, 0.5), lines=lines or {2: {"test": METRICS}})
         if found is not None:
             (run.path / "detections.json").write_text(json.dumps({"scenes": SCENES, "last": found}))
         return run
@@ -59,8 +59,8 @@ def facts(**runs: Run) -> list[Facts]:
 def test_the_table_has_precision_recall_and_bytes_of_a_round(detector: Callable[..., Run]) -> None:
     """The first round sends 1,000 bytes down that are sent once; without them it is 2,000 up and 5,000 down a round."""
     lines = {
-        1: {"bytes": {"up": 1000, "down": 5000, "once": 1000}},
-        2: {"bytes": {"up": 3000, "down": 6000}, "metrics": METRICS},
+        1: {"bytes": {"up": 1000, "down": 5000, "first_contact": 1000}},
+        2: {"bytes": {"up": 3000, "down": 6000}, "test": METRICS},
     }
     plain = detector(found=None)
     table = detection_table(facts(careful=detector(lines=lines), plain=plain, pooled=detector("centralised")))
@@ -68,11 +68,11 @@ def test_the_table_has_precision_recall_and_bytes_of_a_round(detector: Callable[
     first, second, third = (dict(zip(keys, row, strict=True)) for row in table.cells)
     assert [first[key].value for key in ("map_25", "map_50", "ar_25", "ar_50")] == [0.5, 0.25, 0.75, 0.375]
     assert first["map_25"].text == "50.00\u00a0%"
-    assert [first[key].value for key in ("up_round", "down_round", "down_once")] == [2000, 5000, 1000]
-    assert [second[key].value for key in ("up_round", "down_round", "down_once")] == [4096, 8192, None]
+    assert [first[key].value for key in ("up_round", "down_round", "down_first_contact")] == [2000, 5000, 1000]
+    assert [second[key].value for key in ("up_round", "down_round", "down_first_contact")] == [4096, 8192, None]
     assert third["up_round"].value is None
     assert "first contact" in table.note
-    assert "down_once" not in [column.key for column in detection_table(facts(plain=plain)).columns]
+    assert "down_first_contact" not in [column.key for column in detection_table(facts(plain=plain)).columns]
 
 
 def test_lines_of_an_ablation_differ_by_their_settings(detector: Callable[..., Run]) -> None:
@@ -109,7 +109,7 @@ def test_scenes_are_shared_by_runs_and_the_best_run_comes_first(detector: Callab
 
 
 def test_the_page_says_map_and_not_accuracy(detector: Callable[..., Run], tmp_path: Path) -> None:
-    runs = {"first": detector(), "second": detector("fedprox", lines={2: {"metrics": METRICS | {"accuracy": 0.4}}})}
+    runs = {"first": detector(), "second": detector("fedprox", lines={2: {"test": METRICS | {"accuracy": 0.4}}})}
     page = write_report(runs, tmp_path / "page.html", tables={}, figures=tmp_path / "figures").read_text(
         encoding="utf-8"
     )
@@ -135,7 +135,7 @@ def test_losses_of_one_detector_are_apart_and_of_several_together(detector: Call
     from fedstill.report.curves import curves
 
     terms = {"class": 2.0, "angle": 0.0, "giou": 1.0}
-    lines = {number: {"loss": terms, "metrics": METRICS} for number in (1, 2)}
+    lines = {number: {"loss": terms, "test": METRICS} for number in (1, 2)}
     runs = facts(one=detector(lines=lines), two=detector("fedprox", lines=lines))
     alone = next(figure for figure in curves(runs[:1]) if figure.id == "loss")
     assert [key.label for key in alone.keys] == ["one: class", "one: giou"]  # a term that is always 0 is left out
