@@ -259,7 +259,7 @@ def test_the_conformance_run_has_everything_that_can_go_wrong(
     reasons = [lost.reason for record in journal for lost in record.failures]
     assert "dropped" in reasons
     assert "refused" in reasons
-    assert any("accepted" in record and record.accepted for record in journal)
+    assert any(record.accepted for record in journal)
     heard_in_first = set(journal[0].accepted)
     later = {client for record in journal[1:] for client in record.accepted}
     assert later - heard_in_first - set(journal[0].sampled), "nobody was contacted late"
