@@ -83,7 +83,7 @@ def test_twenty_kills(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_server_crashes_by_the_clock_through_the_command_line(tmp_path: Path) -> None:
+def test_crashes_by_the_clock_through_the_command_line(tmp_path: Path) -> None:
     """The command a user types, killed after random times, until it has survived long enough to finish."""
     arguments = ["run", "fedavg", "--model", "cnn-bn", "--rounds", "8", "--set", "dropout=0.2", "--json"]
     command = [sys.executable, "-m", "fedstill", *arguments]
