@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_BOUND = re.compile(r"([\w.-]+)>=([\w.]+)")
+_BOUND = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?>=([\w.]+)")
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
 def lowest(requirements: Iterable[str]) -> Iterator[str]:
     """Each lower bound as a pin; a requirement without one is an error.
 
-    >>> list(lowest(["numpy>=1.26", "flwr>=1.41,<1.42", "torch>=2.6", "fedstill[ray]"]))
+    >>> list(lowest(["numpy>=1.26", "flwr[app]>=1.41,<1.42", "torch>=2.6", "fedstill[ray]"]))
     ['numpy==1.26', 'flwr==1.41']
     """
     for one in requirements:
