@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fedstill
+from fedstill.cli.app import COMMANDS, DATA_COMMANDS, DEPLOY_COMMANDS, EXAMPLES
 
 pytestmark = pytest.mark.xdist_group("wrong-names")  # so that the runs are made once
 
@@ -234,3 +235,20 @@ def test_an_interrupt_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPa
 def test_the_package_itself_is_the_command() -> None:
     said = subprocess.run([sys.executable, "-m", "fedstill", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.split()[-1] == fedstill.__version__
+
+
+@pytest.mark.parametrize("typed", EXAMPLES)
+def test_examples_below_the_help_fit_a_terminal_and_use_options_that_exist(call: Call, typed: str) -> None:
+    code, help_text, _ = call(*typed.split(), "--help")
+    assert code == 0
+    for example in EXAMPLES[typed]:
+        assert example.startswith(f"fedstill {typed} ")
+        assert f"    {example}\n" in help_text, "on a line of its own"
+        assert len(example) <= 76
+        assert [word for word in example.split() if word.startswith("--") and word not in help_text] == []
+
+
+def test_the_most_used_commands_have_examples() -> None:
+    assert len(EXAMPLES) >= 10
+    known = {*COMMANDS, *(f"data {one}" for one in DATA_COMMANDS), *(f"deploy {one}" for one in DEPLOY_COMMANDS)}
+    assert EXAMPLES.keys() <= known

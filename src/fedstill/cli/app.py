@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -67,13 +67,48 @@ DEPLOY_COMMANDS: dict[str, Callable[..., None]] = {
     "status": deploy.deploy_status,
     "try": deploy.deploy_try,
 }
+# Shown below the help of a command, by the words that are typed.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "run": (
+        "fedstill run fedavg --data digits --clients 10 --partition dirichlet:alpha=0.1",
+        "fedstill run scaffold --set training.rate=0.01 --engine processes --workers 2",
+    ),
+    "study": (
+        "fedstill study clinical-grid --preset tiny",
+        "fedstill study my-grid.yaml --workers 2 --table results.md",
+    ),
+    "distill": (
+        "fedstill distill --teacher runs/fedavg-... --student mlp --objective dkd",
+        "fedstill distill --teacher runs/fedavg-... --student mlp --labels withhold",
+    ),
+    "audit": (
+        "fedstill audit runs/clinical-grid-tiny.json --html audit.html",
+        "fedstill audit table.csv --classes 4 --fail-on masked",
+    ),
+    "list": ("fedstill list methods", "fedstill list methods --traffic"),
+    "show": ("fedstill show runs/fedavg-...",),
+    "report": ("fedstill report runs --out report.html",),
+    "egress": ("fedstill egress fedavg --model cnn-bn",),
+    "predict": ("fedstill predict runs/fedavg-... picture.png",),
+    "export": ("fedstill export runs/fedavg-... model.onnx",),
+    "data check": ("fedstill data check folder:pictures",),
+    "data partition": ("fedstill data partition digits --partition dirichlet:alpha=0.3 --clients 4",),
+    "deploy init": ("fedstill deploy init clinics --sites 3 --address fl.example.org",),
+    "deploy try": ("fedstill deploy try clinics fedavg --data digits --rounds 2",),
+}
 
 
 def _group(name: str, help: str, members: Mapping[str, Callable[..., None]]) -> Commands:
     group = Commands(name=name, help=help)
     for word, command in members.items():
-        group.command(name=word)(command)
+        examples = EXAMPLES.get(word if name == "fedstill" else f"{name} {word}", ())
+        group.command(name=word, epilog=_epilog(examples))(command)
     return group
+
+
+def _epilog(examples: Sequence[str]) -> str | None:
+    """Examples one below the other; the mark keeps the help from joining their lines."""
+    return "\n".join(("\b", "Examples:", *(f"  {one}" for one in examples))) if examples else None
 
 
 def _assemble() -> Commands:
