@@ -70,7 +70,7 @@ DEPLOY_COMMANDS: dict[str, Callable[..., None]] = {
 # Shown below the help of a command, by the words that are typed.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
-        "fedstill run fedavg --data digits --clients 10 --partition dirichlet:alpha=0.1",
+        "fedstill run fedavg --data digits --partition dirichlet:alpha=0.1",
         "fedstill run scaffold --set training.rate=0.01 --engine processes --workers 2",
     ),
     "study": (
