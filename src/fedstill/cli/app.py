@@ -71,7 +71,7 @@ DEPLOY_COMMANDS: dict[str, Callable[..., None]] = {
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "fedstill run fedavg --data digits --partition dirichlet:alpha=0.1",
-        "fedstill run scaffold --set training.rate=0.01 --engine processes --workers 2",
+        "fedstill run scaffold --set rate=0.01 --engine processes --workers 2",
     ),
     "study": (
         "fedstill study clinical-grid --preset tiny",
