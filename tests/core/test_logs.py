@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fedstill
 from fedstill.core.errors import InputError
 from fedstill.core.logs import FILE, LEVEL, log_as_parent_does, logging_to
+from fedstill.methods import FedAvg
 
 OURS, FLOWER = logging.getLogger("fedstill.anywhere"), logging.getLogger("flwr")
 
@@ -80,24 +82,22 @@ def test_worker_processes_write_to_the_same_file(tmp_path: Path) -> None:
     assert "worker " in text
 
 
-def test_a_clients_traceback_is_logged_where_it_failed(tmp_path: Path) -> None:
-    plugin = tmp_path / "failing.py"
-    plugin.write_text(
-        "from fedstill.methods import FedAvg, methods\n\n\n"
-        "@methods.register('failing')\nclass Failing(FedAvg):\n"
-        '    """FedAvg of which client 1 fails."""\n\n'
-        "    def reply(self, client, request, context):\n"
-        "        if client.profile.id == 1:\n            raise ArithmeticError('client 1 cannot')\n"
-        "        return super().reply(client, request, context)\n"
-    )
+def test_the_traceback_of_a_client_that_fails_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = FedAvg.reply
+
+    def failing(self: FedAvg, client: Any, request: Any, context: Any) -> Any:
+        if client.profile.id == 1:
+            raise ArithmeticError("client 1 cannot")
+        return reply(self, client, request, context)
+
+    monkeypatch.setattr(FedAvg, "reply", failing)
     file = tmp_path / "log.txt"
-    settings = {"data": "digits[:20%]", "clients": 2, "rounds": 1, "plugins": [plugin], "out": tmp_path}
     with logging_to("info", file):
-        fedstill.run("failing", engine="processes", **settings)
+        fedstill.run("fedavg", data="digits[:20%]", clients=2, rounds=1, out=tmp_path)
     text = file.read_text()
+    assert "client 1 failed in train" in text
     assert "Traceback" in text
     assert "ArithmeticError: client 1 cannot" in text
-    assert "client 1 failed" in text
 
 
 def test_a_process_without_a_parent_that_logs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
