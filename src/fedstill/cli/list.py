@@ -14,6 +14,8 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.numbers import size
 from fedstill.core.registry import Registry
 
+FORMER_SHELVES = {"cures": "mitigations"}  # names of earlier releases
+
 
 def list_(
     what: Annotated[
@@ -37,9 +39,6 @@ def list_(
         _show_traffic(json)
     else:
         _show_names(what, json)
-
-
-FORMER_SHELVES = {"cures": "mitigations"}  # names of earlier releases
 
 
 def shelves() -> dict[str, Callable[[], dict[str, str]]]:
