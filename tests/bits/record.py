@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 
 import fedstill
+from fedstill.core.cpu import cpu_kind
 
 from .experiments import EXPERIMENTS
 from .runner import Runner
@@ -36,18 +36,7 @@ Record = dict[str, dict[str, str]]  # by experiment and field
 
 def machine() -> str:
     """What bits may depend on beside code: the processor's kind, what torch makes of it, and torch."""
-    return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()} | torch {torch.__version__}"
-
-
-def _processor() -> str:
-    """Maker, family and model where the system tells, since libraries choose their kernels by these."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        lines = []
-    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    words = [said.get(key, "") for key in ("vendor_id", "cpu family", "model")]
-    return " ".join([platform.machine(), *words]) if all(words) else f"{platform.machine()} {platform.processor()}"
+    return f"{cpu_kind()} | torch {torch.__version__}"
 
 
 def recorded() -> Record:

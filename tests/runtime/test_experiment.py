@@ -207,30 +207,30 @@ def test_every_field_is_covered_by_the_test_below() -> None:
 
 @pytest.mark.parametrize("path", OTHERWISE)
 def test_every_field_is_part_of_a_runs_identity(path: str) -> None:
-    assert make_experiment(BASE).identity("data") != make_experiment(changed(path, OTHERWISE[path])).identity("data")
+    assert make_experiment(BASE).digest("data") != make_experiment(changed(path, OTHERWISE[path])).digest("data")
 
 
 def test_identity_is_configuration_data_behaviour_and_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     given = make_experiment(BASE)
-    first = given.identity("data")
+    first = given.digest("data")
     assert len(first) == 16
     assert int(first, 16) >= 0
-    assert first == make_experiment(BASE).identity("data")
-    assert first != given.identity("other data")
-    assert first != given.identity("data", ["plugin"])
-    assert given.identity("data", ["a", "b"]) == given.identity("data", ["b", "a"])
+    assert first == make_experiment(BASE).digest("data")
+    assert first != given.digest("other data")
+    assert first != given.digest("data", ["plugin"])
+    assert given.digest("data", ["a", "b"]) == given.digest("data", ["b", "a"])
     monkeypatch.setattr(experiment, "BEHAVIOUR", BEHAVIOUR + 1)
-    assert first != given.identity("data")
+    assert first != given.digest("data")
 
 
 def test_identity_does_not_depend_on_the_order_or_the_spelling() -> None:
     def backwards(value: Any) -> Any:
         return {key: backwards(value[key]) for key in reversed(value)} if isinstance(value, dict) else value
 
-    assert make_experiment(backwards(BASE)).identity("d") == make_experiment(BASE).identity("d")
+    assert make_experiment(backwards(BASE)).digest("d") == make_experiment(BASE).digest("d")
     bare, spelt = made(), made(method={"name": "fedavg", "weights": "samples"}, partition={"name": "iid"}, rounds="10")
-    assert bare.identity("d") == spelt.identity("d")
-    assert made(norm_limit=1).identity("d") == made(norm_limit=1.0).identity("d")
+    assert bare.digest("d") == spelt.digest("d")
+    assert made(norm_limit=1).digest("d") == made(norm_limit=1.0).digest("d")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_is_written_down_is_read_back(given: Mapping[str, Any]) -> None:
     written = json.loads(json.dumps(first.model_dump(mode="json")))
     again = make_experiment(written)
     assert again == first
-    assert again.identity("d") == first.identity("d")
+    assert again.digest("d") == first.digest("d")
     assert make_experiment(first.model_dump()) == first
 
 
@@ -273,7 +273,7 @@ def test_pooled_methods_have_one_client_and_nothing_to_choose() -> None:
         }
     )
     assert (given.clients, given.partition.name, given.participation.name) == (1, "pooled", "everyone")
-    assert given.identity("d") == make_experiment({"method": "centralised"}).identity("d")
+    assert given.digest("d") == make_experiment({"method": "centralised"}).digest("d")
 
 
 def test_a_methods_defaults_lie_below_what_is_given() -> None:
@@ -338,7 +338,7 @@ def test_former_names_are_read_and_identities_stay(name: str) -> None:
     experiments = [make_experiment(former), make_experiment(now)]
     assert experiments[0] == experiments[1]
     assert "cure" not in experiments[0].model_dump(mode="json")
-    assert {one.identity("data") for one in experiments} == {identity}
+    assert {one.digest("data") for one in experiments} == {identity}
     assert {experiment_digest(one) for one in experiments} == {digest}
 
 

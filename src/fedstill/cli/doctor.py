@@ -27,7 +27,8 @@ from fedstill.cli.options import Json, Out, Root
 from fedstill.cli.screen import console, print_json
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, size
-from fedstill.core.plugins import GROUP, load_entry_points
+from fedstill.core.origins import GROUP
+from fedstill.core.plugins import load_entry_points
 
 _log = logging.getLogger(__name__)
 

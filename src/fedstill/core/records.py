@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from fedstill.core.earlier_records import current_result, current_round
 from fedstill.core.registry import Registry
 
-RUN_FORMAT = 3  # of a run's folder: its journal, checkpoint and result
+RUN_FORMAT = 4  # of a run's folder: its journal, checkpoint and result
 RESULTS_FORMAT = 2  # of a study's results file
 
 Number = int | float  # of which JSON keeps the kind

@@ -2,14 +2,62 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.slices import declared
 
+_log = logging.getLogger(__name__)
+
 Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A part that was registered: kept, so that a plugin's parts can be put back in their places."""
+
+    registry: Registry[Any]
+    name: str
+    part: Any
+    behaviour: int
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.registry.what, self.name
+
+    def apply(self) -> None:
+        self.registry.register(self.name, self.behaviour)(self.part)
+
+
+_registries: list[Registry[Any]] = []
+
+
+def registered() -> Iterator[Registration]:
+    """Everything that is registered in this process."""
+    for registry in _registries:
+        for name in sorted(registry._parts):
+            yield Registration(registry, name, registry._parts[name], registry._behaviours[name])
+
+
+_watched: ContextVar[list[Registration] | None] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def registrations() -> Iterator[list[Registration]]:
+    """What is registered while this is open."""
+    made: list[Registration] = []
+    token = _watched.set(made)
+    try:
+        yield made
+    finally:
+        _watched.reset(token)
 
 
 class Registry(Generic[Part]):
@@ -29,20 +77,38 @@ class Registry(Generic[Part]):
     def __init__(self, what: str) -> None:
         self.what = what
         self._parts: dict[str, Part] = {}
+        self._behaviours: dict[str, int] = {}
         self._homes: dict[str, str] = {}  # modules that register a name when they are imported
         self._former: dict[str, str] = {}  # names of earlier releases, and what they are now
+        self._module = str(sys._getframe(1).f_globals["__name__"])  # that has it, as for a namedtuple
+        _registries.append(self)
 
-    def register(self, name: str) -> Callable[[Part], Part]:
-        """A decorator; registering the same name twice is an error unless it is the same definition."""
+    def register(self, name: str, behaviour: int = 1) -> Callable[[Part], Part]:
+        """A decorator; registering a name again replaces the part, unless it came with this package.
+
+        `behaviour` is raised whenever the part gives other numbers than before, so that earlier results are not taken
+        for those of today. A part from outside the package need not have one: its content is looked at.
+        """
 
         def add(part: Part) -> Part:
             held = self._parts.get(name)
-            if held is not None and _origin(held) != _origin(part):
-                raise InputError(f"two {self.what}s are called {name!r}: rename one of them")
+            among_ours = held is not None and _ours(held) and _origin(held) != _origin(part)
+            if among_ours or (not _ours(part) and name in self._all_homes()):
+                raise InputError(f"there is a {self.what} called {name!r} in fedstill: choose another name")
+            if held is not None and held is not part:
+                _log.info("the %s %s is replaced by what was registered last", self.what, name)
             self._parts[name] = part
+            self._behaviours[name] = behaviour
+            if (watched := _watched.get()) is not None:
+                watched.append(Registration(self, name, part, behaviour))
             return part
 
         return add
+
+    def behaviour(self, name: str) -> int:
+        """The behaviour version of a part."""
+        self[name]
+        return self._behaviours[self.current(name)]
 
     def declare(self, module: str, *names: str) -> None:
         """Names that a module registers when it is imported, which happens when one of them is first looked up."""
@@ -59,6 +125,10 @@ class Registry(Generic[Part]):
     def first(self, name: str) -> str:
         """What a name was in the first release that had it."""
         return next((former for former, now in self._former.items() if now == name), name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by what it is called: another process has its own."""
+        return _registry_of, (self.what, self._module)
 
     def __getitem__(self, name: str) -> Part:
         name = self.current(name)
@@ -93,6 +163,15 @@ class Registry(Generic[Part]):
 
     def _known(self) -> set[str]:
         return {*self._parts, *self._all_homes()}
+
+
+def _registry_of(what: str, module: str) -> Registry[Any]:
+    import_module(module)
+    return next(registry for registry in _registries if registry.what == what)
+
+
+def _ours(part: object) -> bool:
+    return str(getattr(part, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
 def _origin(part: object) -> tuple[object, object]:

@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from fedstill.core.dataset import Proxy
-from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import Client, Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -17,7 +16,7 @@ from fedstill.data.bundle import Bundle, Kind
 from fedstill.deploy.site_registry import SiteFacts
 from fedstill.runtime.defaults import settled
 from fedstill.runtime.experiment import Experiment
-from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.identity import fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
@@ -72,10 +71,10 @@ def sites_plan(
     context = PlanContext(experiment, task, question.kind, data_root, may_read=may_share)
     method, proxy = make_method(context, streams, question.labelled)
     check_on_site(experiment, method)
-    fingerprint = fingerprint_of(experiment, fingerprint, shared="" if proxy is None else proxy.digest)
+    fingerprint = fingerprint_of(experiment, fingerprint, task, shared="" if proxy is None else proxy.digest)
     return Plan(
         experiment,
-        experiment.identity(fingerprint, loaded_plugins().values()),
+        identify(experiment, fingerprint),
         fingerprint,
         task,
         method,

@@ -36,7 +36,7 @@ from fedstill.core.files import (
 from fedstill.core.fit import Learner, Schedule, fit, task_loss
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, digest, part, under
-from fedstill.core.plugins import loaded_plugins, use_plugins
+from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
 from fedstill.core.threads import one_thread
@@ -84,7 +84,7 @@ def pretrain_encoder(
     if out.suffix != ".safetensors":
         raise InputError(f"the encoder goes to a file that ends in .safetensors, not to {out}")
     settings, data, fingerprint = _scenes(settings, bundle or load_proxy(settings.data, data_root))
-    identity = settings.identity(fingerprint, loaded_plugins().values())
+    identity = settings.identity(fingerprint)
     record: dict[str, Any] = {
         "format": FORMAT,
         "identity": identity,

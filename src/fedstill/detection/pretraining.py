@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from fedstill.core.training import Training
 from fedstill.models import models
 from fedstill.runtime.assemble import assign, assignments, overlay, place_of, sections_in
 from fedstill.runtime.experiment import BEHAVIOUR, Choice, choose, sentence
+from fedstill.runtime.identity import identity_from, parts_of_names
 from fedstill.tasks.kinds import task_name
 
 _TRAINING: dict[str, Any] = {
@@ -63,15 +64,17 @@ class Pretraining(Settings):
             raise ValueError("leave epochs out here: how many there are is said by --epochs")
         return training
 
-    def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
+    def identity(self, fingerprint: str) -> str:
         """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
         facts = {
             "pretraining": self.model_dump(mode="json"),
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
-            "plugins": sorted(plugins),
+            "plugins": [],
         }
-        return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+        digest = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+        parts, unknown = parts_of_names([("model", self.model), ("augmentation", self.augmentation.name)])
+        return identity_from(digest, parts, bool(unknown))
 
 
 def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pretraining:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import cloudpickle
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from fedstill.core.client import answer
 from fedstill.core.egress import UndeclaredEgressError
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
-from fedstill.core.plugins import loaded_plugins, use_plugins
+from fedstill.core.own_parts import OwnParts, own_modules_by_value, pickled
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.engines.workers import WorkerEnded, WorkerPool
@@ -33,23 +34,21 @@ class Processes:
     at_sites = False
 
     def __init__(self, workers: int = 2) -> None:
-        self.pool: WorkerPool[Profile] = WorkerPool(workers, answer_clients, lambda: list(loaded_plugins()))
+        self.pool: WorkerPool[Profile] = WorkerPool(workers, answer_clients, lambda: ("hello",))
         self.size = workers
-        self._factory = b""
+        self._own = OwnParts()
+        self._own_parts = self._factory = b""
 
     def open(self, factory: ClientFactory) -> None:
+        if (own := OwnParts.here()) != self._own or not self._own_parts:
+            self._own, self._own_parts = own, pickle.dumps(("own parts", own), protocol=5)
         self._factory = _pickle_sharing(("open", factory), self.pool.new_scratch())
 
     def dispatch(
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
     ) -> Generator[Reply | Failure]:
-        if type(exchange).__module__ == "__main__":
-            raise InputError(
-                f"{type(exchange).__name__} is defined in the script being run, where worker processes cannot find it:"
-                " put it into a file of its own and name that file as a plugin"
-            )
         queue = iter(jobs)
-        described = pickle.dumps(("exchange", exchange, context), protocol=5)
+        described = pickled(("exchange", exchange, context))
         answered: Reply | Failure | None = None
         self.pool.fill()
         try:
@@ -70,6 +69,7 @@ class Processes:
         """A worker is sent the factory and the exchange once, and of each client only what is its own."""
         who, request, state = job
         worker = self.pool.assign(who)
+        worker.provide("own parts", self._own_parts)
         worker.provide("factory", self._factory)
         worker.provide("exchange", described)
         worker.send(("job", who, request.encode(), Message(state).encode()))
@@ -98,17 +98,18 @@ def _outcome(who: Profile, received: Any) -> Reply | Failure:
 def answer_clients(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
     """In a worker: answer for one client after another; what clients send is encoded as messages."""
     torch.set_num_threads(1)
-    use_plugins(receive())
     factory: Any = None
     exchange: Any = None
     context: Any = None
     while True:
         what, *rest = receive()
-        if what == "open":
+        if what == "own parts":
+            rest[0].install()
+        elif what == "open":
             (factory,) = rest
         elif what == "exchange":
             exchange, context = rest
-        else:
+        elif what == "job":
             send(_replied(factory, exchange, context, *rest))
 
 
@@ -125,7 +126,7 @@ def _replied(
     return who, outcome.message.encode(), kept, outcome.work
 
 
-class _SharingPickler(pickle.Pickler):
+class _SharingPickler(cloudpickle.Pickler):
     """Puts large tensors into files that workers map, so that N workers share one copy of the data."""
 
     def __init__(self, file: io.BytesIO, folder: Path) -> None:
@@ -134,7 +135,7 @@ class _SharingPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or value.nbytes < _SHARE_ABOVE or value.device.type != "cpu":
-            return NotImplemented
+            return super().reducer_override(value)
         path = self.folder / f"{self.count}.bin"
         self.count += 1
         value.detach().contiguous().view(-1).view(torch.uint8).numpy().tofile(path)
@@ -151,7 +152,8 @@ def _mapped(path: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 def _pickle_sharing(item: Any, folder: Path) -> bytes:
     file = io.BytesIO()
     try:
-        _SharingPickler(file, folder).dump(item)
+        with own_modules_by_value():
+            _SharingPickler(file, folder).dump(item)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(f"the processes engine cannot send this experiment to its workers: {error}") from error
     return file.getvalue()

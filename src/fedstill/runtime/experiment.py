@@ -35,8 +35,8 @@ from fedstill.methods.wrappers.mitigations import mitigations
 from fedstill.methods.wrappers.privacy import privacies
 from fedstill.participation import dropouts, policies
 
-# Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
-# for a new one.
+# Of the kernel: raised whenever every configuration would give other numbers than before. What changes the numbers of
+# one part alone raises that part's version (see `Registry.register`).
 BEHAVIOUR = 4
 
 # The sections of a configuration in which a part is chosen by name and brings settings of its own.
@@ -245,18 +245,15 @@ class Experiment(Settings):
                 said[section] = {"name": registry.first(chosen.name), **chosen.settings.hashed()}
         return said | {former: said.pop(now) for former, now in FORMER_SETTINGS.items()}
 
-    def identity(self, fingerprint: str, plugins: Iterable[str] = ()) -> str:
-        """What a run's folder is named by: configuration, data and behaviour; not engine, workers or folder."""
+    def digest(self, fingerprint: str, rounds: bool = True) -> str:
+        """Configuration, data and the kernel's behaviour; not engine, workers or folder. See `runtime.identity`."""
         said = {**_ABSENT, **self.hashed()} | {"teachers": [teacher.facts() for teacher in self.teachers]}
         said["dropout"].pop("file", None)  # what a trace says is in the fingerprint, wherever it lies
         if self.initial is not None:
             said["initial"] = self.initial.facts()
-        facts = {
-            "experiment": said,
-            "data": fingerprint,
-            "behaviour": BEHAVIOUR,
-            "plugins": sorted(plugins),
-        }
+        if not rounds:
+            said.pop("rounds")
+        facts = {"experiment": said, "data": fingerprint, "behaviour": BEHAVIOUR, "plugins": []}
         return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import InputError
+from fedstill.core.own_parts import fresh_token
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
@@ -47,7 +48,7 @@ def run(
     (0.1, True)
     """
     use_plugins(plugins)
-    return launch(
+    made = launch(
         assembled(experiment, preset, variant, settings),
         out=Path(out),
         engine=engine,
@@ -56,6 +57,8 @@ def run(
         device=device,
         observers=observers,
     )
+    fresh_token.renew()
+    return made
 
 
 def egress(
@@ -160,4 +163,5 @@ def launch(
     made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device, bundle=bundle)
     with made as ready:
-        return Run(execute(plan, ready, out, observers).path)
+        folder = execute(plan, ready, out, observers)
+        return Run(folder.path, reused=folder.reused)

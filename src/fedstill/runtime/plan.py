@@ -10,7 +10,6 @@ from torch import Tensor
 from fedstill.core.dataset import Dataset, Proxy, Subset, class_counts
 from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
-from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Method, Profile
 from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
@@ -31,14 +30,14 @@ from fedstill.participation.round_participation import Participants
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.evaluation import CentralEvaluator
 from fedstill.runtime.experiment import Experiment
-from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.identity import Identity, fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext, inputs_for
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
 from fedstill.runtime.participants import make_participants
 from fedstill.runtime.simulated_clients import SimulatedClients, parted
 from fedstill.runtime.teacher_loader import TeacherLoader
-from fedstill.tasks.classification import Classification
+from fedstill.tasks.classification import Classification, forget_templates
 from fedstill.tasks.kinds import task_kind
 
 
@@ -47,7 +46,7 @@ class Plan:
     """A run that can be started: its experiment with every default filled in, and its parts."""
 
     experiment: Experiment
-    identity: str
+    identified: Identity
     fingerprint: str  # of the data
     task: Classification
     method: Method
@@ -58,6 +57,10 @@ class Plan:
     streams: Streams
     teachers: list[TeacherRecord]  # each one's name and metrics
     ceiling: float | None  # what accuracy on the proxy's labels its teachers leave room for, where that is known
+
+    @property
+    def identity(self) -> str:
+        return self.identified.name
 
     @property
     def rounds(self) -> int:
@@ -87,6 +90,7 @@ def make_plan(
 ) -> Simulation:
     """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
     check_device(device)
+    forget_templates()
     experiment, bundle = resolve(experiment, bundle or load(experiment.data, data_root))
     experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
     task = replace(make_task(experiment, bundle, device), initial=initial)
@@ -99,7 +103,7 @@ def make_plan(
     train, validation = _held_out(experiment, bundle, streams)
     train, proxy = method.training_data(train, bundle, lambda name: load_proxy(name, data_root), streams)
     participants = make_participants(experiment, method, labelled)
-    fingerprint = fingerprint_of(experiment, bundle.fingerprint(), proxy, "" if shared is None else shared.digest)
+    fingerprint = fingerprint_of(experiment, bundle.fingerprint(), task, proxy, "" if shared is None else shared.digest)
     kinds, count = partition_labels(experiment.partition.name, train, len(bundle.classes))
     cut = experiment.partition.settings.model_dump()
     shards = partition(experiment.partition.name, kinds, experiment.clients, count, streams, cut)
@@ -119,7 +123,7 @@ def make_plan(
         sizes = [len(parted(part, share, experiment.seed, client)[0]) for client, part in enumerate(parts)]
     return Simulation(
         experiment,
-        experiment.identity(fingerprint, loaded_plugins().values()),
+        identify(experiment, fingerprint),
         bundle.fingerprint(),
         task,
         method,

@@ -43,8 +43,9 @@ def _of_another_version(path: Path, why: str) -> InputError:
 class Run:
     """What a run directory holds: `Run("runs/fedavg-digits-…").accuracy`."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, reused: bool = False) -> None:
         self.path = Path(path)
+        self.reused = reused  # whether it was found finished when it was asked for
         self._folder = RunFolder(self.path)
         self.config = _Config(self._folder.config(), self.path)
 

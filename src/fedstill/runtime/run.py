@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedstill._version import __version__
+from fedstill.core.cpu import cpu_kind
 from fedstill.core.files import digest_of, disk_trouble, file_digest, sweep_temporaries, writable_folder
 from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
@@ -49,9 +50,13 @@ def execute(
     """
     with opened(plan, out) as folder:
         if finished(folder):
+            folder.reused = True
+            _log.info("%s has been run already", folder.path.name)
             for observer in observers:
                 observer.note("this experiment has been run already: showing its result")
         else:
+            for observer in observers if plan.identified.unknown else ():
+                observer.note(f"this run will not be found again, since {plan.identified.unknown[0]}")
             attempt = Attempt(plan, engine, folder, observers)
             while attempt.goes_on:
                 began = clock()
@@ -80,6 +85,10 @@ def described(plan: Plan) -> dict[str, Any]:
     """What a run's folder says of the run before anything has happened."""
     return {
         "identity": plan.identity,
+        "lineage": plan.identified.lineage,
+        "parts": dict(plan.identified.parts),
+        "unknown": list(plan.identified.unknown),
+        "reads": plan.identified.reads,
         "experiment": plan.experiment.model_dump(mode="json"),
         "rounds": plan.rounds,
         "fingerprint": plan.fingerprint,
@@ -88,6 +97,7 @@ def described(plan: Plan) -> dict[str, Any]:
         "behaviour": BEHAVIOUR,
         "fedstill": __version__,
         "torch": torch.__version__,
+        "cpu": cpu_kind(),
     }
 
 

@@ -29,7 +29,7 @@ from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResul
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint
 
-READABLE = (2, RUN_FORMAT)  # formats; 2 is translated when it is read (core.earlier_records)
+READABLE = (2, 3, RUN_FORMAT)  # formats; earlier ones are translated when they are read (core.earlier_records)
 MODELS = ("last", "best", "selected")
 
 
@@ -38,6 +38,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.reused = False  # whether the run was found finished
 
     def create(self, config: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -12,14 +12,12 @@ from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.message import under
-from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Kind
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
-from fedstill.runtime.fingerprint import fingerprint_of
 from fedstill.runtime.result import Run
 from fedstill.shared_image.feddf import FedDF
 from fedstill.shared_image.fedmd import FedMD
@@ -108,11 +106,9 @@ def _wanted(run: Run) -> SharedSamples:
 
 def _check_same(run: Run, digest: str) -> None:
     """Refuse samples that are not the run's: its name holds their digest, or, in a deployment, its fingerprint does."""
-    experiment, known = run.experiment, str(run.config["fingerprint"])
-    if known.endswith(digest):
-        return
-    fingerprint = fingerprint_of(experiment, known, shared=digest)
-    if run.config["identity"] != experiment.identity(fingerprint, loaded_plugins().values()):
+    reads = run.config.get("reads") or f"{run.config['fingerprint']}"
+    experiment, earlier = run.experiment, run.config["identity"]
+    if digest not in reads and experiment.digest(reads + digest) != earlier:  # an earlier version kept no such list
         raise InputError(
             f"the shared samples here are not those of {run.path}: the image or data set has changed since, or the run"
             " was made by another version of fedstill, or with another --plugin"

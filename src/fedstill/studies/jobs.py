@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from fedstill.core.errors import BusyError, FedstillError, UnusableError
-from fedstill.core.plugins import use_plugins
+from fedstill.core.own_parts import OwnParts
 from fedstill.core.records import RoundRecord
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
@@ -31,7 +31,7 @@ class Place:
     out: str
     data_root: str | None = None
     device: str = "cpu"
-    plugins: tuple[str, ...] = ()
+    own: OwnParts = field(default_factory=OwnParts)
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,6 @@ class _Teller(Observer):
 def perform_lessons(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
     """In a worker: do one lesson after another; on the way to its outcomes, numbers say how much of it is over."""
     place: Place = receive()
-    use_plugins(place.plugins)
+    place.own.install()
     while True:
         send(perform(receive(), place, told=lambda share: send(float(share))))

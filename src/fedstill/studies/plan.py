@@ -10,7 +10,6 @@ from typing import Any
 
 from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError, MissingDataError, UnusableError
-from fedstill.core.plugins import loaded_plugins
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import load
@@ -23,7 +22,7 @@ from fedstill.participation.trace import Trace
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.experiment import Experiment, TeacherSource
-from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.identity import Known, Parts, fingerprint_of, identity_from, parts_of
 from fedstill.runtime.initial_weights import missing_weights, with_initial
 from fedstill.runtime.method_inputs import PlanContext
 from fedstill.runtime.participants import make_participants
@@ -51,6 +50,8 @@ class Job:
     teacher: Job | None = field(default=None, compare=False)
     inherited: Mapping[str, Any] = field(default_factory=dict, compare=False)  # from the teacher, where not given
     which: str = field(default="last", compare=False)  # of its teacher's models
+    parts: Parts = field(default_factory=dict, compare=False)  # what its identity knows of its parts
+    unknown: bool = field(default=False, compare=False)  # whether some of that cannot be established
 
     @property
     def method(self) -> str:
@@ -78,7 +79,7 @@ class Job:
         if self.teacher is not None:
             taught_by = TeacherSource(run="?", which=self.which, model=self.teacher.experiment.model, sha256=sha256)
             experiment = experiment.model_copy(update={"teachers": (taught_by,)})
-        return experiment.identity(self.fingerprint, loaded_plugins().values())
+        return identity_from(experiment.digest(self.fingerprint), self.parts, self.unknown)
 
     def given(self, teacher: Path | None) -> dict[str, Any]:
         """The configuration to run, once the teacher's folder is known."""
@@ -133,16 +134,17 @@ def make_study_plan(
     jobs: dict[int, Job | None] = {}
     found: dict[str, Job] = {}
     of: dict[int, Job] = {}  # by the id of a teacher's cell
+    known: Known = {}
     for number, cell in enumerate(cells):
         if cell.teacher is not None and id(cell.teacher) not in of:
             refused[number], jobs[number] = "its teacher can have no result", None
             continue
         teacher = None if cell.teacher is None else of[id(cell.teacher)]
         try:
-            job = _job(cell, shelves.get(cell.experiment.data), teacher, which)
+            job = _job(cell, shelves.get(cell.experiment.data), teacher, which, known)
         except MissingError as error:
             missing[error.what] = str(error)
-            job = _job(cell, None, teacher, which)
+            job = _job(cell, None, teacher, which, known)
         except UnusableError as error:
             refused[number], jobs[number] = str(error), None
             continue
@@ -153,17 +155,19 @@ def make_study_plan(
     return StudyPlan(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing)
 
 
-def _job(cell: Cell, shelf: _Shelf | None, of: Job | None, which: str) -> Job:
+def _job(cell: Cell, shelf: _Shelf | None, of: Job | None, which: str, known: Known) -> Job:
     """`of` is the teacher's, also where the student does not listen to it."""
     experiment, fingerprint, inherited = cell.experiment, "not here", {}
     teacher = of if cell.taught and objectives[cell.taught.objective].least_teachers else None
     if of is not None:
-        known = of.experiment.model_dump(mode="json", include=set(_INHERITED))
-        inherited = {key: known[key] for key in _INHERITED if key not in cell.given and known[key] is not None}
+        said = of.experiment.model_dump(mode="json", include=set(_INHERITED))
+        inherited = {key: said[key] for key in _INHERITED if key not in cell.given and said[key] is not None}
         experiment = make_experiment({**inherited, **cell.given}) if inherited else experiment
     if shelf is not None:
         experiment, fingerprint = shelf.resolved(experiment, teacher)
-    job = Job("", cell, experiment, fingerprint, teacher, inherited, which if teacher else "last")
+    parts, unknown = parts_of(experiment, known)
+    which = which if teacher else "last"
+    job = Job("", cell, experiment, fingerprint, teacher, inherited, which, parts, bool(unknown))
     return replace(job, key=job.identity(f"of {teacher.key}" if teacher else ""))
 
 
@@ -231,7 +235,7 @@ class _Shelf:
         _check_trace(resolved)
         make_participants(resolved, method, labelled)
         digest = "" if shared is None else shared.digest
-        return resolved, fingerprint_of(resolved, cut.fingerprint(), self._proxy(resolved), digest)
+        return resolved, fingerprint_of(resolved, cut.fingerprint(), task, self._proxy(resolved), digest)
 
     def _started(self, experiment: Experiment, bundle: Bundle) -> Experiment:
         """The experiment with the digest of the weights it starts from, which is part of a run's identity."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -83,15 +83,15 @@ def arrive(here: str) -> None:
         os.chdir(here)
 
 
-def look_around(here: str, place: Mapping[str, Any], token: str) -> dict[str, Any]:
+def look_around(here: str, place: Place, token: str) -> dict[str, Any]:
     """What a machine has and sees of a study; done on every machine, this one too."""
     arrive(here)
-    root = Path(place["data_root"])
+    root = Path(str(place.data_root))
     return {
         "versions": f"fedstill {__version__} (behaviour {BEHAVIOUR}) with torch {torch.__version__}",
-        "token": (Path(place["out"]) / token).is_file(),
+        "token": (Path(place.out) / token).is_file(),
         "data": sorted(path.name for path in root.iterdir()) if root.is_dir() else None,
-        "plugins": {file: _digest(Path(file)) for file in place["plugins"]},
+        "plugins": {file: _digest(Path(file)) for file in place.own.plugins},
     }
 
 
@@ -102,7 +102,7 @@ def check_machines(place: Place, named_root: bool) -> None:
     token = Path(place.out) / f".seen-{os.getpid()}-{time_ns()}"
     token.touch()
     try:
-        question = (os.getcwd(), asdict(place), token.name)
+        question = (os.getcwd(), place, token.name)
         asked = ray.remote(look_around)
         answers = {}
         for node in ray.nodes():

@@ -20,7 +20,6 @@ from typing import Any, Self
 import torch
 
 from fedstill.core.files import writable_folder
-from fedstill.core.plugins import use_plugins
 from fedstill.engines.ray_connection import ONE_THREAD
 from fedstill.runtime.joint_training import OnProgress
 from fedstill.runtime.run_folder import folder_of
@@ -80,7 +79,7 @@ class RayExecutor:
                 task.told(self.journals.share(task.lesson))
 
     def _submit(self, task: _Task) -> None:
-        self.busy[self.remote.remote(list(task.givens), asdict(self.place), self.here, self.study)] = task
+        self.busy[self.remote.remote(list(task.givens), self.place, self.here, self.study)] = task
 
     def _outcomes(self, reference: Any, task: _Task) -> list[Outcome] | None:
         """How the runs ended; None where the lesson has been started again."""
@@ -149,14 +148,13 @@ class _Journals:
             return 0
 
 
-def _learn(givens: list[Given], place: dict[str, Any], here: str, study: str) -> list[dict[str, Any]]:
+def _learn(givens: list[Given], place: Place, here: str, study: str) -> list[dict[str, Any]]:
     """A lesson, on the machine that does it."""
     arrive(here)
     _begin(study)
     torch.set_num_threads(1)
-    made = Place(**place)
-    use_plugins(made.plugins)
-    return [asdict(outcome) for outcome in perform(givens, made)]
+    place.own.install()
+    return [asdict(outcome) for outcome in perform(givens, place)]
 
 
 @lru_cache(maxsize=1)

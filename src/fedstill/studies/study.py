@@ -14,7 +14,8 @@ from typing import Any
 
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
-from fedstill.core.plugins import loaded_plugins, use_plugins
+from fedstill.core.own_parts import OwnParts, fresh_token
+from fedstill.core.plugins import use_plugins
 from fedstill.core.table import Table
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.recipes import Recipe, recipe_by
@@ -124,9 +125,11 @@ class Study:
         forget_data()
         folder = writable_folder(Path(out))
         root = None if self.data_root is None else str(self.data_root)
-        with hired(Place(str(folder), root, self.device, tuple(loaded_plugins()))) as crew:
+        with hired(Place(str(folder), root, self.device, OwnParts.here())) as crew:
             self._work(crew, StudyProgress(RunStatus(folder), self.study_plan.jobs, crew.size, retry_failed), observers)
-        return self.results(folder)
+        results = self.results(folder)
+        fresh_token.renew()
+        return results
 
     def _work(self, crew: Executor, tally: StudyProgress, observers: Sequence[StudyObserver]) -> None:
         """Have the crew do what is waiting."""

@@ -30,6 +30,11 @@ def _template(architecture: str, shape: tuple[int, ...], classes: int) -> nn.Mod
         return build_model(architecture, shape, classes)
 
 
+def forget_templates() -> None:
+    """A run begins: models of the user's own may have changed since the last one in this process."""
+    _template.cache_clear()
+
+
 @dataclass(frozen=True)
 class Classification:
     """Which of `classes` an input of `shape` belongs to, for models that return log-probabilities and features."""

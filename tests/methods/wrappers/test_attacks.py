@@ -278,7 +278,7 @@ def test_settings_survive_being_written_down(name: str) -> None:
     assert make_experiment(written) == experiment
     named = make_experiment({"method": "fedavg", "attack": {"name": name, "clients": [0, 3]}})
     assert make_experiment(named.model_dump(mode="json")) == named
-    assert named.identity("data") != experiment.identity("data")
+    assert named.digest("data") != experiment.digest("data")
 
 
 def test_no_attack_wraps_nothing() -> None:

@@ -27,7 +27,7 @@ from fedstill.core.client import answer
 from fedstill.core.egress import UndeclaredEgressError
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message, under
-from fedstill.core.plugins import loaded_plugins, use_plugins
+from fedstill.core.own_parts import OwnParts
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
@@ -88,7 +88,7 @@ class FlowerRay:
         if not ray.is_initialized():
             self._connection.enter_context(named_connection(self.size))
         if self._clients.factory is None:
-            self._clients.plugins = tuple(loaded_plugins())
+            self._clients.own = OwnParts.here()
             self._clients.factory = _stored(self._factory)
         if self._simulation is None:
             self._simulation = FlowerSimulation(self._clients, self.size)
@@ -119,7 +119,7 @@ class Clients:
     """
 
     def __init__(self) -> None:
-        self.plugins: tuple[str, ...] = ()
+        self.own = OwnParts()
         self.factory: Any = None
         self.exchange: Any = None
 
@@ -148,7 +148,7 @@ class Clients:
     def _fetched(self) -> tuple[ClientFactory, Exchange, RoundContext]:
         """From Ray's store once each: the factory when it is new, each exchange of a round once."""
         torch.set_num_threads(1)
-        use_plugins(self.plugins)
+        self.own.install()
         exchange, context = _held("exchange", self.exchange)
         return cast(ClientFactory, _held("factory", self.factory)), exchange, context
 

@@ -1,0 +1,67 @@
+"""Where a module comes from: with Python, with an installed package, with this one; or it is the user's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import distribution, entry_points, packages_distributions
+from pathlib import Path, PurePath
+from types import ModuleType
+
+GROUP = "fedstill.plugins"  # entry points of installed packages that bring parts
+MODULE_PREFIX = "fedstill_plugin_"  # of the modules that plugin files become
+PACKAGE = __name__.partition(".")[0]
+
+
+def is_outside_module(name: str) -> bool:
+    """Whether a module is the user's own, or of an installed package that announces parts.
+
+    >>> is_outside_module("__main__"), is_outside_module("json"), is_outside_module("numpy.linalg")
+    (True, False, False)
+    """
+    top = name.partition(".")[0]
+    if top == "__main__":
+        return True
+    if top == PACKAGE or top in sys.stdlib_module_names:
+        return False
+    found = sys.modules.get(name) or sys.modules.get(top)
+    file = getattr(found, "__file__", None)
+    if found is None or (file is None and not hasattr(found, "__path__")):
+        return top not in sys.builtin_module_names
+    places = [str(file)] if file else list(map(str, found.__path__))
+    installed = any(part in ("site-packages", "dist-packages") for place in places for part in PurePath(place).parts)
+    return not (installed and versions(top)) or top in announced()
+
+
+def module_named(name: str) -> ModuleType | None:
+    """A module that is imported already."""
+    return sys.modules.get(name)
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+@cache
+def versions(top: str) -> tuple[str, ...]:
+    """Of the installed distributions that a top-level package belongs to."""
+    names = sorted(set(_distributions().get(top, ())))
+    return tuple(f"{name} {distribution(name).version}" for name in names)
+
+
+@cache
+def announced() -> frozenset[str]:
+    """Top-level packages of installed distributions that announce parts: they are looked into, like a plugin file."""
+    return frozenset(point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=GROUP))
+
+
+def file_digests(top: str) -> Iterator[str]:
+    """The files of the distributions that a top-level package belongs to, without what pip adds."""
+    for name in sorted(set(_distributions().get(top, ()))):
+        for file in sorted(distribution(name).files or (), key=str):
+            if not file.parts[0].endswith(".dist-info") and file.suffix != ".pyc":
+                path = Path(str(file.locate()))
+                yield f"{file} {blake2b(path.read_bytes()).hexdigest() if path.is_file() else 'missing'}"

@@ -1,0 +1,135 @@
+"""What a run is recognised by: everything that can change its numbers.
+
+That is its configuration, its data, the behaviour version of the kernel and of every part it uses, the content of the
+parts that did not come with this package (see `core.content`), and the version of torch. Where content cannot be
+established, the identity is one that no other run has; it lasts until the run has ended, so that an interrupted run can
+go on in the process that knows its parts.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from fedstill.core.content import content_of, is_outside
+from fedstill.core.own_parts import fresh_token
+from fedstill.core.registry import Registry
+from fedstill.core.sections import sections
+from fedstill.core.task import Task
+from fedstill.models import models
+from fedstill.participation.dropout import Dropout
+from fedstill.runtime.experiment import BEHAVIOUR, PARTS, Experiment
+
+KERNEL = "kernel"  # what all runs use: streams, training, rounds, evaluation
+Parts = Mapping[str, int | str]  # by kind and name, the behaviour version of ours and the content of others
+Known = dict[tuple[str, str], tuple[int | str, list[str]]]  # parts that were looked at
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A run's identity, and what it was made of."""
+
+    name: str  # ends the name of the run's folder
+    lineage: str  # the same for runs that differ in nothing but the number of rounds
+    parts: Parts
+    reads: str  # the fingerprint of data, samples, weights and files
+    unknown: tuple[str, ...] = ()  # why no other run has this identity
+
+
+def identify(experiment: Experiment, fingerprint: str) -> Identity:
+    """The identity of an experiment on data and with samples, weights and files of that fingerprint."""
+    parts, unknown = parts_of(experiment)
+    inner = experiment.digest(fingerprint)
+    without_rounds = experiment.digest(fingerprint, rounds=False)
+    name, lineage = (identity_from(digest, parts, bool(unknown)) for digest in (inner, without_rounds))
+    return Identity(name, lineage, parts, fingerprint, unknown)
+
+
+def identity_from(digest: str, parts: Parts, unknown: bool = False, made_by: str = "") -> str:
+    """One digest of settings with data, parts and torch; parts of ours count from their second version on."""
+    facts = {
+        "run": digest,
+        "parts": {name: version for name, version in parts.items() if version != 1 and name != KERNEL},
+        "torch": made_by or torch.__version__,
+        "fresh": fresh_token.value if unknown else "",
+    }
+    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def fingerprint_of(experiment: Experiment, data: str, task: Task, proxy: str = "", shared: str = "") -> str:
+    """What a run reads, as one text: data, proxy, samples that all share, a dropout trace, weights of own models."""
+    dropout = experiment.dropout.settings
+    assert isinstance(dropout, Dropout)
+    return data + proxy + shared + dropout.digest + _initial_weights(experiment, task)
+
+
+def _initial_weights(experiment: Experiment, task: Task) -> str:
+    """Of models of the user's own, what they are when they are built: a builder may read its weights from a file."""
+    own = [name for name in dict.fromkeys(experiment.architectures) if is_outside(models[name])]
+    return "".join(content_of(task.build(name)).digest for name in own)
+
+
+def parts_of(experiment: Experiment, known: Known | None = None) -> tuple[Parts, tuple[str, ...]]:
+    """Every part that an experiment uses, and what of them cannot be established.
+
+    `known` are parts that were looked at before and cannot have changed since, as while a study is planned.
+    """
+    return parts_of_names(_used(experiment), known)
+
+
+def parts_of_names(used: Iterable[tuple[str, str]], known: Known | None = None) -> tuple[Parts, tuple[str, ...]]:
+    """The same of parts by kind and name."""
+    known = {} if known is None else known
+    found: dict[str, int | str] = {KERNEL: BEHAVIOUR}
+    unknown: list[str] = []
+    for what, name in used:
+        if (what, name) not in known:
+            known[what, name] = _looked_at(what, name)
+        version, why = known[what, name]
+        found[f"{what} {name}"] = version
+        unknown += why
+    return found, tuple(unknown)
+
+
+def _used(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Kind and name of every part; by its first name, which identities have always had."""
+    for section, registry in PARTS.items():
+        chosen = experiment.__dict__[section]
+        if chosen is not None:
+            yield section, registry.first(chosen.name)
+    if experiment.model is not None:
+        yield from (("model", name) for name in dict.fromkeys(experiment.architectures))
+    yield from (("section", name) for name in experiment.sections())
+    yield from (("teacher", teacher.call) for teacher in experiment.teachers if teacher.call is not None)
+
+
+def _looked_at(what: str, name: str) -> tuple[int | str, list[str]]:
+    """The behaviour version of a part of ours; of others the content, and what of it cannot be established."""
+    if what == "teacher":
+        module, _, function = name.partition(":")
+        part, version = getattr(import_module(module), function), 1
+    else:
+        registries: dict[str, Registry[Any]] = {"model": models, "section": sections, **PARTS}
+        registry = registries[what]
+        part, version = registry[name], registry.behaviour(name)
+    if is_outside(part):
+        # What models read when they are built is in their weights, which `fingerprint_of` and teachers' digests have.
+        content = content_of(part, reads=what not in ("model", "teacher"))
+    elif patches := _patches(part):
+        content = content_of(*patches)
+    else:
+        return version, []
+    return content.digest, [f"the {what} {name} {why}" for why in content.unknown]
+
+
+def _patches(part: Any) -> list[types.FunctionType]:
+    """Functions from outside in a class of ours or its bases: it was changed by hand."""
+    held = [value for kind in part.__mro__ for value in vars(kind).values()] if isinstance(part, type) else []
+    return [one for one in held if isinstance(one, types.FunctionType) and is_outside(one)]
