@@ -250,6 +250,10 @@ class Method(Exchange):
         """How many rounds are played where a configuration says so many."""
         return given
 
+    def same_with_more_rounds(self, few: int, many: int) -> bool:
+        """Whether the first `few` of `many` rounds are those of a run of `few`; schedules of rates are looked at apart."""
+        return self.rounds(few) == few and self.rounds(many) == many
+
     def selectable(self, round: int, rounds: int) -> bool:
         """Whether a model of this round, counted from zero, may be called best or selected."""
         return True

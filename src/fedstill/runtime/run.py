@@ -28,6 +28,7 @@ from fedstill.runtime.client_store import ClientStore, SiteStore, Store
 from fedstill.runtime.evaluation import CentralEvaluator
 from fedstill.runtime.exchange_log import DurableEngine, ExchangeLog
 from fedstill.runtime.experiment import BEHAVIOUR
+from fedstill.runtime.more_rounds import continued
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.round import EveryClientFailedError, Federation
@@ -55,8 +56,10 @@ def execute(
             for observer in observers:
                 observer.note("this experiment has been run already: showing its result")
         else:
-            for observer in observers if plan.identified.unknown else ():
-                observer.note(f"this run will not be found again, since {plan.identified.unknown[0]}")
+            for note in _notes(plan, engine, folder):
+                _log.info("%s: %s", folder.path.name, note)
+                for observer in observers:
+                    observer.note(note)
             attempt = Attempt(plan, engine, folder, observers)
             while attempt.goes_on:
                 began = clock()
@@ -64,6 +67,14 @@ def execute(
                 attempt.keep(progress, clock() - began)
             attempt.finish()
     return folder
+
+
+def _notes(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[str]:
+    """What is good to know before a run begins, which may begin with the rounds of another one."""
+    if plan.identified.unknown:
+        yield f"this run will not be found again, since {plan.identified.unknown[0]}"
+    if not engine.at_sites and (note := continued(plan, folder)) is not None:
+        yield note
 
 
 @contextmanager

@@ -51,6 +51,11 @@ class RunFolder:
         if config["format"] != RUN_FORMAT:
             write_json(self.path / "config.json", {**config, "format": RUN_FORMAT})
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether some round was committed."""
+        return any((self.path / name).exists() for name in (checkpoint.NAME, checkpoint.PREVIOUS, "result.json"))
+
     def lock(self) -> FileLock:
         """Held while a process works on the run; the system frees it when that process dies, however it dies."""
         lock = take_lock(self.path / ".lock")

@@ -125,6 +125,10 @@ class FedDF(Method):
     def shared_samples(cls, settings: Any) -> SharedSamples:
         return SharedSamples.named(settings.proxy)
 
+    def same_with_more_rounds(self, few: int, many: int) -> bool:
+        steps = [[steps_in(self.settings, round, rounds) for round in range(few)] for rounds in (few, many)]
+        return steps[0] == steps[1] and super().same_with_more_rounds(few, many)
+
     def check(self) -> None:
         check_whole_samples(self.task)
         self.objective()

@@ -83,6 +83,9 @@ class Wrapped(WrappedExchange, Method):
     def rounds(self, given: int) -> int:
         return self.inner.rounds(given)
 
+    def same_with_more_rounds(self, few: int, many: int) -> bool:
+        return self.inner.same_with_more_rounds(few, many)
+
     def selectable(self, round: int, rounds: int) -> bool:
         return self.inner.selectable(round, rounds)
 
