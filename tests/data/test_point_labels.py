@@ -17,7 +17,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.data.catalogue import available, check, load
 from fedstill.data.point_labels import PARTS, kind_names, make_head_parts, part_of
 from fedstill.data.readers import shapenet_part
-from fedstill.data.readers.raw import Findings
+from fedstill.data.readers.raw import FileFindings
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def read(home: Path, points: int = 40) -> tuple[dict[str, shapenet_part.Parts], tuple[str, ...], list[str]]:
-    found = Findings()
+    found = FileFindings()
     splits, classes, kinds = shapenet_part.read(home, found, points)
     assert kinds == tuple(KINDS)
     return splits, classes, found.faults

@@ -10,7 +10,7 @@ from fedstill.core.records import RUN_FORMAT
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.result import Run
 from fedstill.studies import Results, make_table
-from fedstill.studies.results import Row
+from fedstill.studies.results import ResultRow
 from fedstill.studies.run_figures import figures_of
 
 from ..records_by_hand import round_record, run_result
@@ -20,7 +20,7 @@ METRICS = {"accuracy": 0.5, "class_accuracy": 0.5, "map_25": 0.5, "map_50": 0.2,
 
 def results(**figures: float) -> Results:
     axes = {"method": {"fedavg": "fedavg", "fed3d": "fed3d"}, "seed": {"1": 1}}
-    runs = {(method, "1"): Row(method, figures) for method in ("fedavg", "fed3d")}
+    runs = {(method, "1"): ResultRow(method, figures) for method in ("fedavg", "fed3d")}
     return Results("small", "", {}, axes, None, (), runs, {})
 
 

@@ -26,11 +26,11 @@ import fedstill
 from fedstill.core import plugins
 from fedstill.core.errors import InputError
 from fedstill.studies import Study, ray_executor
-from fedstill.studies.jobs import Outcome, Place
-from fedstill.studies.plan import Job
-from fedstill.studies.progress import StudyProgress
+from fedstill.studies.jobs import JobOutcome, Place
 from fedstill.studies.ray_cluster import connected, difference, look_around
 from fedstill.studies.status import RunStatus
+from fedstill.studies.study_plan import Job
+from fedstill.studies.study_progress import StudyProgress
 
 pytestmark = pytest.mark.xdist_group("ray")  # one Ray for all of them
 Make = Callable[..., dict[str, Any]]
@@ -87,7 +87,7 @@ class Shares:
 
     def start(self, tally: StudyProgress) -> None: ...
 
-    def settled(self, tally: StudyProgress, job: Job, outcome: Outcome) -> None: ...
+    def settled(self, tally: StudyProgress, job: Job, outcome: JobOutcome) -> None: ...
 
     def heard(self, tally: StudyProgress) -> None:
         self.heard_of += tally.halfway.values()

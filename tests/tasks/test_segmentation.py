@@ -20,8 +20,8 @@ from fedstill.data.point_labels import PARTS, has_point_labels, make_head_parts,
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import make_plan
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_kind, task_of
 from fedstill.tasks.segmentation import Segmentation
+from fedstill.tasks.task_choice import task_kind, task_of
 
 LITE = "pointnet2-segmentation-lite"
 CLASSES = ("a", "b", "c", "d")

@@ -6,11 +6,11 @@ from fedstill.audit.all_findings import findings
 from fedstill.audit.case import Case
 from fedstill.audit.damage import refuse_damaged
 from fedstill.audit.evidence import Evidence
-from fedstill.audit.lookup import Book
+from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.objectives import objective_verdict
 from fedstill.audit.pairs import pair_verdict
 from fedstill.audit.summary import summary
-from fedstill.audit.teachers import teacher_verdict
+from fedstill.audit.teacher_verdicts import teacher_verdict
 from fedstill.audit.verdicts import Audit
 from fedstill.core.errors import InputError
 

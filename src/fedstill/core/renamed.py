@@ -110,7 +110,7 @@ MODULES = {
     "fedstill.participation.clusters": "fedstill.devices.clusters",
     "fedstill.participation.energy": "fedstill.devices.energy",
     "fedstill.participation.fleet": "fedstill.devices.fleet",
-    "fedstill.tasks.detection": "fedstill.detection.task",
+    "fedstill.tasks.detection": "fedstill.detection.detection_task",
     "fedstill.tasks.detection_losses": "fedstill.detection.losses",
     "fedstill.tasks.masked": "fedstill.detection.masked_task",
 }

@@ -20,7 +20,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.files import from_home
 from fedstill.data.bundle import Bundle, Loader, Source, datasets
 from fedstill.data.check import CheckReport, check
-from fedstill.data.files import FromFiles
+from fedstill.data.file_sources import FromFiles
 from fedstill.data.lookup import look_up
 from fedstill.data.roots import checked_name, data_root, record, recorded
 

@@ -18,12 +18,12 @@ from fedstill.core.streams import Streams
 from fedstill.data import heads
 from fedstill.data.bundle import Bundle, Source, datasets
 from fedstill.data.clouds import normalise
-from fedstill.data.files import FromFiles
+from fedstill.data.file_sources import FromFiles
 from fedstill.data.findings import find_faults
 from fedstill.data.layout import Samples
 from fedstill.data.partitions import partitions
 from fedstill.data.readers import shapenet_part
-from fedstill.data.readers.raw import Findings
+from fedstill.data.readers.raw import FileFindings
 from fedstill.data.splits import hold_out
 
 Bump = tuple[tuple[float, float, float], float, tuple[float, float, float]]
@@ -160,7 +160,7 @@ def head_parts(source: Source) -> Bundle:
 class PartsFromFiles(FromFiles):
     """A loader for files in ShapeNet-part's layout: a bundle whose labels are of points."""
 
-    def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
         splits: dict[str, shapenet_part.Parts] = {}
         classes: tuple[str, ...] = ()
         kinds: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from fedstill.data.catalogue import load
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.result import Run
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_name
+from fedstill.tasks.task_choice import task_name
 
 
 @dataclass(frozen=True)

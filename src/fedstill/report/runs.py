@@ -15,7 +15,7 @@ from fedstill.report.curves import curves
 from fedstill.report.extensions import run_sections
 from fedstill.report.facts import Facts
 from fedstill.report.grids import attendance, partitions
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
 from fedstill.report.runs_table import results_table
 from fedstill.report.shards import Holdings, partition_tables
@@ -53,12 +53,12 @@ def write_report(
         tables = partition_tables(runs, data_root)
     read = [Facts.of(title, run) for title, run in runs.items()]
     sections = [
-        Section("results", "Results", tables=[results_table(read)]),
+        PageSection("results", "Results", tables=[results_table(read)]),
         *_added(runs, read, "results"),
-        Section("curves", "How they went on", curves(read)),
+        PageSection("curves", "How they went on", curves(read)),
         *_added(runs, read, "curves"),
-        Section("attendance", "Who took part when", attendance(read)),
-        Section("partitions", "Who has what", partitions(read, tables)),
+        PageSection("attendance", "Who took part when", attendance(read)),
+        PageSection("partitions", "Who has what", partitions(read, tables)),
     ]
     return write_page(
         path,
@@ -72,7 +72,7 @@ def write_report(
     )
 
 
-def _added(runs: Mapping[str, Run], read: Sequence[Facts], after: str) -> list[Section]:
+def _added(runs: Mapping[str, Run], read: Sequence[Facts], after: str) -> list[PageSection]:
     """The sections that slices bring for this place."""
     added = [run_sections[name] for name in run_sections]
     return [section for one in added if one.after == after for section in one.make(runs, read)]

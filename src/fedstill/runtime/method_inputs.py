@@ -13,7 +13,7 @@ from typing import Any
 
 from fedstill.core.protocols import Method
 from fedstill.core.registry import Registry
-from fedstill.distillation.teachers import Teacher
+from fedstill.distillation.teachers import TeacherModel
 from fedstill.methods import methods
 from fedstill.runtime.experiment import Experiment
 from fedstill.tasks.classification import Classification
@@ -27,7 +27,7 @@ class PlanContext:
     task: Classification
     kind: str  # of the data
     data_root: Path | None = None
-    teachers: Sequence[Teacher] = ()
+    teachers: Sequence[TeacherModel] = ()
     made: dict[str, Any] = field(default_factory=dict)  # inputs that experiments on the same data can share
     may_read: Callable[[str], None] | None = None  # refuses further data that must not be read here, by name
 

@@ -39,7 +39,7 @@ from fedstill.runtime.participants import make_participants
 from fedstill.runtime.simulated_clients import SimulatedClients, parted
 from fedstill.runtime.teacher_loader import TeacherLoader
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_kind
+from fedstill.tasks.task_choice import task_kind
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedstill.models import models
-from fedstill.tasks.kinds import task_of, tasks
+from fedstill.tasks.task_choice import task_of, tasks
 
 ACCURACY = "accuracy"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstill.detection.model.attention import Attention
+from fedstill.detection.model.attention import PromptedAttention
 from fedstill.detection.model.detector import _headings, chosen_tokens
 from fedstill.detection.model.tokens import Tokens, above_the_floor, floor_height
 from fedstill.models.pointnet2_levels import Ball
@@ -73,7 +73,7 @@ def test_a_cloud_with_fewer_places_than_tokens_repeats_them() -> None:
     assert torch.equal(features[0, 6:], features[0, :1].expand(14, -1))
 
 
-def by_hand(layer: Attention, queries: Tensor, others: Tensor, prompts: Tensor) -> Tensor:
+def by_hand(layer: PromptedAttention, queries: Tensor, others: Tensor, prompts: Tensor) -> Tensor:
     """One query, head and key after the other."""
     out = torch.zeros(len(queries), layer.query.out_features)
     wide = layer.query.out_features // layer.heads
@@ -89,7 +89,7 @@ def by_hand(layer: Attention, queries: Tensor, others: Tensor, prompts: Tensor) 
 
 
 def test_attention_with_prompts_against_loops() -> None:
-    layer = Attention(6, 2)
+    layer = PromptedAttention(6, 2)
     queries, others, prompts = torch.randn(2, 3, 6), torch.randn(2, 4, 6), torch.randn(2, 2, 5, 3)
     found = layer(queries, others, others, prompts)
     for row in range(2):

@@ -17,7 +17,7 @@ from fedstill.data.catalogue import load
 from fedstill.data.unlabelled import load_proxy
 from fedstill.distillation import objectives
 from fedstill.distillation.proxy_data import DistillationSettings
-from fedstill.distillation.teachers import Teacher
+from fedstill.distillation.teachers import TeacherModel
 from fedstill.methods import methods
 from fedstill.participation.trace import Trace
 from fedstill.runtime.assemble import make_experiment
@@ -29,7 +29,7 @@ from fedstill.runtime.method_inputs import PlanContext
 from fedstill.runtime.participants import make_participants
 from fedstill.runtime.plan import make_method, make_task
 from fedstill.runtime.teacher_loader import TeacherLoader
-from fedstill.studies.grid import Cell
+from fedstill.studies.grid import GridCell
 from fedstill.tasks.classification import Classification
 
 _INHERITED = ("points", "augmentation")  # decided by the teacher's model where nobody else says
@@ -45,7 +45,7 @@ class Job:
     """
 
     key: str
-    cell: Cell = field(compare=False)  # the first of them
+    cell: GridCell = field(compare=False)  # the first of them
     experiment: Experiment = field(compare=False)  # with every default filled in
     fingerprint: str = field(default="", compare=False)  # of its data
     teacher: Job | None = field(default=None, compare=False)
@@ -90,7 +90,7 @@ class Job:
 class StudyPlan:
     """The study's cells with their runs, those that cannot be, and the data sets that are not here."""
 
-    cells: tuple[tuple[Cell, Job | None], ...]
+    cells: tuple[tuple[GridCell, Job | None], ...]
     refused: dict[int, str]  # by the cell's number, why there can be no such run
     missing: dict[str, str]  # by data set, what its loader said
 
@@ -115,7 +115,7 @@ def lessons(jobs: Iterable[Job], parts: int = 1) -> Iterator[list[Job]]:
 
 
 def make_study_plan(
-    cells: Sequence[Cell], data_root: Path | None = None, device: str = "cpu", which: str = "last"
+    cells: Sequence[GridCell], data_root: Path | None = None, device: str = "cpu", which: str = "last"
 ) -> StudyPlan:
     """Resolve every cell; one that its data, model or method refuses is refused here, before anything has run.
 
@@ -153,7 +153,7 @@ def make_study_plan(
     return StudyPlan(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing)
 
 
-def _job(cell: Cell, shelf: _Shelf | None, of: Job | None, which: str) -> Job:
+def _job(cell: GridCell, shelf: _Shelf | None, of: Job | None, which: str) -> Job:
     """`of` is the teacher's, also where the student does not listen to it."""
     experiment, fingerprint, inherited = cell.experiment, "not here", {}
     teacher = of if cell.taught and objectives[cell.taught.objective].least_teachers else None
@@ -221,7 +221,7 @@ class _Shelf:
         resolved, teachers = self.staff.load(resolved, cut, "cpu")
         if teacher is not None:  # an untrained one: what it can say, not what it will
             architecture = str(teacher.experiment.model)
-            teachers = [Teacher(str(teacher.cell), architecture, task.build(architecture))]
+            teachers = [TeacherModel(str(teacher.cell), architecture, task.build(architecture))]
         labelled = cut.train.labels() is not None
         context = PlanContext(resolved, task, cut.kind, self.data_root, teachers, self.shared)
         try:

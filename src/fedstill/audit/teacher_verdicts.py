@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedstill.audit.evidence import Score, Teacher
-from fedstill.audit.lookup import TINY, Book, mean
+from fedstill.audit.evidence_lookup import TINY, Book, mean
 from fedstill.audit.phrases import part
 from fedstill.audit.statistics import share_interval, t_interval
 from fedstill.audit.verdicts import Interval, TeacherVerdict, TeacherWord

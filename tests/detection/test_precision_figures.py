@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from fedstill.detection.figures import precision_by_class, precision_by_recall
+from fedstill.detection.precision_figures import precision_by_class, precision_by_recall
 from fedstill.detection.report_facts import Judged, envelope, judged, mean_envelope, owners
 from fedstill.report.static import draw
 from fedstill.runtime.result import Run

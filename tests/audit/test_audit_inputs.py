@@ -10,12 +10,12 @@ import pytest
 
 import fedstill
 from fedstill.audit import Evidence, judge
+from fedstill.audit.audit_inputs import evidence_of
 from fedstill.audit.from_results import evidence_from
-from fedstill.audit.inputs import evidence_of
 from fedstill.core.errors import InputError
 from fedstill.studies import Results, Study
 from fedstill.studies.grid import Taught
-from fedstill.studies.results import Pupil, Row
+from fedstill.studies.results import Pupil, ResultRow
 
 pytestmark = pytest.mark.xdist_group("audit-inputs")  # so that the runs are made once
 
@@ -177,9 +177,11 @@ def written(axes: dict[str, list[str]], teachers: dict[tuple[str, ...], float], 
     width = len(next(iter(teachers)))
     own = dict(list(first.items())[:width])
     taught = {cell: Pupil(Taught("feature", mode, 0.5), data, "mlp") for cell, mode, data, *_ in students}
-    runs = {cell: Row("s", {"accuracy": accuracy, "teacher.0": there}) for cell, _, _, accuracy, there in students}
+    runs = {
+        cell: ResultRow("s", {"accuracy": accuracy, "teacher.0": there}) for cell, _, _, accuracy, there in students
+    }
     second = Results("made up, students", "", {"which": "last"}, first, None, (), runs, pupils=taught)
-    rows = {cell: Row("t", {"accuracy": accuracy, "constant": 0.3}) for cell, accuracy in teachers.items()}
+    rows = {cell: ResultRow("t", {"accuracy": accuracy, "constant": 0.3}) for cell, accuracy in teachers.items()}
     return Results("made up", "", {}, own, None, (), rows, students=second)
 
 

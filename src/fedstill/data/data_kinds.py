@@ -11,7 +11,7 @@ from fedstill.core.registry import Registry
 
 if TYPE_CHECKING:
     from fedstill.data.bundle import Bundle
-    from fedstill.data.files import FromFiles
+    from fedstill.data.file_sources import FromFiles
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
-from fedstill.data.kinds import data_kinds
+from fedstill.data.data_kinds import data_kinds
 from fedstill.models import models
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import Segmentation

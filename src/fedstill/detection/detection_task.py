@@ -16,7 +16,7 @@ from fedstill.detection.losses import COUNTED, TERMS, Losses, combine, detection
 from fedstill.detection.model import Predictions
 from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed
-from fedstill.tasks.kinds import tasks
+from fedstill.tasks.task_choice import tasks
 
 OVERLAP = 0.25  # of two detections of a class; the less sure one goes if it is more
 BITS = 12  # of scores, wherever detections are counted

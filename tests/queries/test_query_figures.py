@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from fedstill.core.errors import InputError
-from fedstill.queries.figures import Balance, Course, gain_against_forgetting, phases, probe_figure, recall_changes
 from fedstill.queries.probe import Probed
+from fedstill.queries.query_figures import (
+    Balance,
+    Course,
+    gain_against_forgetting,
+    phases,
+    probe_figure,
+    recall_changes,
+)
 from fedstill.report.feature_maps import Features, Plane, feature_maps
 from fedstill.report.figure import Figure
 from fedstill.report.static import draw_files

@@ -16,14 +16,14 @@ from fedstill.core.kinds import state_of
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
 from fedstill.core.training import Training
+from fedstill.detection.detection_task import Detection
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
 from fedstill.detection.rooms import CLASSES, make_rooms
 from fedstill.detection.scene_augmentation import SceneAugmentation
-from fedstill.detection.task import Detection
 from fedstill.models import build_model
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_kind, task_of
 from fedstill.tasks.segmentation import Segmentation
+from fedstill.tasks.task_choice import task_kind, task_of
 
 LITE = "detr3d-lite"
 TINY = {"width": 16, "heads": 2, "tokens": 24, "neighbours": 8, "queries": 8, "candidates": 12, "feedforward": 16}

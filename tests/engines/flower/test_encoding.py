@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstill.core.message import TYPES, Message, MessageError, digest
-from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
+from fedstill.engines.flower.encoding import packed, salted, unpacked, unsalted
 
 
 def transported(records: RecordDict) -> RecordDict:

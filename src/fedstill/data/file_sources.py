@@ -12,7 +12,7 @@ from fedstill.data import readers
 from fedstill.data.bundle import Bundle, Source
 from fedstill.data.findings import find_faults
 from fedstill.data.layout import Samples, tidy
-from fedstill.data.readers.raw import Asked, Findings, Raw
+from fedstill.data.readers.raw import FileFindings, Raw, ReaderHints
 
 
 class FromFiles:
@@ -35,19 +35,19 @@ class FromFiles:
         self.places = places  # relative to the root, tried after NAME and NAME.npz
         self.classes = classes  # for files that do not name their classes
         self.get = get  # how to come by the data
-        self.asked = Asked(group=group, object_folders=object_folders, prefer=prefer)  # for folders of shapes
+        self.hints = ReaderHints(group=group, object_folders=object_folders, prefer=prefer)  # for folders of shapes
 
     def __call__(self, source: Source) -> Bundle:
-        found = Findings()
+        found = FileFindings()
         splits, classes = self.open(source, found)
         found.refuse(source.name)
         return bundled(source.name, splits, classes, (*found.notes, *found.doubts))
 
-    def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
         """What can be read of the splits, and the class names; whatever is wrong is added to `found`."""
         raw = Raw({})
         with found.collecting():
-            raw = readers.read(self.locate(source), found, replace(self.asked, name=source.name))
+            raw = readers.read(self.locate(source), found, replace(self.hints, name=source.name))
         splits, classes = tidy(raw, found, self.classes)
         find_faults(splits, classes, found, every_class=not source.part)
         return splits, classes

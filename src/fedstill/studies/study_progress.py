@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Protocol
 
-from fedstill.studies.jobs import Outcome
-from fedstill.studies.plan import Job
+from fedstill.studies.jobs import JobOutcome
 from fedstill.studies.status import RunStatus
+from fedstill.studies.study_plan import Job
 
 
 class StudyProgress:
@@ -46,21 +46,23 @@ class StudyProgress:
         """The same, with parts of those being worked on."""
         return self.over + sum(self.halfway.values())
 
-    def settled(self, job: Job) -> Outcome | None:
+    def settled(self, job: Job) -> JobOutcome | None:
         """What is known of a job that nobody should start: it is done, or there is no use."""
         if self.ledger.run(job) is not None:
-            return Outcome("done")
+            return JobOutcome("done")
         before = self.ledger.failure(job)
         if before is None or (self.retry_failed and before.state == "failed"):
             return None
         return before
 
-    def settle(self, job: Job, outcome: Outcome) -> None:
+    def settle(self, job: Job, outcome: JobOutcome) -> None:
         """A run has ended: remember how, here and in the folder."""
         self.waiting.pop(job, None)
         self.halfway.pop(job, None)
         if outcome.state == "done" and not self._look_up(job):
-            outcome = Outcome("failed", "it is done, but not where it should be: its data may have changed meanwhile")
+            outcome = JobOutcome(
+                "failed", "it is done, but not where it should be: its data may have changed meanwhile"
+            )
         if outcome.state in ("failed", "refused"):
             self._lists(outcome)[job] = outcome.error
             self.ledger.record_failure(job, outcome)
@@ -81,7 +83,7 @@ class StudyProgress:
         ]
         return sum(each) / max(1, min(self.workers, len(each)))
 
-    def _lists(self, outcome: Outcome) -> dict[Job, str]:
+    def _lists(self, outcome: JobOutcome) -> dict[Job, str]:
         return self.refused if outcome.state == "refused" else self.failures
 
     def _look_up(self, job: Job) -> bool:
@@ -99,7 +101,7 @@ class StudyObserver(Protocol):
     def start(self, tally: StudyProgress) -> None:
         """The study begins, or goes on."""
 
-    def settled(self, tally: StudyProgress, job: Job, outcome: Outcome) -> None:
+    def settled(self, tally: StudyProgress, job: Job, outcome: JobOutcome) -> None:
         """A run has ended, well or not."""
 
     def heard(self, tally: StudyProgress) -> None:

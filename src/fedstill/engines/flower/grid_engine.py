@@ -14,7 +14,7 @@ from fedstill.core.message import DEFAULT_LIMIT, Message, MessageError
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
-from fedstill.engines.flower.records import Header, new_salt, packed, salted, unpacked, unsalted
+from fedstill.engines.flower.encoding import Header, new_salt, packed, salted, unpacked, unsalted
 
 EXCHANGE = "train.exchange"
 _POLL = 0.05  # seconds

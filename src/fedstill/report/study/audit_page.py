@@ -9,7 +9,7 @@ from platform import platform, python_version
 from fedstill._version import __version__
 from fedstill.audit.verdicts import SEVERITIES, Audit
 from fedstill.core.numbers import points, share
-from fedstill.report.page import Note, Section
+from fedstill.report.page import Note, PageSection
 from fedstill.report.page_file import write_page
 from fedstill.report.static import figures_beside
 from fedstill.report.study import marks
@@ -21,7 +21,7 @@ from fedstill.report.study.course import convergence, epochs
 from fedstill.report.study.extras import Extras
 from fedstill.report.study.heatmaps import heatmaps
 from fedstill.report.study.scatters import against_teacher, against_traffic
-from fedstill.report.study.term_magnitudes import ceilings, terms
+from fedstill.report.study.term_figures import ceilings, terms
 from fedstill.report.study.view import View
 
 _PACKAGES = ("torch", "numpy", "matplotlib", "plotly")
@@ -46,25 +46,25 @@ def write_audit_report(audit: Audit, path: Path, extras: Extras | None = None) -
     )
 
 
-def _sections(view: View, extras: Extras) -> list[Section]:
+def _sections(view: View, extras: Extras) -> list[PageSection]:
     return [
-        Section(
+        PageSection(
             "verdicts",
             "Verdicts",
             tables=[table for table in (objectives_table(view), teachers_table(view)) if table.rows],
             about="Is the student's accuracy really its teacher's?",
         ),
-        Section("findings", "Findings", notes=_notes(view.audit)),
-        Section("grid", "Teacher by objective", heatmaps(view)),
-        Section("follow", "Student and teacher", [*against_teacher(view), *recovery(view)]),
-        Section("board", "Leaderboard", leaderboard(view), [pairs_table(view)] if view.pairs else []),
-        Section("foreseen", "Masking ceiling", ceilings(view)),
-        Section("training", "How training went on", [*convergence(view), *epochs(view)]),
-        Section("ranks", "Teachers", [*teachers(view), *against_traffic(view)]),
-        Section("cost", "What models cost", [*savings(view, extras), *against_cost(view, extras)]),
-        Section("losses", "What objectives are made of", terms(view), terms_table(view)),
-        Section("clouds", "What the data looks like", clouds(extras.clouds)),
-        Section("seeds", "Every seed", tables=[seeds_table(view)]),
+        PageSection("findings", "Findings", notes=_notes(view.audit)),
+        PageSection("grid", "Teacher by objective", heatmaps(view)),
+        PageSection("follow", "Student and teacher", [*against_teacher(view), *recovery(view)]),
+        PageSection("board", "Leaderboard", leaderboard(view), [pairs_table(view)] if view.pairs else []),
+        PageSection("foreseen", "Masking ceiling", ceilings(view)),
+        PageSection("training", "How training went on", [*convergence(view), *epochs(view)]),
+        PageSection("ranks", "Teachers", [*teachers(view), *against_traffic(view)]),
+        PageSection("cost", "What models cost", [*savings(view, extras), *against_cost(view, extras)]),
+        PageSection("losses", "What objectives are made of", terms(view), terms_table(view)),
+        PageSection("clouds", "What the data looks like", clouds(extras.clouds)),
+        PageSection("seeds", "Every seed", tables=[seeds_table(view)]),
     ]
 
 

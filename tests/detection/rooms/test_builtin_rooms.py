@@ -9,7 +9,7 @@ import torch
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.detection.rooms import CLASSES, KINDS, make_rooms
-from fedstill.detection.rooms.bundle import SEEN, lay_out
+from fedstill.detection.rooms.builtin_rooms import SEEN, lay_out
 from fedstill.detection.rooms.scan import scan
 from fedstill.detection.scenes import Scenes, inside
 
