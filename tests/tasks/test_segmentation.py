@@ -16,7 +16,8 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data import Bundle, Source, datasets
 from fedstill.data.augmentation import PointAugmentation
-from fedstill.data.point_labels import PARTS, has_point_labels, make_head_parts, shape_kinds
+from fedstill.data.head_parts import PARTS, make_head_parts
+from fedstill.data.point_labels import has_point_labels, shape_kinds
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import make_plan
 from fedstill.tasks.classification import Classification

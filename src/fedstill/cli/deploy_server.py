@@ -82,7 +82,7 @@ def deploy_site(
     """Take part with this site's own data, as far as its policy file allows."""
     need_extra()
     from fedstill.core.devices import check_device
-    from fedstill.data.catalogue import load
+    from fedstill.data.lookup import load
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.rehearsal import die_with_parent
     from fedstill.deploy.site import take_part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Generic, TypeVar
@@ -36,6 +37,9 @@ class Registry(Generic[Part]):
         """A decorator; registering the same name twice is an error unless it is the same definition."""
 
         def add(part: Part) -> Part:
+            home = self._homes.get(name)
+            if home is not None and home not in sys.modules:
+                import_module(home)  # so that another part of that name is noticed
             held = self._parts.get(name)
             if held is not None and _origin(held) != _origin(part):
                 raise InputError(f"two {self.what}s are called {name!r}: rename one of them")

@@ -18,7 +18,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
 from fedstill.data.point_labels import has_point_labels
 from fedstill.methods import methods
-from fedstill.methods.wrappers.privacy import Privacy
+from fedstill.methods.wrappers.choices import Privacy
 from fedstill.runtime.assemble import make_experiment, overlay
 from fedstill.runtime.experiment import BEHAVIOUR, Experiment
 

@@ -33,7 +33,7 @@ from fedstill.core.protocols import (
 from fedstill.core.task import Tensors
 from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Bundle
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import Plan, make_plan
 from fedstill.runtime.run import execute

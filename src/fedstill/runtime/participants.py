@@ -7,7 +7,6 @@ from typing import Any
 from fedstill.core.errors import InputError
 from fedstill.core.protocols import Method
 from fedstill.core.streams import Streams
-from fedstill.models.cost import flops
 from fedstill.participation.dropout import Dropout
 from fedstill.participation.policies import Policy
 from fedstill.participation.round_participation import Participants
@@ -26,6 +25,8 @@ def make_participants(experiment: Experiment, method: Method, labelled: bool) ->
     assert isinstance(task, Classification)
     added: dict[str, Any] = {one.participation: one for one in experiment.sections().values() if one.participation}
     if "devices" in added:
+        from fedstill.models.cost import flops  # which imports models of point clouds, to count their searches
+
         costs = {name: flops(method.at_client(name), task.shape) for name in task.architectures}
     participants = Participants(
         policy,

@@ -16,15 +16,12 @@ from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
 from fedstill.data.augmentation import Augmentation
 from fedstill.data.bundle import Bundle
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.data.partitions import Shards, partition
 from fedstill.data.point_labels import has_point_labels, partition_labels, shape_kinds
 from fedstill.data.splits import split_validation
-from fedstill.data.unlabelled import load_proxy
 from fedstill.methods import methods
-from fedstill.methods.wrappers.attacks import Attack
-from fedstill.methods.wrappers.mitigations import Mitigation
-from fedstill.methods.wrappers.privacy import Privacy
+from fedstill.methods.wrappers.choices import Attack, Mitigation, Privacy
 from fedstill.participation.dropout import Dropout
 from fedstill.participation.policies import Policy
 from fedstill.participation.round_participation import Participants
@@ -97,7 +94,7 @@ def make_plan(
     context = PlanContext(experiment, task, bundle.kind, data_root, teachers)
     method, shared = make_method(context, streams, labelled)
     train, validation = _held_out(experiment, bundle, streams)
-    train, proxy = method.training_data(train, bundle, lambda name: load_proxy(name, data_root), streams)
+    train, proxy = method.training_data(train, bundle, lambda name: _load_proxy(name, data_root), streams)
     participants = make_participants(experiment, method, labelled)
     fingerprint = fingerprint_of(experiment, bundle.fingerprint(), proxy, "" if shared is None else shared.digest)
     kinds, count = partition_labels(experiment.partition.name, train, len(bundle.classes))
@@ -218,6 +215,13 @@ def _wrapped(method: Method, experiment: Experiment, streams: Streams) -> Method
 def check_on_site(experiment: Experiment, method: Method) -> None:
     if "on-site" in method.refuses:
         raise InputError(method.refuses["on-site"])
+
+
+def _load_proxy(name: str, root: Path | None) -> Bundle:
+    """Data to distil on, which can be files of many formats: their readers are imported only for students."""
+    from fedstill.data.unlabelled import load_proxy
+
+    return load_proxy(name, root)
 
 
 def _test_shards(experiment: Experiment, bundle: Bundle, like: Tensor, streams: Streams) -> tuple[Dataset, Shards]:

@@ -14,7 +14,7 @@ from fedstill.core.errors import BusyError, FedstillError, UnusableError
 from fedstill.core.plugins import use_plugins
 from fedstill.core.records import RoundRecord
 from fedstill.data.bundle import Bundle
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.joint_training import OnProgress, train_jointly

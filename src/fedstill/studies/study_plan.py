@@ -13,7 +13,7 @@ from fedstill.core.errors import InputError, MissingDataError, UnusableError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.data.unlabelled import load_proxy
 from fedstill.distillation import objectives
 from fedstill.distillation.proxy_data import DistillationSettings

@@ -163,7 +163,7 @@ def test_ycbs_objects_are_grouped_by_number_and_the_best_mesh_is_taken(tmp_path:
         for place in ("clouds/merged.ply", "google_16k/nontextured.stl", "google_16k/nontextured.ply"):
             write_box(tmp_path / "ycb" / name / place, 1, 2 + number, 3 if place.startswith("clouds") else 1)
     found = FileFindings()
-    raw = read(tmp_path / "ycb", found, datasets["ycb"].asked)  # type: ignore[attr-defined]
+    raw = read(tmp_path / "ycb", found, datasets["ycb"].hints)  # type: ignore[attr-defined]
     assert raw.classes == ("food", "kitchen")
     assert {Path(name).parent.name + "/" + Path(name).name for name in raw.splits["whole"].names} == {
         "google_16k/nontextured.ply"

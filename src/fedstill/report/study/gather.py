@@ -9,7 +9,7 @@ import torch
 
 from fedstill.core.errors import InputError
 from fedstill.core.threads import one_thread
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.export.latency import Protocol, measure
 from fedstill.export.subject import Subject
 from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
