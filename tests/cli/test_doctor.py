@@ -36,7 +36,7 @@ from fedstill.cli.doctor import (
     standing,
 )
 from fedstill.core.errors import InputError
-from fedstill.core.threads import usable_cores
+from fedstill.core.hardware import usable_cores
 from fedstill.data.readers.cache import VARIABLE as CACHE
 from fedstill.data.readers.cache import cache_folder
 from fedstill.data.roots import RECORDS

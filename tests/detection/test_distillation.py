@@ -19,10 +19,9 @@ from fedstill.detection.distillation import DetectorMatching, MatchingSettings, 
 from fedstill.detection.losses import BOX_TERMS, detection_losses
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
 from fedstill.distillation import objectives
-from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.label_modes import under_labels
 from fedstill.distillation.labels_only import LabelsOnly
-from fedstill.distillation.objective import Lesson
+from fedstill.distillation.objective import Adapters, Lesson
 from fedstill.distillation.outputs import Found, named_outputs, output_of
 
 MATCHED = ("soft-targets", "box-targets", "hint")

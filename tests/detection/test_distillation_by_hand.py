@@ -23,9 +23,9 @@ from fedstill.core.training import Training
 from fedstill.detection.boxes import iou
 from fedstill.detection.distillation import DetectorMatching, MatchingSettings
 from fedstill.detection.model import Predictions
-from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.distill import Distillation, Teaching
 from fedstill.distillation.label_modes import under_labels
+from fedstill.distillation.objective import Adapters
 from fedstill.distillation.teachers import TeacherModel
 
 from ..methods.sites import Site

@@ -13,9 +13,9 @@ from torch.autograd import gradcheck
 
 from fedstill.core.task import Output
 from fedstill.distillation import Objective, objectives
-from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.features import FeatureSettings
 from fedstill.distillation.intermediate import IntermediateSettings
+from fedstill.distillation.objective import Adapters
 
 NAMES = [
     *("attention", "basic", "cosine", "crd", "crd+kl", "dkd", "feature", "logit-mse", "multi-teacher"),

@@ -149,7 +149,7 @@ def look_at_threads() -> Iterator[Check]:
     """Bits are promised for one thread, and runs use one; other settings may slow them down."""
     import torch
 
-    from fedstill.core.threads import usable_cores
+    from fedstill.core.hardware import usable_cores
 
     cores, named, used = usable_cores(), os.environ.get(_THREADS, "").strip(), torch.get_num_threads()
     advice = f"set {_THREADS}=1, and use more cores with --workers"
@@ -212,9 +212,9 @@ def _kernel_speed(kernel: Any) -> Check:
     """Farthest point sampling, compiled anew in memory, so that no cache is written."""
     import torch
 
+    from fedstill.core.hardware import one_thread
     from fedstill.core.jit import compiled
     from fedstill.core.streams import Streams
-    from fedstill.core.threads import one_thread
     from fedstill.models.kernels import plain
 
     fresh: Any = compiled(kept=False)(kernel.py_func)

@@ -11,7 +11,7 @@ from rich.table import Column
 
 from fedstill.cli.screen import errors
 from fedstill.core.numbers import count, duration, share, size
-from fedstill.tasks.measures import ACCURACY, measure_of
+from fedstill.tasks.task_choice import ACCURACY, measure_of
 
 if TYPE_CHECKING:  # a run need not load what studies are made of
     from fedstill.core.records import RoundRecord

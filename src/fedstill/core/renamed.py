@@ -123,7 +123,7 @@ HOMES = {
     "Clusters": "fedstill.devices.clusters",
     "FedGkt": "fedstill.devices.fedgkt",
     "Fleet": "fedstill.devices.fleet",
-    "Adapters": "fedstill.distillation.adapters",
+    "Adapters": "fedstill.distillation.objective",
     "Ceiling": "fedstill.distillation.ceiling",
     "masking_ceiling": "fedstill.distillation.ceiling",
     "masking_threshold": "fedstill.distillation.ceiling",

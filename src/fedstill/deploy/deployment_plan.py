@@ -16,13 +16,11 @@ from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle, Kind
 from fedstill.deploy.site_registry import SiteFacts
 from fedstill.runtime.defaults import settled
-from fedstill.runtime.experiment import Experiment
-from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.experiment import Experiment, fingerprint_of
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
-from fedstill.runtime.participants import make_participants
-from fedstill.runtime.plan import Plan, check_on_site, make_method, task_of_kind
+from fedstill.runtime.plan import Plan, check_on_site, make_method, make_participants, task_of_kind
 from fedstill.runtime.simulated_clients import parted
 from fedstill.tasks.task_choice import task_kind
 

@@ -12,10 +12,10 @@ from pydantic import Field, ValidationError
 
 from fedstill.core.client import answer
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import one_thread
 from fedstill.core.message import Message
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext, StateVersion
 from fedstill.core.settings import Settings
-from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Bundle
 from fedstill.deploy.deployment_plan import DataFacts, sites_plan
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites

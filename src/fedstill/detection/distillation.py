@@ -31,10 +31,9 @@ from fedstill.detection.boxes import suppress, usable
 from fedstill.detection.detection_task import OVERLAP, Detected
 from fedstill.detection.losses import BOX_TERMS, Losses, detection_losses
 from fedstill.detection.model import Predictions
-from fedstill.distillation.adapters import Adapters, projection
 from fedstill.distillation.features import hint
 from fedstill.distillation.logits import soft_targets
-from fedstill.distillation.objective import Lesson, Objective, Softened, Terms, objectives
+from fedstill.distillation.objective import Adapters, Lesson, Objective, Softened, Terms, objectives, projection
 from fedstill.distillation.outputs import Found
 
 

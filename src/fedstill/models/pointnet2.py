@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedstill.models.builders import models
+from fedstill.models.builders import models, sized
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import farthest_points, rows_at
@@ -19,7 +19,6 @@ from fedstill.models.kernels.compact import Geometry, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet2_levels import SetAbstraction, way_of
 from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, PointNet2Sizes
-from fedstill.models.sized import sized
 
 
 class PointNet2(nn.Module):

@@ -17,13 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.models.batchnorm import normalise
-from fedstill.models.builders import models
+from fedstill.models.builders import models, sized
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, wants_points
 from fedstill.models.kernels import check_clouds, farthest_points, group, rows_at
 from fedstill.models.kernels.neighbours import nearest
 from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, PointNet2Sizes
-from fedstill.models.sized import sized
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 

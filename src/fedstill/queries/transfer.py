@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from fedstill.core.dataset import Subset, class_counts
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Client, RoundContext
-from fedstill.core.threads import one_thread
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier

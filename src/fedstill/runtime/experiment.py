@@ -32,6 +32,7 @@ from fedstill.distillation import objectives
 from fedstill.methods import methods
 from fedstill.methods.wrappers.choices import attacks, mitigations, privacies
 from fedstill.participation import dropouts, policies
+from fedstill.participation.dropout import Dropout
 
 # Raised whenever the same configuration would give other numbers than before, so that an old run is not mistaken
 # for a new one.
@@ -310,3 +311,10 @@ def sentence(error: ValidationError, fields: Iterable[str], prefix: str = "") ->
     what = first["msg"].removeprefix("Value error, ")
     value = f" (got {first['input']!r})" if path and isinstance(first["input"], str | int | float) else ""
     return f"{where.rstrip('.') or 'the experiment'}: {what[0].lower()}{what[1:]}{value}"
+
+
+def fingerprint_of(experiment: Experiment, data: str, proxy: str = "", shared: str = "") -> str:
+    """The fingerprint of the data, of a student's proxy and of samples that all share; then of a file of losses."""
+    dropout = experiment.dropout.settings
+    assert isinstance(dropout, Dropout)
+    return data + proxy + shared + dropout.digest

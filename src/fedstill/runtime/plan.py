@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from fedstill.core.dataset import Dataset, Proxy, Subset, class_counts
-from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import check_device
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.protocols import ClientFactory, Method, Profile
 from fedstill.core.records import TeacherRecord
@@ -27,12 +28,10 @@ from fedstill.participation.policies import Policy
 from fedstill.participation.round_participation import Participants
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.evaluation import CentralEvaluator
-from fedstill.runtime.experiment import Experiment
-from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.experiment import Experiment, fingerprint_of
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext, inputs_for
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
-from fedstill.runtime.participants import make_participants
 from fedstill.runtime.simulated_clients import SimulatedClients, parted
 from fedstill.runtime.teacher_loader import TeacherLoader
 from fedstill.tasks.classification import Classification
@@ -262,3 +261,36 @@ def check_needs(method: Method, experiment: Experiment, labelled: bool) -> None:
             f" with {', '.join(method.task.architectures)} does not have"
         )
     method.check()
+
+
+def make_participants(experiment: Experiment, method: Method, labelled: bool) -> Participants:
+    """The parts that decide who takes part; with batteries, what a pass of each model costs a device."""
+    policy, dropout = experiment.participation.settings, experiment.dropout.settings
+    assert isinstance(policy, Policy)
+    assert isinstance(dropout, Dropout)
+    if experiment.min_replies > experiment.clients:
+        raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
+    task, costs = method.task, {}
+    assert isinstance(task, Classification)
+    added: dict[str, Any] = {one.participation: one for one in experiment.sections().values() if one.participation}
+    if "devices" in added:
+        from fedstill.models.cost import flops  # which imports models of point clouds, to count their searches
+
+        costs = {name: flops(method.at_client(name), task.shape) for name in task.architectures}
+    participants = Participants(
+        policy,
+        dropout,
+        added.get("devices"),
+        added.get("clusters"),
+        len(task.classes),
+        costs,
+        experiment.training.epochs,
+    )
+    if experiment.privacy.name != "none" and (participants.exchanges() or policy.reads_losses):
+        raise InputError(
+            "privacy counts what leaves in training, and this participation asks clients for more: choose another"
+            " policy, and leave `clusters` out"
+        )
+    given = {"labels": labelled, "shared-model": bool(method.models(method.start(Streams(0))))}
+    participants.check(experiment.clients, [name for name, there in given.items() if there])
+    return participants

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.threads import usable_cores
+from fedstill.core.hardware import usable_cores
 from fedstill.engines.workers import WorkerEnded, WorkerPool
 from fedstill.runtime.joint_training import OnProgress
 from fedstill.studies.jobs import JobOutcome, Place, perform, perform_lessons

@@ -14,7 +14,7 @@ from fedstill.runtime.joint_training import JOINT_TRAINING_FAILED
 from fedstill.studies.extensions import Metric, study_figures
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Labels, Results
-from fedstill.tasks.measures import ACCURACY, own_measures
+from fedstill.tasks.task_choice import ACCURACY, own_measures
 
 # By name: what it is, its unit, and what its values are multiplied by.
 _METRICS: dict[str, Metric] = {

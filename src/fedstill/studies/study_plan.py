@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError, MissingDataError, UnusableError
+from fedstill.core.hardware import check_device
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
@@ -22,12 +22,10 @@ from fedstill.methods import methods
 from fedstill.participation.trace import Trace
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.defaults import resolve
-from fedstill.runtime.experiment import Experiment, TeacherSource
-from fedstill.runtime.fingerprint import fingerprint_of
+from fedstill.runtime.experiment import Experiment, TeacherSource, fingerprint_of
 from fedstill.runtime.initial_weights import missing_weights, with_initial
 from fedstill.runtime.method_inputs import PlanContext
-from fedstill.runtime.participants import make_participants
-from fedstill.runtime.plan import make_method, make_task
+from fedstill.runtime.plan import make_method, make_participants, make_task
 from fedstill.runtime.teacher_loader import TeacherLoader
 from fedstill.studies.grid import GridCell
 from fedstill.tasks.classification import Classification

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 from fedstill.detection.model.detector import Detector, Part, part_of
 from fedstill.detection.model.detector_sizes import LITE, LITE_TURNED, PAPER, SMALL_LITE, TURNED, DetectorSizes
 from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
-from fedstill.models.builders import models
+from fedstill.models.builders import models, sized
 from fedstill.models.cloud_parts import cloud_shape, wants_points
-from fedstill.models.sized import sized
 
 __all__ = ["Detector", "DetectorSizes", "Layer", "Part", "Predictions", "TokenPredictions", "part_of"]
 

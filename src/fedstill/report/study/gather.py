@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.core.threads import one_thread
+from fedstill.core.hardware import one_thread
 from fedstill.data.lookup import load
 from fedstill.export.latency import Protocol, measure
 from fedstill.export.subject import Subject

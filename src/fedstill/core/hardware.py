@@ -1,4 +1,4 @@
-"""Threads and cores: one thread where bits count, and as many workers as cores may be used."""
+"""Threads, cores and devices: one thread where bits count, as many workers as cores, and a device that is there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
+
+from fedstill.core.errors import InputError, did_you_mean
+
+DEVICES = ("cpu", "cuda", "mps")
 
 
 def one_thread() -> AbstractContextManager[None]:
@@ -35,3 +39,12 @@ def child_environment(**more: str) -> dict[str, str]:
 def usable_cores() -> int:
     """The cores that this process may use, which in a container are often fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is unknown, or not in this machine."""
+    if device not in DEVICES:
+        raise InputError(f"unknown device {device!r}: {did_you_mean(device, DEVICES)}")
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not present[device]:
+        raise InputError(f"this machine has no {device} device: leave --device out to use the cpu")

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from fedstill.core.threads import child_environment, one_thread, threads_of, usable_cores
+from fedstill.core.hardware import child_environment, one_thread, threads_of, usable_cores
 from fedstill.studies.executor import executor_size
 
 
