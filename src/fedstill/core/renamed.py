@@ -50,8 +50,12 @@ CODE = {
 
 # Modules; and names that one of these packages had, which one of its modules has now.
 MODULES = {
+    "fedstill.core.devices": "fedstill.core.hardware",
     "fedstill.core.queries": "fedstill.queries.query",
+    "fedstill.core.threads": "fedstill.core.hardware",
     "fedstill.data.augment": "fedstill.data.augmentation",
+    "fedstill.data.files": "fedstill.data.file_sources",
+    "fedstill.data.kinds": "fedstill.data.data_kinds",
     "fedstill.data.known": "fedstill.data.known_images",
     "fedstill.data.parts": "fedstill.data.point_labels",
     "fedstill.data.patches": "fedstill.shared_image.patches",
@@ -60,6 +64,7 @@ MODULES = {
     "fedstill.data.scenes": "fedstill.detection.scenes",
     "fedstill.data.slices": "fedstill.data.named_slices",
     "fedstill.distillation.acquaintance": "fedstill.distillation.compatibility",
+    "fedstill.distillation.adapters": "fedstill.distillation.objective",
     "fedstill.distillation.alone": "fedstill.distillation.labels_only",
     "fedstill.distillation.base": "fedstill.distillation.objective",
     "fedstill.distillation.clusters": "fedstill.shared_image.embedding_clusters",
@@ -104,15 +109,21 @@ MODULES = {
     "fedstill.models.detector.sizes": "fedstill.detection.model.detector_sizes",
     "fedstill.models.detector.tokens": "fedstill.detection.model.tokens",
     "fedstill.models.neighbours": "fedstill.models.kernels.neighbours",
+    "fedstill.models.registry": "fedstill.models.builders",
+    "fedstill.models.sized": "fedstill.models.builders",
     "fedstill.models.split_cnn": "fedstill.devices.split_cnn",
     "fedstill.participation.attendance": "fedstill.participation.round_participation",
     "fedstill.participation.clustered": "fedstill.devices.clustered",
     "fedstill.participation.clusters": "fedstill.devices.clusters",
     "fedstill.participation.energy": "fedstill.devices.energy",
     "fedstill.participation.fleet": "fedstill.devices.fleet",
+    "fedstill.runtime.fingerprint": "fedstill.runtime.experiment",
+    "fedstill.runtime.participants": "fedstill.runtime.plan",
     "fedstill.tasks.detection": "fedstill.detection.detection_task",
     "fedstill.tasks.detection_losses": "fedstill.detection.losses",
+    "fedstill.tasks.kinds": "fedstill.tasks.task_choice",
     "fedstill.tasks.masked": "fedstill.detection.masked_task",
+    "fedstill.tasks.measures": "fedstill.tasks.task_choice",
 }
 PACKAGES = ("fedstill.distillation", "fedstill.methods", "fedstill.participation")
 HOMES = {

@@ -229,7 +229,7 @@ def test_neither_flower_nor_ray_is_imported_before_it_is_asked_for() -> None:
 @pytest.mark.slow
 def test_a_cluster_that_was_there_before_stays_and_ours_does_not() -> None:
     """In a process of its own, where no other engine has Ray."""
-    run = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_flower_ray as t; "
+    run = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_simulation as t; "
     done = subprocess.run([sys.executable, "-c", run + "t.use_the_users_ray()"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["stayed", "gone"]
