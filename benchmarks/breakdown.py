@@ -24,10 +24,10 @@ from benchmarks.setting import SameWork, fedavg
 from benchmarks.sizes import Size
 from fedstill.core import client, fit
 from fedstill.core.dataset import ArrayDataset, Subset
+from fedstill.core.hardware import one_thread
 from fedstill.core.message import Message
 from fedstill.core.optimisers import Optimiser
 from fedstill.core.streams import Streams
-from fedstill.core.threads import one_thread
 from fedstill.core.training import Training
 from fedstill.methods import base
 from fedstill.methods import fedavg as averaging

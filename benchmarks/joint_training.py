@@ -16,7 +16,7 @@ from benchmarks.sizes import Size
 from benchmarks.timing import Ratio, interleave
 from fedstill.core.message import Message
 from fedstill.core.protocols import RoundContext
-from fedstill.distillation.distill import Distillation, Student, together
+from fedstill.distillation.distill import Distillation, JointStudent, together
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.launch import launch
 from fedstill.runtime.plan import Plan, make_plan
@@ -65,10 +65,10 @@ def _plans(given: dict[str, Any], student: str, teacher: str) -> list[Plan]:
     return [make_plan(make_experiment({**distilled, "objective": name}), staff=loader) for name in OBJECTIVES]
 
 
-def _student(plan: Plan) -> Student:
+def _student(plan: Plan) -> JointStudent:
     assert isinstance(plan.method, Distillation)
     context = RoundContext(0, plan.rounds, 1, "train", plan.streams.at("round", 0, "train"))
     who = plan.profiles[0]
     request = plan.method.request(plan.method.start(plan.streams), who, context)
     assert request is not None
-    return Student(plan.method, plan.clients(who, {}, context), request, context)
+    return JointStudent(plan.method, plan.clients(who, {}, context), request, context)

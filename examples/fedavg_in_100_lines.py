@@ -17,11 +17,11 @@ from torch import Tensor
 
 from fedstill.core.dataset import Dataset, Subset
 from fedstill.core.fit import Learner, Schedule, fit, task_loss
+from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import average, state_of
 from fedstill.core.message import digest
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
-from fedstill.core.threads import one_thread
 from fedstill.core.training import Training
 from fedstill.data.catalogue import load
 from fedstill.data.partitions import partition

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -216,6 +218,18 @@ typed("report", "runs", "--out", "page.html")
 """
 
 
+def used_twice(names: Iterable[str]) -> set[str]:
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def test_a_name_means_one_thing() -> None:
+    """Two modules or two public classes of one name would have to be told apart by every reader."""
+    by_design = runpy.run_path(str(ROOT / "tools" / "architecture.py"))["BY_DESIGN"]
+    classes = [node.name for path in FILES for node in nodes(path) if isinstance(node, ast.ClassDef)]
+    assert used_twice(name for name in classes if not name.startswith("_")) == set()
+    assert used_twice(path.stem for path in FILES) == set(by_design), "each name on the list has to be needed there"
+
+
 def test_core_knows_nothing_of_ray() -> None:
     found = [name for path, name in zip(FILES, NAMES, strict=True) if re.search(r"\bray\b", text_of(path), re.I)]
     assert [name for name in found if name.startswith("core/")] == []
@@ -313,7 +327,7 @@ def test_pythons_own_randomness_is_not_used() -> None:
     pattern = r"random(\..*)?|secrets(\..*)?|uuid\.uuid4|os\.urandom"
     # Privacy's noise on a real site must not be repeatable by anybody, nor the salt of what is sent there; and two
     # processes must not meet in one temporary folder.
-    assert offences(pattern, but={"core/noise.py", "engines/flower/records.py", "engines/scratch.py"}) == []
+    assert offences(pattern, but={"core/noise.py", "engines/flower/encoding.py", "engines/scratch.py"}) == []
 
 
 def test_torchs_global_generator_is_handled_in_the_core_only() -> None:

@@ -7,11 +7,22 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "fedstill", ROOT / "tests"
-BY_DESIGN = {"__init__", "settings", "registration", "extensions", "report_section", "figures"}
+# Module names that several packages share on purpose, and why.
+BY_DESIGN = {
+    "__init__": "Python's name for a package's own module",
+    "registration": "the table of what a slice provides, which `core/slices.py` finds by this name",
+    "extensions": "what slices add to a package: one such module in each package that can be extended",
+    "report_section": "a slice's part of a report's page",
+    "study_figures": "a slice's figures of a run, for studies",
+    "distill": "the command, in `cli/`, and the method that it runs",
+    "run": "the command, in `cli/`, and the run that it starts",
+    "study": "the command, in `cli/`, and the study that it starts",
+}
 
 ROUND = """
 import sys, tempfile
@@ -46,9 +57,7 @@ def main() -> None:
     files = sorted(SOURCE.rglob("*.py"))
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    public = Counter(node.name for node in classes if not node.name.startswith("_"))
-    # Files of the command line are named after commands, which are named after what they call.
-    modules = Counter(path.stem for path in files if path.stem not in BY_DESIGN and path.parent.name != "cli")
+    modules = _used_twice(path.stem for path in files)
     in_round = _printed(ROUND).split()
     print(
         json.dumps(
@@ -58,14 +67,19 @@ def main() -> None:
                 "files of one SCAFFOLD round": int(in_round[0]),
                 "functions of one SCAFFOLD round": int(in_round[1]),
                 "modules loaded by the runtime": int(_printed(LOADED)),
-                "class names used twice": sum(count > 1 for count in public.values()),
-                "module names used twice": sum(count > 1 for count in modules.values()),
+                "class names used twice": _used_twice(node.name for node in classes if not node.name.startswith("_")),
+                "module names used twice": sorted(set(modules) - set(BY_DESIGN)),
+                "module names used twice by design": {name: BY_DESIGN[name] for name in modules if name in BY_DESIGN},
                 "deepest method below Method": _depth(classes),
                 "test files that mirror a module": _mirrored(),
             },
             indent=1,
         )
     )
+
+
+def _used_twice(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, times in Counter(names).items() if times > 1)
 
 
 def _printed(script: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedstill.methods.wrappers.mitigations import mitigations
+from fedstill.methods.wrappers.choices import mitigations
 
 from . import access
 from .digest import numbers, shortened

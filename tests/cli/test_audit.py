@@ -93,7 +93,7 @@ def test_published_tables_fit_a_terminal(call: Call, table: str, counts: str, mo
 
 def fake_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever reads studies and runs, replaced by one that knows a single run."""
-    module = ModuleType("fedstill.audit.inputs")
+    module = ModuleType("fedstill.audit.audit_inputs")
 
     def evidence_of(source: Path, *_: object, **__: object) -> Evidence:
         students = (
@@ -104,7 +104,7 @@ def fake_reading(monkeypatch: pytest.MonkeyPatch) -> None:
         return Evidence(source.name, "", (teacher,), students, class_counts=(50, 50))
 
     module.evidence_of = evidence_of  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fedstill.audit.inputs", module)
+    monkeypatch.setitem(sys.modules, "fedstill.audit.audit_inputs", module)
 
 
 def test_a_study_or_a_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from fedstill.cli.doctor import (
     EXTRAS,
     NONE_LEFT,
     SCARCE,
-    Finding,
+    Check,
     check_up,
     free_bytes,
     look_at_data,
@@ -36,7 +36,7 @@ from fedstill.cli.doctor import (
     standing,
 )
 from fedstill.core.errors import InputError
-from fedstill.core.threads import usable_cores
+from fedstill.core.hardware import usable_cores
 from fedstill.data.readers.cache import VARIABLE as CACHE
 from fedstill.data.readers.cache import cache_folder
 from fedstill.data.roots import RECORDS
@@ -48,11 +48,11 @@ Patch = pytest.MonkeyPatch
 Call = Callable[..., tuple[int, str, str]]
 
 
-def states(findings: Iterable[Finding]) -> list[str]:
+def states(findings: Iterable[Check]) -> list[str]:
     return [one.state for one in findings]
 
 
-def only(findings: Iterable[Finding]) -> Finding:
+def only(findings: Iterable[Check]) -> Check:
     (one,) = findings
     return one
 
@@ -272,14 +272,14 @@ def test_extras_that_are_here_and_extras_that_are_not(monkeypatch: Patch) -> Non
     assert states(look_at_extras()) == ["look"] * len(EXTRAS)
 
 
-WELL = Finding("versions", "ok", "all is [well]")
-ODD = Finding("threads", "look", "many threads", "set fewer")
-BROKEN = Finding("disk", "problem", "no room", "free some")
+WELL = Check("versions", "ok", "all is [well]")
+ODD = Check("threads", "look", "many threads", "set fewer")
+BROKEN = Check("disk", "problem", "no room", "free some")
 
 
 @pytest.fixture
 def found(monkeypatch: Patch) -> Callable[..., None]:
-    def tell(*findings: Finding) -> None:
+    def tell(*findings: Check) -> None:
         monkeypatch.setattr(doctor, "check_up", lambda out, data_root: list(findings))
 
     return tell

@@ -17,7 +17,7 @@ import fedstill
 from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
 from fedstill.data.catalogue import load
-from fedstill.data.point_labels import PARTS
+from fedstill.data.head_parts import PARTS
 
 pytestmark = pytest.mark.xdist_group("architectures")  # so that the runs are made once
 

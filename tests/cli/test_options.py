@@ -19,7 +19,7 @@ from fedstill.cli.options import layers, named, one_of, paired, run_folders
 from fedstill.core.errors import InputError
 from fedstill.methods import methods
 from fedstill.runtime.recipes import recipe_layers
-from fedstill.studies.table import metrics
+from fedstill.studies.results_table import metrics
 
 pytestmark = pytest.mark.xdist_group("completion")  # so that the lists are made once
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from fedstill.core.errors import FedstillError, InputError, RunError, did_you_mean
@@ -95,3 +99,20 @@ def test_the_nearest_of_several_is_suggested() -> None:
     assert did_you_mean("fedporx", ["fedprox", "fedavg", "fedadam"]) == (
         "did you mean 'fedprox'? Known: fedadam, fedavg, fedprox"
     )
+
+
+def test_a_declared_name_is_taken_before_its_module_is_imported(
+    shapes: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "triangles.py").write_text(
+        "from known_shapes import shapes\n\n@shapes.register('triangle')\ndef triangle(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "known_shapes", SimpleNamespace(shapes=shapes))
+    shapes.declare("triangles", "triangle")
+
+    def another() -> None: ...
+
+    with pytest.raises(InputError, match="two shapes are called 'triangle'"):
+        shapes.register("triangle")(another)
+    assert shapes["triangle"] is sys.modules.pop("triangles").triangle

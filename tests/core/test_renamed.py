@@ -59,7 +59,7 @@ IMPORTS = {
     ),
     "mitigation": (
         "from fedstill.methods import Cure",
-        "fedstill.methods does not have Cure any more: import Mitigation from fedstill.methods.wrappers.mitigations",
+        "fedstill.methods does not have Cure any more: import Mitigation from fedstill.methods.wrappers.choices",
     ),
     "objective": (
         "from fedstill.distillation.base import Objective",

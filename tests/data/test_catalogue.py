@@ -12,7 +12,7 @@ import torch
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.data.catalogue import Bundle, Source, add, available, check, data_root, datasets, load
-from fedstill.data.files import FromFiles
+from fedstill.data.file_sources import FromFiles
 
 
 @pytest.fixture(autouse=True)

@@ -34,8 +34,8 @@ from fedstill.deploy.server_endpoint import Certificates, ServerEndpoint
 from fedstill.deploy.server_status import read_status
 from fedstill.deploy.site_connection import SiteConnection, SiteConnectionError
 from fedstill.deploy.site_service import SiteService
-from fedstill.engines.flower.grid import EXCHANGE
-from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
+from fedstill.engines.flower.encoding import packed, salted, unpacked, unsalted
+from fedstill.engines.flower.grid_engine import EXCHANGE
 
 
 class OddSite(Thread):

@@ -25,10 +25,10 @@ from fedstill.core.kinds import load_state
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.detection.boxes import MatchingWeights, generalised_iou, matching_costs
+from fedstill.detection.detection_task import Detected, Detection
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
 from fedstill.detection.rooms import CLASSES, make_rooms
 from fedstill.detection.scene_augmentation import SceneAugmentation
-from fedstill.detection.task import Detected, Detection
 from fedstill.models import build_model, duplicate
 
 POINTS = 256

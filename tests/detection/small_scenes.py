@@ -12,8 +12,8 @@ from fedstill.core.dataset import ArrayDataset
 from fedstill.core.kinds import load_state
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
+from fedstill.detection.detection_task import Detection
 from fedstill.detection.rooms import CLASSES, make_rooms
-from fedstill.detection.task import Detection
 from fedstill.models import build_model, duplicate
 
 POINTS = 256

@@ -14,15 +14,14 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
+from fedstill.detection.detection_task import Detected
 from fedstill.detection.distillation import DetectorMatching, MatchingSettings, findings
 from fedstill.detection.losses import BOX_TERMS, detection_losses
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
-from fedstill.detection.task import Detected
 from fedstill.distillation import objectives
-from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.label_modes import under_labels
 from fedstill.distillation.labels_only import LabelsOnly
-from fedstill.distillation.objective import Lesson
+from fedstill.distillation.objective import Adapters, Lesson
 from fedstill.distillation.outputs import Found, named_outputs, output_of
 
 MATCHED = ("soft-targets", "box-targets", "hint")

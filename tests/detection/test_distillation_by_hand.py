@@ -23,10 +23,10 @@ from fedstill.core.training import Training
 from fedstill.detection.boxes import iou
 from fedstill.detection.distillation import DetectorMatching, MatchingSettings
 from fedstill.detection.model import Predictions
-from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.distill import Distillation, Teaching
 from fedstill.distillation.label_modes import under_labels
-from fedstill.distillation.teachers import Teacher
+from fedstill.distillation.objective import Adapters
+from fedstill.distillation.teachers import TeacherModel
 
 from ..methods.sites import Site
 from .detection_by_hand import (
@@ -248,7 +248,7 @@ class ExactMatching(DetectorMatching):
 @cache
 def distilled() -> tuple[Tensors, Tensors]:
     """What the server has of student and phi, before and after all rounds."""
-    task, teacher = task_for("right-angled"), Teacher("teacher", "larger", sides("right-angled")[1])
+    task, teacher = task_for("right-angled"), TeacherModel("teacher", "larger", sides("right-angled")[1])
     teaching = Teaching(ExactMatching(MatchingSettings(**OPTIONS)), [teacher])
     method = Distillation(Distillation.Options(), task, Training(**TRAINING), {"teaching": teaching})
     method.check()

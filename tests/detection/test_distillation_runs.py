@@ -19,7 +19,7 @@ from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
 from fedstill.detection.losses import TERMS
 from fedstill.detection.rooms import make_rooms
-from fedstill.distillation.distill import Distillation, Student, together
+from fedstill.distillation.distill import Distillation, JointStudent, together
 from fedstill.models import build_model
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.launch import distillation
@@ -125,11 +125,11 @@ def test_students_that_learn_together_get_the_bits_they_get_alone(teacher: Any) 
     plans = [planned(teacher, labels="withhold", staff=staff), planned(teacher, staff=staff)]
     assert plans[0].task.augments
 
-    def student(plan: Plan) -> Student:
+    def student(plan: Plan) -> JointStudent:
         context = RoundContext(0, plan.rounds, 1, "train", plan.streams.at("round", 0, "train"))
         assert isinstance(plan.method, Distillation)
         request = Message(plan.method.start(plan.streams))
-        return Student(plan.method, plan.clients(plan.profiles[0], {}, context), request, context)
+        return JointStudent(plan.method, plan.clients(plan.profiles[0], {}, context), request, context)
 
     alone = [together([student(plan)])[0] for plan in plans]
     shared = together([student(plan) for plan in plans])

@@ -22,8 +22,8 @@ from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.data.bundle import Bundle
+from fedstill.detection.detection_task import Detection
 from fedstill.detection.rooms import CLASSES
-from fedstill.detection.task import Detection
 from fedstill.engines import InProcess
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.checkpoint import candidates

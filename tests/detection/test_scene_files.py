@@ -16,7 +16,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle, datasets
 from fedstill.data.catalogue import add, available, check, load
-from fedstill.data.readers.raw import Findings
+from fedstill.data.readers.raw import FileFindings
 from fedstill.data.site_archive import Shard
 from fedstill.detection import scene_archives
 from fedstill.detection.rooms import make_rooms
@@ -168,7 +168,7 @@ def test_large_scans_are_cut_one_by_one_to_the_points_of_their_streams(
         return scene, names
 
     monkeypatch.setattr(scene_archives, "_read", watched)
-    found = scene_archives.read_archives({"whole": [paths[0], paths[2], paths[1]]}, Findings(), points=200)["whole"]
+    found = scene_archives.read_archives({"whole": [paths[0], paths[2], paths[1]]}, FileFindings(), points=200)["whole"]
     assert found.points.shape == (3, 200, 3)
     for row, name in enumerate("ac"):
         order = Streams(0).draw("scene points", name).permutation(len(clouds[name]))[:200]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedstill.core.streams import Streams
-from fedstill.devices.fleet_facts import Job, job_of
+from fedstill.devices.fleet_facts import RoundWorkload, job_of
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.launch import launch
 from fedstill.runtime.plan import make_plan
@@ -85,7 +85,7 @@ def test_predicted_bytes_and_work_are_those_of_a_run(run: Run) -> None:
     """Clients have equal shares of the data, or one sample more: bytes are the same, work is nearly."""
     plan = make_plan(run.experiment)
     job = job_of(plan)
-    assert isinstance(job, Job)
+    assert isinstance(job, RoundWorkload)
     for record in run.journal:
         assert (record.bytes.up, record.bytes.down) == (3 * job.up, 3 * job.down)
         passes = job.flops / plan.participants.costs["cnn"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
 from fedstill.distillation import Objective
-from fedstill.distillation.adapters import Adapters
+from fedstill.distillation.objective import Adapters
 
 Make = Callable[..., Output]
 

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedstill.core.task import Output
-from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.contrastive import Contrastive, ContrastiveAndSoft, ContrastSettings, contrast
 from fedstill.distillation.logits import Vanilla
+from fedstill.distillation.objective import Adapters
 
 # Student (1, 0), (0, 1) and teacher (1, 0), (3, 4)/5: cosines [[1, 0.6], [0, 0.8]].
 STUDENT = torch.tensor([[2.0, 0.0], [0.0, 0.5]], dtype=torch.float64)

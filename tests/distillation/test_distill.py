@@ -19,7 +19,7 @@ from fedstill.core.protocols import Client, Engine, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.distillation import objectives
-from fedstill.distillation.distill import Distillation, Student, before, moments, together
+from fedstill.distillation.distill import Distillation, JointStudent, before, moments, together
 from fedstill.distillation.features import Feature
 from fedstill.models import build_model
 from fedstill.runtime.assemble import make_experiment
@@ -151,7 +151,7 @@ def alone_and_together(plans: list[Plan], rounds: int) -> None:
             single = client_of(plan, round, known[round][1])
             expected.append((method_of(plan).reply(single, request, context), single))
             clients.append(client_of(plan, round, known[round][1]))
-            students.append(Student(method_of(plan), clients[-1], request, context))
+            students.append(JointStudent(method_of(plan), clients[-1], request, context))
         messages = together(students)
         for plan, message, client, (wanted, single) in zip(plans, messages, clients, expected, strict=True):
             assert plan.experiment.objective is not None
@@ -187,9 +187,9 @@ def test_students_of_augmented_clouds_get_the_bits_they_get_alone(clouds: tuple[
     alone_and_together(plans, 2)
 
 
-def as_students(*plans: Plan) -> list[Student]:
+def as_students(*plans: Plan) -> list[JointStudent]:
     return [
-        Student(method_of(one), client_of(one, 0, {}), Message(one.method.start(one.streams)), turn_of(one, 0))
+        JointStudent(method_of(one), client_of(one, 0, {}), Message(one.method.start(one.streams)), turn_of(one, 0))
         for one in plans
     ]
 
@@ -288,7 +288,7 @@ def test_a_generation_starts_afresh_and_learns_from_the_one_before(teacher: Any)
     for number, (server, own) in enumerate(states(plan, 3)):
         context = turn_of(plan, number)
         request = Message(plan.method.prepare(server, context))
-        rates.append(Student(method_of(plan), client_of(plan, number, own), request, context).optimiser.rate)
+        rates.append(JointStudent(method_of(plan), client_of(plan, number, own), request, context).optimiser.rate)
     assert rates[:2] == rates[2:]
     assert rates[0] > rates[1]
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
-from fedstill.distillation.adapters import Adapters
 from fedstill.distillation.features import Attention, Feature, FeatureSettings, attention, hint
 from fedstill.distillation.intermediate import IntermediateSettings
+from fedstill.distillation.objective import Adapters
 
 Squares = tuple[Output, Output, Tensor]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.errors import InputError
-from fedstill.distillation.teachers import Teacher, TeacherCache, first_outputs, teacher_outputs
+from fedstill.distillation.teachers import TeacherCache, TeacherModel, first_outputs, teacher_outputs
 from fedstill.tasks.classification import Classification
 
 TASK = Classification(("a", "b", "c"), (1, 2, 2), ("mlp",))
@@ -49,7 +49,7 @@ def test_several_teachers_speak_as_one() -> None:
     """The mean of their probabilities, and their features side by side."""
     one, two = Model(1.0), Model(-3.0)
     batch = data().batch(torch.arange(6))
-    both = teacher_outputs([Teacher("one", "x", one), Teacher("two", "x", two)], TASK, batch)
+    both = teacher_outputs([TeacherModel("one", "x", one), TeacherModel("two", "x", two)], TASK, batch)
     single = [model.eval()(batch["inputs"])[0].exp() for model in (one, two)]
     assert torch.allclose(both.logits.exp(), (single[0] + single[1]) / 2)
     assert both.features.shape == (6, 4)
@@ -57,7 +57,7 @@ def test_several_teachers_speak_as_one() -> None:
 
 
 def test_lectures_are_heard_once_and_found_by_sample() -> None:
-    teacher = Teacher("one", "x", Model())
+    teacher = TeacherModel("one", "x", Model())
     teacher_cache = TeacherCache([teacher])
     shard = Subset(data(), torch.tensor([5, 1, 3]))  # sample 5 comes first
     batch = shard.batch(torch.tensor([2, 0]))
@@ -72,7 +72,7 @@ def test_lectures_are_heard_once_and_found_by_sample() -> None:
 
 
 def test_lectures_travel_without_what_was_said() -> None:
-    teacher_cache = TeacherCache([Teacher("one", "x", Model())])
+    teacher_cache = TeacherCache([TeacherModel("one", "x", Model())])
     said = teacher_cache.of(TASK, data(), data().batch(torch.arange(2)))
     arrived = pickle.loads(pickle.dumps(teacher_cache))
     assert teacher_cache.held
@@ -86,12 +86,12 @@ def test_a_teacher_that_draws_says_the_same_whenever_it_is_first_asked() -> None
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        heard.append(TeacherCache([Teacher("one", "x", Noisy())]).of(TASK, data(), data().batch(torch.arange(3))))
+        heard.append(TeacherCache([TeacherModel("one", "x", Noisy())]).of(TASK, data(), data().batch(torch.arange(3))))
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(heard[0]["logits"], heard[1]["logits"])
 
 
 def test_first_words_tell_what_a_teacher_cannot_read() -> None:
-    assert first_outputs(Teacher("one", "x", Model()), TASK).logits.shape == (2, 3)
+    assert first_outputs(TeacherModel("one", "x", Model()), TASK).logits.shape == (2, 3)
     with pytest.raises(InputError, match=r"teacher narrow cannot read an input of shape \(1, 2, 2\): mat1 and"):
-        first_outputs(Teacher("narrow", "x", nn.Linear(7, 3)), TASK)
+        first_outputs(TeacherModel("narrow", "x", nn.Linear(7, 3)), TASK)

@@ -1,6 +1,6 @@
 """Connecting to Ray, with a fake: its arguments, and that everything is restored afterwards.
 
-Studies (`tests/studies/test_ray.py`) and the engine (`tests/engines/test_flower_ray.py`) use the real one.
+Studies (`tests/studies/test_ray_executor.py`) and the engine (`tests/engines/flower/test_simulation.py`) use Ray.
 """
 
 from __future__ import annotations

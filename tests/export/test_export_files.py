@@ -19,7 +19,7 @@ from fedstill.models.classifier import Classifier
 from fedstill.models.portable.onnx_file import OnnxModel
 from fedstill.models.portable.program import read_pt2
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_of
+from fedstill.tasks.task_choice import task_of
 
 pytestmark = pytest.mark.xdist_group("export")  # so that a model is exported once
 

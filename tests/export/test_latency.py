@@ -11,7 +11,7 @@ import torch
 
 from fedstill.cli import export as command
 from fedstill.core.errors import InputError
-from fedstill.core.threads import threads_of
+from fedstill.core.hardware import threads_of
 from fedstill.export import latency
 from fedstill.export.latency import Latency, Measured, Protocol, SeedLatency, measure, ratios
 from fedstill.export.subject import Subject

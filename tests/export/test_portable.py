@@ -16,7 +16,7 @@ from fedstill.models.pointnet import PointNet
 from fedstill.models.portable.geometry import between, farthest, nearest, take, within
 from fedstill.models.portable.written_out import PortablePointNet, PortablePointNet2, folded, portable
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_of
+from fedstill.tasks.task_choice import task_of
 
 CLOUDS = {
     "random": lambda: torch.randn(3, 50, 3),

@@ -1,7 +1,7 @@
 """The thirteen methods on problems that can be worked out by hand: every number is derived in a docstring.
 
 Client A holds six points at 2, B two at 10, C two at 4; a client's loss is the mean of (w - a)^2 / 2. With rate 1/2 a
-step goes halfway to the client's mean. What only servers do is in `test_server_rules.py`, FedBN in `test_batchnorm.py`.
+step goes halfway to the client's mean. What only servers do is in `test_server_rules.py`, FedBN in `test_fedbn.py`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from fedstill.core.errors import InputError
 from fedstill.models import build_model, models
 from fedstill.models.pointnet2_levels import Ball
-from fedstill.models.pointnet2_sizes import TEACHER, Sizes
+from fedstill.models.pointnet2_sizes import TEACHER, PointNet2Sizes
 
 # width; centres, radius and neighbours of both levels; dropout in the head.
 NUMBERS = {
@@ -32,7 +32,7 @@ def test_the_signature_names_every_size_with_its_default(name: str) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_any_size_can_be_set_and_the_others_stay(name: str) -> None:
-    usual = Sizes(*NUMBERS[name])
+    usual = PointNet2Sizes(*NUMBERS[name])
     model = build_model(name, (300, 3), 4, width=8, radius2=0.75)
     level1, level2 = model.extractor.level1, model.extractor.level2
     assert level1.ball == Ball(usual.centres1, usual.radius1, usual.neighbours1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.streams import Streams
-from fedstill.queries.neuron_matching import Gathered, Matched, Prior, match, place, scores
+from fedstill.queries.neuron_matching import Gathered, MatchedNeurons, Prior, match, place, scores
 
 STREAMS = Streams(4)
 USUAL = Prior(precision=0.1, gamma=1.0, limit=700)
@@ -22,7 +22,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
 
 
-def matched(*layers: Tensor, variance: float = 0.1, prior: Prior = USUAL, sweeps: int = 2) -> Matched:
+def matched(*layers: Tensor, variance: float = 0.1, prior: Prior = USUAL, sweeps: int = 2) -> MatchedNeurons:
     trust = [torch.full((layer.shape[1],), 1 / variance, dtype=torch.float64) for layer in layers]
     return match(layers, trust, prior, sweeps, STREAMS)
 
@@ -133,7 +133,7 @@ def test_there_are_never_more_than_the_limit() -> None:
         assert all(len(set(assigned.tolist())) == 4 for assigned in found.assigned)
 
 
-def posterior(layers: Sequence[Tensor], found: Matched, precision: float, prior: float) -> Tensor:
+def posterior(layers: Sequence[Tensor], found: MatchedNeurons, precision: float, prior: float) -> Tensor:
     """Global neurons from an assignment, one by one."""
     rows = []
     for number in range(len(found.neurons)):

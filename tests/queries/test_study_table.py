@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedstill.queries.study_table import has_queries, query_table, query_tables
-from fedstill.studies.results import Results, Row
+from fedstill.studies.results import ResultRow, Results
 
 NAMES = ("accuracy", "before", "gain", "forgetting", "uniform", "rounds", "bytes", "clients")
 MIB = 2**20
@@ -24,7 +24,7 @@ def results(figures: dict[tuple[str, ...], tuple[float | None, ...]] = FIGURES, 
         "seed": {"1": 1, "2": 2},
     }
     runs = {
-        cell: Row("0", {f"query.{name}": value for name, value in zip(NAMES, line, strict=True)})
+        cell: ResultRow("0", {f"query.{name}": value for name, value in zip(NAMES, line, strict=True)})
         for cell, line in figures.items()
     }
     return Results("asking", "", {}, axes, **{"columns": None, "rows": (), "runs": runs, **changes})
@@ -91,7 +91,7 @@ def test_a_study_in_which_nobody_asks_has_no_such_table() -> None:
 
 def test_a_single_run_is_a_table_too() -> None:
     axes = {"seed": {"7": 7}}
-    runs = {("7",): Row("0", {f"query.{name}": 1.0 for name in NAMES})}
+    runs = {("7",): ResultRow("0", {f"query.{name}": 1.0 for name in NAMES})}
     table = query_table(Results("asking", "", {}, axes, None, (), runs))
     assert table is not None
     assert table.rows == (("100.00",) * 4 + ("1", "0.00"),)

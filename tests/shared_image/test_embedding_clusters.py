@@ -20,7 +20,7 @@ def drawn(*shape: int, name: str = "points") -> Tensor:
     return torch.from_numpy(Streams(11).draw(name).standard_normal(shape)).float()
 
 
-def found(points: Tensor, count: int, seed: int = 0) -> embedding_clusters.Clusters:
+def found(points: Tensor, count: int, seed: int = 0) -> embedding_clusters.EmbeddingClusters:
     return cluster(points, count, Streams(seed).draw("clusters"))
 
 

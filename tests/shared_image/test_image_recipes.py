@@ -12,8 +12,8 @@ from fedstill.runtime.experiment import Experiment
 from fedstill.shared_image.feddf import EnsembleSettings
 from fedstill.shared_image.proxy_selection import Selection
 from fedstill.studies import Study
-from fedstill.studies.grid import Cell
-from fedstill.studies.plan import Job
+from fedstill.studies.grid import GridCell
+from fedstill.studies.study_plan import Job
 
 POOL = {"cifar100": 50_000, "cifar10[50%:]": 5_000}  # training samples; the second of the 10,000 that lite counts on
 # Distinct runs in both scales, counted by hand.
@@ -33,7 +33,7 @@ def jobs(name: str, preset: str | None = None) -> tuple[Job, ...]:
     return Study(name, preset=preset, data_root=Path("nowhere")).study_plan.jobs
 
 
-def cells(name: str, preset: str | None = None) -> tuple[Cell, ...]:
+def cells(name: str, preset: str | None = None) -> tuple[GridCell, ...]:
     return Study(name, preset=preset, data_root=Path("nowhere")).expand()
 
 

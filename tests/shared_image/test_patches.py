@@ -21,7 +21,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.shared_image import patch_numbers
 from fedstill.shared_image.patch_geometry import outlines, place, pyramid, resized
-from fedstill.shared_image.patch_pool import Pool
+from fedstill.shared_image.patch_pool import PatchPool
 from fedstill.shared_image.patches import Patches, PatchSettings, make_patches, patch_source
 
 # Of the first 64 patches of 16 x 16 of noise:96x80, seed 0; noise needs no decoder, so this should hold everywhere.
@@ -346,12 +346,12 @@ def test_a_pool_makes_each_row_once_if_there_is_room() -> None:
         asked.extend(rows.tolist())
         return rows[:, None].to(torch.uint8)
 
-    kept = Pool(10, (1,), torch.uint8, make)
+    kept = PatchPool(10, (1,), torch.uint8, make)
     assert kept.take(torch.tensor([3, 1, 3])).flatten().tolist() == [3, 1, 3]
     kept.take(torch.tensor([1, 2]))
     assert asked == [1, 3, 2]
     asked.clear()
-    poor = Pool(10, (1,), torch.uint8, make, room=9)
+    poor = PatchPool(10, (1,), torch.uint8, make, room=9)
     poor.take(torch.tensor([3, 1]))
     assert poor.take(torch.tensor([3])).flatten().tolist() == [3]
     assert asked == [3, 1, 3]

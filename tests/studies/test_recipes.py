@@ -19,9 +19,8 @@ from fedstill.runtime import joint_training, recipes
 from fedstill.runtime import plan as run_plan
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.recipes import recipe_names
-from fedstill.studies import Study
-from fedstill.studies import plan as study_plan
-from fedstill.studies.plan import Job
+from fedstill.studies import Study, study_plan
+from fedstill.studies.study_plan import Job
 
 pytestmark = pytest.mark.xdist_group("recipes")  # so that a study is expanded once
 

@@ -11,7 +11,7 @@ import pytest
 from fedstill.core.errors import InputError
 from fedstill.studies import Results, load_results, make_table
 from fedstill.studies.grid import Taught
-from fedstill.studies.results import Pupil, Row
+from fedstill.studies.results import Pupil, ResultRow
 from fedstill.studies.run_figures import packed, unpacked
 
 ACCURACY = {
@@ -37,7 +37,7 @@ def results(**changes: Any) -> Results:
         "seed": {"1": 1, "2": 2, "3": 3},
     }
     runs = {
-        cell: Row(f"id-{'-'.join(cell)}", {"accuracy": value, "personal": None, "bytes_up": 3 * 2**19})
+        cell: ResultRow(f"id-{'-'.join(cell)}", {"accuracy": value, "personal": None, "bytes_up": 3 * 2**19})
         for cell, value in ACCURACY.items()
     }
     source = {"experiment": {"data": "digits", "rounds": 2}, "settings": {}, "behaviour": 1}
@@ -164,7 +164,7 @@ def test_ours_wins_and_what_failed_then_is_mended() -> None:
     others = {key: row for key, row in results().runs.items() if key != cell}
     older = results(runs=others, failures={cell: "no luck"})
     assert results().extended(older, {}).failures == {}
-    ours = results(runs={("iid", "fedavg", "2"): Row("id-iid-fedavg-2", {"accuracy": 0.0})})
+    ours = results(runs={("iid", "fedavg", "2"): ResultRow("id-iid-fedavg-2", {"accuracy": 0.0})})
     merged = ours.extended(older, {})
     assert merged.runs["iid", "fedavg", "2"].figures["accuracy"] == 0.0
     assert merged.failures == {cell: "no luck"}
@@ -233,7 +233,7 @@ def taught() -> Results:
     """The small study with one student."""
     cell = ("iid", "fedavg", "1", "vanilla")
     axes = results().axes | {"objective": {"vanilla": "vanilla"}}
-    row = Row("id-s", {"accuracy": 0.5, "finite": 1}, {"last": "5:b0"})
+    row = ResultRow("id-s", {"accuracy": 0.5, "finite": 1}, {"last": "5:b0"})
     pupils = {cell: Pupil(Taught("vanilla", "use", 0.5), "digits", "mlp")}
     counts = {"digits": [3, 2]}
     second = Results("s", "", {"which": "best"}, axes, None, (), {cell: row}, test_counts=counts, pupils=pupils)
@@ -310,7 +310,7 @@ def test_errors_of_joint_training_are_in_the_file_and_below_the_table(tmp_path: 
 
 
 def test_an_error_of_joint_training_goes_with_the_run_that_it_is_of() -> None:
-    ours = results(runs={("iid", "fedavg", "1"): Row("again", {"accuracy": 0.9})})
+    ours = results(runs={("iid", "fedavg", "1"): ResultRow("again", {"accuracy": 0.9})})
     grown = ours.extended(joint(), {("iid", "fedavg", "1"): "again"})
     assert list(grown.joint_errors) == [("iid", "fedavg", "2")]
 

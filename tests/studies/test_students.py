@@ -15,8 +15,8 @@ from fedstill.runtime import launch as launching
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.run import Attempt
 from fedstill.studies import Study, load_results, make_table
-from fedstill.studies.plan import lessons
 from fedstill.studies.status import RunStatus
+from fedstill.studies.study_plan import lessons
 
 Make = Callable[..., dict[str, Any]]
 TAUGHT = {

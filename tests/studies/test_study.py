@@ -19,9 +19,9 @@ from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.launch import launch
 from fedstill.runtime.run_folder import RunFolder
 from fedstill.studies import Results, Study, jobs
-from fedstill.studies.plan import Job
-from fedstill.studies.progress import StudyProgress
 from fedstill.studies.status import RunStatus
+from fedstill.studies.study_plan import Job
+from fedstill.studies.study_progress import StudyProgress
 
 Make = Callable[..., dict[str, Any]]
 CHILD = Path(__file__).with_name("counting.py")

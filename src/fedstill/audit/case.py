@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fedstill.audit.lookup import Book
-from fedstill.audit.teachers import FAR, cannot_tell, is_collapsed, is_partly_broken
+from fedstill.audit.evidence_lookup import Book
+from fedstill.audit.teacher_verdicts import FAR, cannot_tell, is_collapsed, is_partly_broken
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, TeacherVerdict
 
 LEADERS = 12

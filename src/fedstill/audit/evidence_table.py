@@ -27,7 +27,7 @@ _PERCENT = re.compile(r"[\s_]*(%|\(\s*%\s*\)|\[\s*%\s*\])$")  # after the name o
 
 
 @dataclass(frozen=True)
-class Row:
+class EvidenceRow:
     """One line of the table, as numbers; accuracies as they are written."""
 
     line: int
@@ -120,7 +120,7 @@ def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str],
     return header, ignored, header != written
 
 
-def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> Row:
+def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> EvidenceRow:
     where = f"{path}, line {line}"
     if len(fields) != len(header):
         raise InputError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
@@ -136,7 +136,9 @@ def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) ->
     accuracies = [cells[name] for name in values if name in ACCURACIES]
     digits = max((_digits(text) for text in accuracies), default=0)
     signed = any(text.endswith("%") for text in accuracies)
-    return Row(line, cells["teacher"], cells.get("objective", ""), cells["seed"], values, digits, signed, broken)
+    return EvidenceRow(
+        line, cells["teacher"], cells.get("objective", ""), cells["seed"], values, digits, signed, broken
+    )
 
 
 def _number(where: str, name: str, text: str) -> float:
@@ -156,7 +158,7 @@ def _digits(text: str) -> int:
     return max(len(mantissa.partition(".")[2]) - int(exponent or 0), 0)
 
 
-def _refuse_repeated(path: Path, rows: Sequence[Row]) -> None:
+def _refuse_repeated(path: Path, rows: Sequence[EvidenceRow]) -> None:
     seen: dict[tuple[str, str, Seed], int] = {}
     for row in rows:
         key = row.teacher, row.objective, row.seed
@@ -166,7 +168,7 @@ def _refuse_repeated(path: Path, rows: Sequence[Row]) -> None:
         seen[key] = row.line
 
 
-def _unit(path: Path, rows: Sequence[Row], unit: Unit, signed: bool) -> tuple[float, float]:
+def _unit(path: Path, rows: Sequence[EvidenceRow], unit: Unit, signed: bool) -> tuple[float, float]:
     """What to divide accuracies by, and half a unit of their last digit, as a share."""
     written = [(row.line, name, row.values[name]) for row in rows for name in ACCURACIES if name in row.values]
     signed = signed or any(row.signed for row in rows)
@@ -196,7 +198,7 @@ def _refuse_mixed(path: Path, written: Sequence[tuple[int, str, float]]) -> None
         )
 
 
-def _agreed(path: Path, rows: Sequence[Row], name: str, key: str) -> dict[tuple[str, ...], float]:
+def _agreed(path: Path, rows: Sequence[EvidenceRow], name: str, key: str) -> dict[tuple[str, ...], float]:
     """A value that rows repeat, by what it belongs to; rows that disagree are refused."""
     found: dict[tuple[str, ...], tuple[int, float]] = {}
     for row in rows:
@@ -212,7 +214,7 @@ def _agreed(path: Path, rows: Sequence[Row], name: str, key: str) -> dict[tuple[
     return {owner: value for owner, (_, value) in found.items()}
 
 
-def _teachers(path: Path, rows: Sequence[Row], scale: float) -> tuple[Teacher, ...]:
+def _teachers(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[Teacher, ...]:
     """Those whose accuracy is given; of the others nothing is known."""
     agreed = _agreed(path, rows, "teacher_accuracy", "teacher")
     broken = {(row.teacher, row.seed): row.line for row in rows if row.broken}
@@ -229,7 +231,7 @@ def _teachers(path: Path, rows: Sequence[Row], scale: float) -> tuple[Teacher, .
     )
 
 
-def _students(path: Path, rows: Sequence[Row], scale: float) -> tuple[Student, ...]:
+def _students(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[Student, ...]:
     weights = _agreed(path, rows, "hard_label_weight", "objective")
     controlled = any("free_accuracy" in row.values for row in rows)
     students: list[Student] = []
@@ -253,6 +255,6 @@ def _assessable(name: str) -> bool:
     return known not in objectives or objectives[known].assessable
 
 
-def _alone(path: Path, rows: Sequence[Row], scale: float) -> dict[Seed, Score]:
+def _alone(path: Path, rows: Sequence[EvidenceRow], scale: float) -> dict[Seed, Score]:
     agreed = _agreed(path, rows, "labels_only_accuracy", "seed")
     return {seed: Score(value / scale) for (seed,), value in agreed.items()}

@@ -14,9 +14,9 @@ from fedstill.methods import methods
 from fedstill.methods.fedavg import buffers_of
 from fedstill.runtime.result import Run, run_called
 from fedstill.studies.grid import SEED
-from fedstill.studies.results import Labels, Pupil, Results, Row
+from fedstill.studies.results import Labels, Pupil, ResultRow, Results
+from fedstill.studies.results_table import joint_training_note
 from fedstill.studies.run_figures import figures_of, unpacked
-from fedstill.studies.table import joint_training_note
 
 OBJECTIVE = "objective"
 _FIGURE = {"last": "accuracy", "best": "best", "selected": "selected"}
@@ -92,7 +92,7 @@ class _Reader:
             settings=self._settings(),
         )
 
-    def _teacher(self, cell: Labels, row: Row) -> Teacher:
+    def _teacher(self, cell: Labels, row: ResultRow) -> Teacher:
         """What it gets right counts on the students' test data, which may not be what it was tested on itself."""
         run, figures = self._run(row), row.figures
         finite = self.which != "last" or figures.get("finite", 1) == 1
@@ -200,7 +200,7 @@ class _Reader:
     def _seed(self, cell: Labels) -> str:
         return dict(zip(self.results.axes, cell, strict=False)).get(SEED, "0")
 
-    def _run(self, row: Row) -> Run | None:
+    def _run(self, row: ResultRow) -> Run | None:
         if self.runs is None:
             return None
         return run_called(row.identity, self.runs)
@@ -210,18 +210,18 @@ def _has_teacher(pupil: Pupil) -> bool:
     return pupil.taught.objective not in objectives or objectives[pupil.taught.objective].least_teachers > 0
 
 
-def _score(row: Row, which: str) -> Score | None:
+def _score(row: ResultRow, which: str) -> Score | None:
     accuracy = row.figures.get(_FIGURE[which])
     if accuracy is None:
         return None
     return Score(accuracy, unpacked(row.correct[which]) if which in row.correct else ())
 
 
-def _accuracies(row: Row) -> dict[str, float]:
+def _accuracies(row: ResultRow) -> dict[str, float]:
     return {which: value for which, name in _FIGURE.items() if (value := row.figures.get(name)) is not None}
 
 
-def _terms(row: Row) -> dict[str, float]:
+def _terms(row: ResultRow) -> dict[str, float]:
     return {
         name.removeprefix("loss."): value
         for name, value in row.figures.items()
@@ -257,7 +257,7 @@ def curve_of(run: Run | None) -> tuple[float, ...]:
 
 def terms_of(run: Run) -> dict[str, float]:
     """The mean size of each loss term."""
-    return _terms(Row("", figures_of(run)))
+    return _terms(ResultRow("", figures_of(run)))
 
 
 def _pooled(run: Run | None) -> bool:

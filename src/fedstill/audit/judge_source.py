@@ -26,6 +26,6 @@ def audit(source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -
     path = Path(source)
     if path.suffix.lower() == ".csv":
         return judge(read_table(path, **reading), delta)
-    from fedstill.audit.inputs import evidence_of  # needs torch, and a table does not
+    from fedstill.audit.audit_inputs import evidence_of  # needs torch, and a table does not
 
     return judge(evidence_of(path, **reading), delta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from fedstill.audit.lookup import Book
+from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.pairs import ROUNDING
 from fedstill.audit.statistics import correlation
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, PatternWord

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedstill.audit.evidence import Score, Seed
-from fedstill.audit.lookup import Book, Pair, mean
+from fedstill.audit.evidence_lookup import Book, Pair, mean
 from fedstill.audit.statistics import paired_bootstrap, t_interval, unpaired_interval
-from fedstill.audit.teachers import ENOUGH_SEEDS
+from fedstill.audit.teacher_verdicts import ENOUGH_SEEDS
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Interval, PairVerdict, StudentWord
 
 ROUNDING = 1e-9  # a difference of exactly the threshold stays one

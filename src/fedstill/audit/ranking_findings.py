@@ -11,7 +11,7 @@ from fedstill.audit.case import Case
 from fedstill.audit.evidence import Seed
 from fedstill.audit.phrases import named, part
 from fedstill.audit.statistics import t_interval
-from fedstill.audit.teachers import ENOUGH_SEEDS
+from fedstill.audit.teacher_verdicts import ENOUGH_SEEDS
 from fedstill.audit.term_magnitudes import idle_terms, parts, students_with_terms, term_sizes
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import capital, count, points, share

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from fedstill.audit.case import JUDGED, LEADERS, Case
 from fedstill.audit.phrases import NAMED, among_best, called, named, part
-from fedstill.audit.teachers import FAR, accuracy_interval
+from fedstill.audit.teacher_verdicts import FAR, accuracy_interval
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, PairVerdict
 from fedstill.core.numbers import capital, count, points, share
 

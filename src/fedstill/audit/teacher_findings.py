@@ -7,9 +7,9 @@ from statistics import fmean
 
 from fedstill.audit.case import Case
 from fedstill.audit.evidence import RoundFacts, Student, Teacher
-from fedstill.audit.lookup import TINY
+from fedstill.audit.evidence_lookup import TINY
 from fedstill.audit.phrases import named, part
-from fedstill.audit.teachers import before_and_anew, is_partly_broken, recalibration_gain
+from fedstill.audit.teacher_verdicts import before_and_anew, is_partly_broken, recalibration_gain
 from fedstill.audit.verdicts import Finding, Severity
 from fedstill.core.numbers import capital, points, share
 

@@ -79,7 +79,7 @@ def audit(
         evidence = _from_runs(source, data, data_root, device, plugin or [], quiet or json)
     verdict = judge(evidence, delta / 100)
     if html is not None:
-        from fedstill.report.study.study_page import write_audit_report
+        from fedstill.report.study.audit_page import write_audit_report
 
         write_audit_report(verdict, html)
     if json:
@@ -105,7 +105,7 @@ def _from_table(table: Path, class_counts: str | None, classes: int | None, unit
 def _from_runs(
     source: Path, data: str | None, data_root: Path | None, device: str, plugins: Sequence[Path], quiet: bool
 ) -> Evidence:
-    from fedstill.audit.inputs import evidence_of
+    from fedstill.audit.audit_inputs import evidence_of
     from fedstill.cli.progress import RunDisplay
     from fedstill.core.plugins import use_plugins
 

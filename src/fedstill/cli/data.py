@@ -101,7 +101,7 @@ def data_show(
     json: Json = False,
 ) -> None:
     """Draw a few samples of a data set."""
-    from fedstill.data.catalogue import load
+    from fedstill.data.lookup import load
     from fedstill.data.point_labels import kind_names
     from fedstill.report.pictures.samples import show
 
@@ -151,7 +151,7 @@ def data_partition(
     """Draw who would hold how much of which class."""
     from fedstill.core.dataset import has_boxes
     from fedstill.core.streams import Streams
-    from fedstill.data.catalogue import load
+    from fedstill.data.lookup import load
     from fedstill.data.partitions import partition as cut
     from fedstill.data.point_labels import has_point_labels, kind_names, partition_labels, shape_kinds
     from fedstill.report.pictures.class_table import draw_partition, partition_text

@@ -81,8 +81,8 @@ def deploy_site(
 ) -> None:
     """Take part with this site's own data, as far as its policy file allows."""
     need_extra()
-    from fedstill.core.devices import check_device
-    from fedstill.data.catalogue import load
+    from fedstill.core.hardware import check_device
+    from fedstill.data.lookup import load
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.rehearsal import die_with_parent
     from fedstill.deploy.site import take_part
@@ -134,7 +134,7 @@ def _show_plan(folder: Path, experiment: Experiment, terms: ServerOptions, as_js
 
 def _serve(folder: Path, experiment: Experiment, out: Path, terms: ServerOptions, quiet: bool, as_json: bool) -> None:
     from fedstill.cli.progress import RunDisplay
-    from fedstill.core.devices import check_device
+    from fedstill.core.hardware import check_device
     from fedstill.deploy import server as deployed
     from fedstill.deploy.deployment_folder import open_server
     from fedstill.deploy.rehearsal import die_with_parent

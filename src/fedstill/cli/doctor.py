@@ -54,7 +54,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """Something that was looked at: as it should be, worth a look, or broken; and then what to do about it."""
 
     topic: str
@@ -79,14 +79,14 @@ def doctor(out: Out = Path("runs"), data_root: Root = None, json: Json = False) 
         raise typer.Exit(BROKEN)
 
 
-def _show(one: Finding) -> None:
+def _show(one: Check) -> None:
     console.print(f"{one.state:8}", style=_STYLES[one.state], end="")
     console.print(f"{one.topic}: {one.says}", soft_wrap=True)
     if one.advice:
         console.print(f"{'':8}→ {one.advice}", soft_wrap=True)
 
 
-def check_up(out: Path, data_root: Path | None = None) -> list[Finding]:
+def check_up(out: Path, data_root: Path | None = None) -> list[Check]:
     """Everything there is to say, topic by topic; `out` is the folder that holds the runs, or would."""
     return [
         *look_at_versions(),
@@ -99,11 +99,11 @@ def check_up(out: Path, data_root: Path | None = None) -> list[Finding]:
     ]
 
 
-def look_at_versions() -> Iterator[Finding]:
+def look_at_versions() -> Iterator[Check]:
     from fedstill.runtime.experiment import BEHAVIOUR
 
     shown = ", ".join(f"{name} {found}" for name in _SHOWN if (found := installed(name)) is not None)
-    yield Finding(
+    yield Check(
         "versions",
         "ok",
         f"fedstill {__version__}, behaviour {BEHAVIOUR}, python {platform.python_version()}, {shown}",
@@ -111,18 +111,18 @@ def look_at_versions() -> Iterator[Finding]:
     for requirement in needed():
         found, advice = installed(requirement.name), f"pip install '{requirement}'"
         if found is None:
-            yield Finding("versions", "problem", f"{requirement.name} is missing", advice)
+            yield Check("versions", "problem", f"{requirement.name} is missing", advice)
         elif not requirement.specifier.contains(found, prereleases=True):
             found_and_needed = f"{requirement.name} is {found}, and fedstill needs {requirement.specifier}"
-            yield Finding("versions", "problem", found_and_needed, advice)
+            yield Check("versions", "problem", found_and_needed, advice)
 
 
-def look_at_plugins() -> Iterator[Finding]:
+def look_at_plugins() -> Iterator[Check]:
     """Installed packages that bring parts of their own: one that does not load stops every command."""
     try:
         load_entry_points()
     except InputError as error:
-        yield Finding("plugins", "problem", str(error), f"mend or uninstall the package that announces {GROUP}")
+        yield Check("plugins", "problem", str(error), f"mend or uninstall the package that announces {GROUP}")
 
 
 def installed(name: str) -> str | None:
@@ -146,18 +146,18 @@ def needed() -> Iterator[Requirement]:
             yield requirement
 
 
-def look_at_threads() -> Iterator[Finding]:
+def look_at_threads() -> Iterator[Check]:
     """Bits are promised for one thread, and runs use one; other settings may slow them down."""
     import torch
 
-    from fedstill.core.threads import usable_cores
+    from fedstill.core.hardware import usable_cores
 
     cores, named, used = usable_cores(), os.environ.get(_THREADS, "").strip(), torch.get_num_threads()
     advice = f"set {_THREADS}=1, and use more cores with --workers"
     if named and not (named.isdecimal() and int(named) > 0):
-        yield Finding("threads", "look", f"{_THREADS} is {named!r}, which is no number of threads", advice)
+        yield Check("threads", "look", f"{_THREADS} is {named!r}, which is no number of threads", advice)
     elif named and int(named) > cores:
-        yield Finding(
+        yield Check(
             "threads",
             "look",
             f"{_THREADS} is {named} on {count(cores, 'usable core')}:"
@@ -165,39 +165,39 @@ def look_at_threads() -> Iterator[Finding]:
             advice,
         )
     elif used > cores:
-        yield Finding("threads", "look", f"torch uses {used} threads on {count(cores, 'usable core')}", advice)
+        yield Check("threads", "look", f"torch uses {used} threads on {count(cores, 'usable core')}", advice)
     else:
         setting = f"{_THREADS}={named}" if named else f"{_THREADS} is not set"
         has = f"{count(cores, 'usable core')}, torch with {count(used, 'thread')}"
-        yield Finding("threads", "ok", f"{has}, {setting}; a run uses one")
+        yield Check("threads", "ok", f"{has}, {setting}; a run uses one")
 
 
-def look_at_kernels() -> Iterator[Finding]:
+def look_at_kernels() -> Iterator[Check]:
     try:
         from fedstill.models.kernels import compiled
     except Exception as error:  # numba fails in many ways, and each is a finding
         _log.info("the compiled kernels cannot be loaded", exc_info=True)
         unwritable = "locator" in str(error)
         advice = f"set {_KERNEL_CACHE} to a folder that can be written" if unwritable else "reinstall numba"
-        yield Finding("kernels", "problem", f"the kernels cannot be loaded: {error}", advice)
+        yield Check("kernels", "problem", f"the kernels cannot be loaded: {error}", advice)
         return
     yield _kernel_cache(compiled.farthest_points, Path(compiled.__file__))
     yield _kernel_speed(compiled.farthest_points)
 
 
-def _kernel_cache(kernel: Any, source: Path) -> Finding:
+def _kernel_cache(kernel: Any, source: Path) -> Check:
     """Where numba keeps what it compiled. The folder named by NUMBA_CACHE_DIR it leaves aside if it cannot write it."""
     folder = Path(kernel.stats.cache_path)
     named = os.environ.get(_KERNEL_CACHE)
     if named and (trouble := obstacle(Path(named))) is not None:
-        return Finding(
+        return Check(
             "kernels",
             "problem",
             f"{_KERNEL_CACHE} is {named}, which cannot be written ({trouble}); numba uses {folder} instead",
             f"set {_KERNEL_CACHE} to a folder that can be written, or unset it",
         )
     if (trouble := obstacle(folder)) is not None:
-        return Finding(
+        return Check(
             "kernels",
             "problem",
             f"the numba cache {folder} cannot be written ({trouble}): every process compiles all kernels anew",
@@ -206,16 +206,16 @@ def _kernel_cache(kernel: Any, source: Path) -> Finding:
     age = source.stat().st_mtime
     kept = [file for file in folder.glob(f"{source.stem}.*.nbi") if file.stat().st_mtime >= age]
     state = "warm" if kept else "cold: the first run on clouds compiles for a while"
-    return Finding("kernels", "ok", f"numba cache in {folder}, {state}")
+    return Check("kernels", "ok", f"numba cache in {folder}, {state}")
 
 
-def _kernel_speed(kernel: Any) -> Finding:
+def _kernel_speed(kernel: Any) -> Check:
     """Farthest point sampling, compiled anew in memory, so that no cache is written."""
     import torch
 
+    from fedstill.core.hardware import one_thread
     from fedstill.core.jit import compiled
     from fedstill.core.streams import Streams
-    from fedstill.core.threads import one_thread
     from fedstill.models.kernels import plain
 
     fresh: Any = compiled(kept=False)(kernel.py_func)
@@ -228,7 +228,7 @@ def _kernel_speed(kernel: Any) -> Finding:
             for _ in range(TIMES)  # in turns, so that a busy neighbour disturbs both
         ]
     if not same:
-        return Finding(
+        return Check(
             "kernels",
             "problem",
             "compiled and plain kernels choose different points: results on clouds would be wrong",
@@ -238,8 +238,8 @@ def _kernel_speed(kernel: Any) -> Finding:
     text = f"farthest point sampling is {ratio:.1f} times as fast as in plain torch (at least {EXPECTED:g} expected)"
     if ratio < EXPECTED:
         busy = "look whether the machine is busy and ask again; else reinstall numba, and see whether NUMBA_DISABLE_JIT"
-        return Finding("kernels", "look", text, f"{busy} or NUMBA_OPT is set")
-    return Finding("kernels", "ok", f"{text}, with the same points")
+        return Check("kernels", "look", text, f"{busy} or NUMBA_OPT is set")
+    return Check("kernels", "ok", f"{text}, with the same points")
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -248,7 +248,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return perf_counter() - began
 
 
-def look_at_data(given: Path | None = None) -> Iterator[Finding]:
+def look_at_data(given: Path | None = None) -> Iterator[Check]:
     from fedstill.data.catalogue import available
     from fedstill.data.roots import VARIABLE, data_root, recorded
 
@@ -257,33 +257,33 @@ def look_at_data(given: Path | None = None) -> Iterator[Finding]:
     if not root.is_dir():
         if source != "your data folder":
             advice = "create it, or name the folder you mean"
-            yield Finding("data", "problem", f"{source} names {root}, which is no folder", advice)
+            yield Check("data", "problem", f"{source} names {root}, which is no folder", advice)
         else:
-            yield Finding("data", "ok", f"nothing of your own in {root} yet: `fedstill data add` changes that")
+            yield Check("data", "ok", f"nothing of your own in {root} yet: `fedstill data add` changes that")
     try:
         entries = recorded(root)
         every = available(None if given is None or not root.is_dir() else given)
     except InputError as error:
-        yield Finding("data", "problem", str(error), "`fedstill data add` records data sets anew")
+        yield Check("data", "problem", str(error), "`fedstill data add` records data sets anew")
         return
     inside = [one.name for one in every if one.where == "built in"]
     found = [one.name for one in every if one.found and one.where != "built in"]
-    yield Finding("data", "ok", f"built in: {', '.join(inside)}")
+    yield Check("data", "ok", f"built in: {', '.join(inside)}")
     if root.is_dir():
         missing = sum(not one.found for one in every)
-        yield Finding(
+        yield Check(
             "data",
             "ok",
             f"in {root}, by {source}: {', '.join(found) or 'none'}; {missing} more are known: see `fedstill data list`",
         )
     for one in every:
         if one.name in entries and not one.found:
-            yield Finding(
+            yield Check(
                 "data", "look", f"{one.name} is recorded, but {one.where}", f"`fedstill data add {one.name} PATH`"
             )
 
 
-def look_at_disk(out: Path) -> Iterator[Finding]:
+def look_at_disk(out: Path) -> Iterator[Check]:
     from fedstill.data.readers.cache import VARIABLE, cache_folder
 
     number = len(list(out.glob("*/config.json"))) if out.is_dir() else 0
@@ -296,23 +296,23 @@ def look_at_disk(out: Path) -> Iterator[Finding]:
     yield _room("cache of clouds", cache, f"{size(taken)}, " if taken else "", elsewhere, elsewhere)
 
 
-def _room(what: str, folder: Path, held: str, elsewhere: str, more_room: str) -> Finding:
+def _room(what: str, folder: Path, held: str, elsewhere: str, more_room: str) -> Check:
     trouble = obstacle(folder)
     if trouble is not None:
-        return Finding("disk", "problem", f"{what} in {folder}: cannot be written ({trouble})", elsewhere)
+        return Check("disk", "problem", f"{what} in {folder}: cannot be written ({trouble})", elsewhere)
     left = free_bytes(folder)
     text = f"{what} in {folder}: {held}{size(left)} free"
     if left < SCARCE:
-        return Finding("disk", "problem" if left < NONE_LEFT else "look", text, more_room)
-    return Finding("disk", "ok", text)
+        return Check("disk", "problem" if left < NONE_LEFT else "look", text, more_room)
+    return Check("disk", "ok", text)
 
 
-def look_at_extras() -> Iterator[Finding]:
+def look_at_extras() -> Iterator[Check]:
     here = []
     for extra, (packages, gives) in EXTRAS.items():
         missing = [name for name in packages if installed(name) is None]
         if missing:
-            yield Finding(
+            yield Check(
                 "extras",
                 "look",
                 f"{extra} is not installed ({', '.join(missing)}): it gives {gives}",
@@ -321,7 +321,7 @@ def look_at_extras() -> Iterator[Finding]:
         else:
             here.append(f"{extra} ({', '.join(f'{name} {installed(name)}' for name in packages)})")
     if here:
-        yield Finding("extras", "ok", f"installed: {', '.join(here)}")
+        yield Check("extras", "ok", f"installed: {', '.join(here)}")
 
 
 def standing(path: Path) -> Path:

@@ -48,9 +48,7 @@ def shelves() -> dict[str, Callable[[], dict[str, str]]]:
     from fedstill.distillation import objectives
     from fedstill.engines import engines
     from fedstill.methods import methods
-    from fedstill.methods.wrappers.attacks import attacks
-    from fedstill.methods.wrappers.mitigations import mitigations
-    from fedstill.methods.wrappers.privacy import privacies
+    from fedstill.methods.wrappers.choices import attacks, mitigations, privacies
     from fedstill.models import models
     from fedstill.participation import dropouts, policies
     from fedstill.runtime.recipes import recipe_names

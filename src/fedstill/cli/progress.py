@@ -11,14 +11,14 @@ from rich.table import Column
 
 from fedstill.cli.screen import errors
 from fedstill.core.numbers import count, duration, share, size
-from fedstill.tasks.measures import ACCURACY, measure_of
+from fedstill.tasks.task_choice import ACCURACY, measure_of
 
 if TYPE_CHECKING:  # a run need not load what studies are made of
     from fedstill.core.records import RoundRecord
     from fedstill.runtime.experiment import Experiment
-    from fedstill.studies.jobs import Outcome
-    from fedstill.studies.plan import Job
-    from fedstill.studies.progress import StudyProgress
+    from fedstill.studies.jobs import JobOutcome
+    from fedstill.studies.study_plan import Job
+    from fedstill.studies.study_progress import StudyProgress
 
 _WIDE = 110  # columns of a terminal that has room for everything
 _BESIDE = 58  # columns that all but the name take at most where there is less room, with a short bar
@@ -155,7 +155,7 @@ class StudyDisplay(BarDisplay):
         text = self._left(progress).lstrip(", ")
         self.bar.add_task("study", total=progress.total, completed=progress.done, text=text)
 
-    def settled(self, progress: StudyProgress, job: Job, outcome: Outcome) -> None:
+    def settled(self, progress: StudyProgress, job: Job, outcome: JobOutcome) -> None:
         if self.quiet:
             return
         done = outcome.state == "done"

@@ -60,7 +60,7 @@ def completed_names() -> dict[str, Any]:
     from fedstill.audit.conditions import TOPICS
     from fedstill.audit.verdicts import SEVERITIES
     from fedstill.runtime.recipes import recipe_layers
-    from fedstill.studies.table import metrics
+    from fedstill.studies.results_table import metrics
 
     names = {shelf: dict(sorted(listed().items())) for shelf, listed in shelves().items()}
     layers = recipe_layers()

@@ -16,12 +16,12 @@ from fedstill.cli.reference_records import record_sections_of_page
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import datasets
-from fedstill.data.files import FromFiles
+from fedstill.data.file_sources import FromFiles
 from fedstill.engines import engines
 from fedstill.models import models
 from fedstill.runtime.experiment import PARTS, Choice, Experiment, experiment_class, settings_of
 from fedstill.runtime.recipes import recipe_layers, recipe_names
-from fedstill.studies.table import metrics
+from fedstill.studies.results_table import metrics
 
 ENVIRONMENT = {
     "FEDSTILL_DATA": "the folder in which data sets are looked for, where `--data-root` is not given",

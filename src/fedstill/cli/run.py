@@ -70,7 +70,7 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
     """A run's rounds as a table and a curve."""
     from fedstill.core.plugins import use_plugins
     from fedstill.runtime.result import Run
-    from fedstill.tasks.measures import measure_of
+    from fedstill.tasks.task_choice import measure_of
 
     use_plugins(plugin or [])
     found = Run(run)
@@ -153,7 +153,7 @@ def print_run(run: Run, as_json: bool, begun: str = "") -> None:
 
 def run_to_dict(run: Run) -> dict[str, Any]:
     """A run as `--json` prints it, in every command; of one that is not finished, its folder and measure."""
-    from fedstill.tasks.measures import measure_of
+    from fedstill.tasks.task_choice import measure_of
 
     measure = measure_of(run.experiment.architectures[0])
     if not run.finished:
@@ -196,7 +196,7 @@ def show_result(run: Run, begun: str = "") -> None:
 
 def _scores(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The names of a run's measures, and a row of them for each of its models."""
-    from fedstill.tasks.measures import measures_of
+    from fedstill.tasks.task_choice import measures_of
 
     result = run.result
     measures = measures_of(run.experiment.architectures[0])
@@ -210,7 +210,7 @@ def _scores(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def _show_teachers(run: Run) -> None:
-    from fedstill.tasks.measures import ACCURACY, measure_of
+    from fedstill.tasks.task_choice import ACCURACY, measure_of
 
     result, measure = run.result, measure_of(run.experiment.architectures[0])
     for teacher in result.teachers:
@@ -255,7 +255,7 @@ def manifest_table(manifest: Mapping[str, Any], where: Console) -> None:
 
 
 def _rounds_table(run: Run, measure: str) -> None:
-    from fedstill.tasks.measures import detects
+    from fedstill.tasks.task_choice import detects
 
     journal = run.journal
     together = detects(run.experiment.architectures[0])  # its terms are too many for one line

@@ -30,8 +30,8 @@ from fedstill.core.numbers import count, duration
 
 if TYPE_CHECKING:  # help need not wait for torch
     from fedstill.studies import Results, Study, Table
-    from fedstill.studies.progress import StudyProgress
     from fedstill.studies.results import Labels
+    from fedstill.studies.study_progress import StudyProgress
 
 _OF_RESULTS = {"recipe", "metric", "table", "quiet", "json"}  # options that count where a results file is drawn again
 
@@ -168,8 +168,8 @@ def _show_plan(
     A cluster is not asked for its size: without `workers` the time left is that of this machine's cores.
     """
     from fedstill.studies.executor import check_executor, executor_size
-    from fedstill.studies.progress import StudyProgress
     from fedstill.studies.status import RunStatus
+    from fedstill.studies.study_progress import StudyProgress
 
     check_executor(executor, address, study.device)
     size = executor_size(workers, executor, cores=workers if address else None)
@@ -216,7 +216,7 @@ def _print_plan(study: Study, progress: StudyProgress, workers: int) -> None:
 def _check(output: StudyOutput) -> Results | None:
     """Refuse what could not be written at the end; gives the results that the file holds already."""
     from fedstill.studies import load_results
-    from fedstill.studies.table import check_metric
+    from fedstill.studies.results_table import check_metric
 
     for metric in output.metrics:
         check_metric(metric)

@@ -251,7 +251,7 @@ class Method(Exchange):
         return given
 
     def same_with_more_rounds(self, few: int, many: int) -> bool:
-        """Whether the first `few` of `many` rounds are those of a run of `few`; schedules of rates are looked at apart."""
+        """Whether the first `few` of `many` rounds are those of a run of `few`, apart from what a schedule says."""
         return self.rounds(few) == few and self.rounds(many) == many
 
     def selectable(self, round: int, rounds: int) -> bool:

@@ -15,7 +15,7 @@ from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.data.clouds import first_points
-from fedstill.data.kinds import data_kinds
+from fedstill.data.data_kinds import data_kinds
 
 Kind = str  # a name in `data_kinds`
 

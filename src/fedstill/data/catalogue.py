@@ -13,15 +13,15 @@ A data set in code takes a function and a name, and can then be used everywhere 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedstill.core.errors import InputError
 from fedstill.core.files import from_home
 from fedstill.data.bundle import Bundle, Loader, Source, datasets
 from fedstill.data.check import CheckReport, check
-from fedstill.data.files import FromFiles
-from fedstill.data.lookup import look_up
+from fedstill.data.file_sources import FromFiles
+from fedstill.data.lookup import load
 from fedstill.data.roots import checked_name, data_root, record, recorded
 
 __all__ = [
@@ -37,16 +37,6 @@ __all__ = [
     "datasets",
     "load",
 ]
-
-
-def load(name: str, root: Path | None = None, path: Path | None = None, part: bool = False) -> Bundle:
-    """The data set of that name, from the data root or from a path given for it; or one site's `part` of one.
-
-    >>> load("digits").shape
-    (1, 8, 8)
-    """
-    loader, source = look_up(name, root, path)
-    return loader(replace(source, part=part))
 
 
 def add(name: str, path: Path, root: Path | None = None) -> Bundle:

@@ -12,11 +12,11 @@ import torch
 from fedstill.core.dataset import NO_LABEL, ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
-from fedstill.data.files import FromFiles, bundled
+from fedstill.data.file_sources import FromFiles, bundled
 from fedstill.data.findings import find_doubts, find_faults, labels_by_class
 from fedstill.data.layout import BoxSamples, Samples
 from fedstill.data.lookup import look_up
-from fedstill.data.readers.raw import Findings
+from fedstill.data.readers.raw import FileFindings
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class CheckReport:
 def check(name: str, path: Path | None = None, root: Path | None = None) -> CheckReport:
     """Read a data set as far as it can be read and say what it holds and what is wrong with it."""
     loader, source = look_up(name, root, path)
-    found = Findings()
+    found = FileFindings()
     splits: dict[str, Samples] = {}
     classes: tuple[str, ...] = ()
     bundle: Bundle | None = None

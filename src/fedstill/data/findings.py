@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedstill.core.dataset import NO_LABEL
 from fedstill.data.layout import Samples
-from fedstill.data.readers.raw import Findings
+from fedstill.data.readers.raw import FileFindings
 
 
 def find_faults(
-    splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings, every_class: bool = True
+    splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings, every_class: bool = True
 ) -> None:
     """Reasons not to train on this data; one site's part of it need not have samples of `every_class`.
 
@@ -62,7 +62,7 @@ def _first(split: Samples, rows: list[int]) -> str:
     return f", the first is {split.name(rows[0])}" if split.where else ""
 
 
-def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings) -> None:
     """Reasons to distrust what is measured on this data."""
     if any(split.kind == "scene" for split in splits.values()):
         _find_lacking_boxes(splits, classes, found)
@@ -76,7 +76,7 @@ def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
             found.doubts.append(f"{shared:,} identical {same} in both {one} and {other}")
 
 
-def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings) -> None:
     if "test" in splits:
         for name, count in zip(classes, labels_by_class(splits["test"].labels, len(classes)), strict=True):
             if count == 0:
@@ -87,7 +87,7 @@ def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...
                 found.doubts.append(f"class {name!r} has a single training sample: it can hardly be learned")
 
 
-def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...], found: Findings) -> None:
+def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings) -> None:
     """Classes that nothing in a split is of; detectors are often asked for more than there is, so all at once."""
     why = {"train": "they cannot be learned", "test": "how well they are found cannot be measured"}
     for part, consequence in why.items():

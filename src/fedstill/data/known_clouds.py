@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from fedstill.data.bundle import datasets
-from fedstill.data.files import FromFiles
+import torch
+
+from fedstill.data.bundle import Source, datasets
+from fedstill.data.file_sources import FromFiles
+from fedstill.data.findings import find_faults
+from fedstill.data.layout import Samples
+from fedstill.data.readers import shapenet_part
+from fedstill.data.readers.raw import FileFindings
 
 _HEADS = ("control", "coronal", "metopic", "sagittal")
 _SCANNED = (
@@ -31,6 +37,25 @@ def ycb_group(thing: str) -> str | None:
     """
     number = int(thing[:3]) if thing[:3].isascii() and thing[:3].isdigit() else 0
     return next((group for last, group in _YCB_GROUPS if 0 < number <= last), None)
+
+
+class PartsFromFiles(FromFiles):
+    """A loader for files in ShapeNet-part's layout: a bundle whose labels are of points."""
+
+    def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+        splits: dict[str, shapenet_part.Parts] = {}
+        classes: tuple[str, ...] = ()
+        kinds: tuple[str, ...] = ()
+        with found.collecting():
+            splits, classes, kinds = shapenet_part.read(self.locate(source), found)
+        samples = {name: _samples(part, name, kinds) for name, part in splits.items()}
+        find_faults(samples, classes, found)
+        return samples, classes
+
+
+def _samples(part: shapenet_part.Parts, where: str, kinds: tuple[str, ...]) -> Samples:
+    clouds, labels, category = (torch.from_numpy(array) for array in part[:3])
+    return Samples(clouds, labels, "cloud", where, part.names, category, kinds)
 
 
 datasets.register("modelnet40")(
@@ -107,5 +132,13 @@ datasets.register("scanobjectnn")(
         classes=_SCANNED,
         get="its authors publish training_objectdataset.h5 and test_objectdataset.h5 on request (h5_files.zip); "
         "give the path of another training file to use that variant",
+    )
+)
+datasets.register("shapenet-part")(
+    PartsFromFiles(
+        "ShapeNet-part: 16,881 shapes of 16 kinds, every point labelled as one of 50 parts.",
+        places=("shapenetcore_partanno_segmentation_benchmark_v0_normal",),
+        get="Stanford publishes shapenetcore_partanno_segmentation_benchmark_v0_normal.zip: "
+        "synsetoffset2category.txt, train_test_split and a folder of text files per kind",
     )
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedstill.data.bundle import datasets
-from fedstill.data.files import FromFiles
+from fedstill.data.file_sources import FromFiles
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _FASHION = (

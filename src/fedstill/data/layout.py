@@ -13,7 +13,7 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Kind
 from fedstill.data.clouds import normalise
-from fedstill.data.readers.raw import Array, Findings, Raw, Split
+from fedstill.data.readers.raw import Array, FileFindings, Raw, Split
 from fedstill.data.splits import hold_out
 
 _CHANNELS = (1, 3, 4)
@@ -53,7 +53,7 @@ class BoxSamples(Samples):
 
 
 def tidy(
-    raw: Raw, found: Findings, classes: tuple[str, ...] | None = None
+    raw: Raw, found: FileFindings, classes: tuple[str, ...] | None = None
 ) -> tuple[dict[str, Samples], tuple[str, ...]]:
     """The splits that can be used, and the names of their classes; data that came without a split is given one.
 
@@ -91,7 +91,7 @@ def _samples(split: Split) -> Samples:
     return Samples(inputs, as_labels(split.labels, split.where), kind, split.where, split.names)
 
 
-def _populated(whole: Samples, classes: tuple[str, ...], found: Findings) -> tuple[Samples, tuple[str, ...]]:
+def _populated(whole: Samples, classes: tuple[str, ...], found: FileFindings) -> tuple[Samples, tuple[str, ...]]:
     """Without the classes that have one sample: it cannot be trained on and tested on at once.
 
     Such a class is left out, not refused, so that collections with a few odd pieces can be used as they are. (Where

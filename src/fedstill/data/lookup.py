@@ -1,19 +1,28 @@
-"""From a name as typed to a loader and its source."""
+"""From a name as typed to a loader, and to the data set itself."""
 
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.files import from_home
-from fedstill.data.bundle import Loader, Source, datasets
+from fedstill.data.bundle import Bundle, Loader, Source, datasets
 from fedstill.data.named_slices import part_of, sliced
 from fedstill.data.roots import data_root, recorded
-from fedstill.data.site_archive import FilesOrShard
 
 _PREFIXES = ("npz", "folder")
-_ANY_FILES = FilesOrShard("Files of your own.")
+
+
+def load(name: str, root: Path | None = None, path: Path | None = None, part: bool = False) -> Bundle:
+    """The data set of that name, from the data root or from a path given for it; or one site's `part` of one.
+
+    >>> load("digits").shape
+    (1, 8, 8)
+    """
+    loader, source = look_up(name, root, path)
+    return loader(replace(source, part=part))
 
 
 def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tuple[Loader, Source]:
@@ -27,15 +36,22 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
         return sliced(loader, part, name), source
     kind, colon, rest = name.partition(":")
     if colon and kind in _PREFIXES:
-        return _ANY_FILES, Source(name, data_root(root), _typed(kind, from_home(rest), name))
+        return _own_files(), Source(name, data_root(root), _typed(kind, from_home(rest), name))
     place = data_root(root)
     entries = recorded(place)
     source = Source(name, place, (from_home(path) if path is not None else None) or entries.get(name))
     if name in datasets:
         return datasets[name], source
     if source.path is not None:
-        return _ANY_FILES, source
+        return _own_files(), source
     raise InputError(f"unknown data set {name!r}: {_meant(name, {*datasets.names(), *entries})}")
+
+
+def _own_files() -> Loader:
+    """A loader of files of the user's own, whatever they hold; readers are imported only where it is needed."""
+    from fedstill.data.site_archive import FilesOrShard
+
+    return FilesOrShard("Files of your own.")
 
 
 def _meant(name: str, known: Set[str]) -> str:

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Kind, Source
-from fedstill.data.files import FromFiles
+from fedstill.data.data_kinds import data_kinds
+from fedstill.data.file_sources import FromFiles
 from fedstill.data.findings import find_faults
-from fedstill.data.kinds import data_kinds
 from fedstill.data.layout import Samples
 from fedstill.data.readers import npz
-from fedstill.data.readers.raw import Array, Findings
+from fedstill.data.readers.raw import Array, FileFindings
 
 PARTS = ("train", "test")
 _SHORT = {"inputs": "x", "labels": "y", "sample_id": "id"}
@@ -71,7 +71,7 @@ class ShardSamples(Samples):
 class FilesOrShard(FromFiles):
     """Files of the user's own, scenes among them, or one site's part of a data set."""
 
-    def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
         for name in data_kinds:
             reader = data_kinds[name].reader
             recognised = None if source.path is None or reader is None else reader(source.path)

@@ -9,12 +9,12 @@ import torch
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
-from fedstill.data.files import FromFiles
+from fedstill.data.file_sources import FromFiles
 from fedstill.data.layout import as_inputs
 from fedstill.data.lookup import look_up
 from fedstill.data.named_slices import part_of
 from fedstill.data.readers import folder, npz
-from fedstill.data.readers.raw import Array, Findings
+from fedstill.data.readers.raw import Array, FileFindings
 
 
 def load_proxy(name: str, root: Path | None = None) -> Bundle:
@@ -27,7 +27,7 @@ def load_proxy(name: str, root: Path | None = None) -> Bundle:
         return part.of(load_proxy(whole, root), name)
     loader, source = look_up(name, root)
     if isinstance(loader, FromFiles) and source.path is not None:
-        found = Findings()
+        found = FileFindings()
         inputs = _unlabelled(source.path, found)
         found.refuse(name)
         if inputs is not None:
@@ -35,7 +35,7 @@ def load_proxy(name: str, root: Path | None = None) -> Bundle:
     return loader(source)
 
 
-def _unlabelled(path: Path, found: Findings) -> Array | None:
+def _unlabelled(path: Path, found: FileFindings) -> Array | None:
     if path.is_dir():
         return folder.read_unlabelled(path, found)
     return npz.read_unlabelled(path) if path.suffix.lower() == ".npz" else None

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedstill.core.message import MessageError
 from fedstill.deploy.site_service import Header, SiteService
-from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
+from fedstill.engines.flower.encoding import packed, salted, unpacked, unsalted
 
 ENROL, ACCEPT, FINISH = "query.enrol", "query.accept", "query.finish"
 

@@ -20,14 +20,13 @@ from fedstill.runtime.identity import fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
-from fedstill.runtime.participants import make_participants
-from fedstill.runtime.plan import Plan, check_on_site, make_method, task_of_kind
+from fedstill.runtime.plan import Plan, check_on_site, make_method, make_participants, task_of_kind
 from fedstill.runtime.simulated_clients import parted
-from fedstill.tasks.kinds import task_kind
+from fedstill.tasks.task_choice import task_kind
 
 
 @dataclass(frozen=True)
-class Question:
+class DataFacts:
     """What all sites' data is about: enough to make a task without any of it."""
 
     classes: tuple[str, ...]
@@ -37,15 +36,15 @@ class Question:
     labelled: bool
 
     @classmethod
-    def of(cls, roster: Sequence[SiteFacts]) -> Question:
+    def of(cls, roster: Sequence[SiteFacts]) -> DataFacts:
         first = roster[0]
         shape = first.shape if first.kind == "image" else (min(one.shape[0] for one in roster), *first.shape[1:])
         return cls(first.classes, first.kind, shape, first.point_labels, all(facts.labelled for facts in roster))
 
 
-def settled_for(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Experiment, Question]:
+def settled_for(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Experiment, DataFacts]:
     """The experiment with every default filled in for the sites' data, and what that data is about."""
-    question = Question.of(roster)
+    question = DataFacts.of(roster)
     experiment = settled(experiment, question.kind, question.point_labels, question.shape[0])
     if experiment.points is not None:
         question = replace(question, shape=(experiment.points, *question.shape[1:]))
@@ -54,7 +53,7 @@ def settled_for(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Ex
 
 def sites_plan(
     experiment: Experiment,
-    question: Question,
+    question: DataFacts,
     profiles: Sequence[Profile],
     fingerprint: str,
     own: Bundle | None = None,
@@ -90,7 +89,7 @@ def sites_plan(
 
 def server_plan(
     experiment: Experiment, roster: Sequence[SiteFacts], data_root: Path | None = None, device: str = "cpu"
-) -> tuple[Plan, Question]:
+) -> tuple[Plan, DataFacts]:
     """The server's plan, from what the sites say of their data; client k is the k-th of them.
 
     What a site keeps to select a round by it keeps of its own rows, and only it can say how many are left: see

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from fedstill.core.errors import InputError
 from fedstill.core.files import read_json, write_json
 from fedstill.deploy.apps import ACCEPT, ENROL
-from fedstill.deploy.deployment_plan import Question, server_plan, with_samples
+from fedstill.deploy.deployment_plan import DataFacts, server_plan, with_samples
 from fedstill.deploy.server_endpoint import ServerEndpoint
 from fedstill.deploy.server_options import ServerOptions
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, other_label_spaces, plugins, versions
-from fedstill.engines.flower.grid import Letter, corresponded
+from fedstill.engines.flower.grid_engine import Letter, corresponded
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import Plan
 
@@ -84,7 +84,7 @@ class Enrolment:
         return facts
 
     def _agreed(
-        self, plan: Plan, question: Question, facts: Mapping[int, SiteFacts], until: float | None
+        self, plan: Plan, question: DataFacts, facts: Mapping[int, SiteFacts], until: float | None
     ) -> dict[int, int]:
         """By site that agreed, how many samples it trains on."""
         counts: dict[int, int] = {}
@@ -108,7 +108,7 @@ class Enrolment:
         """Whether a run that goes on has waited long enough, and somebody is there."""
         return until is not None and monotonic() > until and here > 0
 
-    def _offer(self, plan: Plan, question: Question, client: int, facts: SiteFacts) -> dict[str, str | int | float]:
+    def _offer(self, plan: Plan, question: DataFacts, client: int, facts: SiteFacts) -> dict[str, str | int | float]:
         agreement = {
             "experiment": plan.experiment.model_dump(mode="json"),
             "question": asdict(question),

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from fedstill.core.errors import RunError
-from fedstill.core.threads import child_environment
+from fedstill.core.hardware import child_environment
 
 PARENT = "FEDSTILL_PARENT"  # whose death a child must not outlive
 _COMMAND = "import sys; from fedstill.cli import main; sys.argv[0] = 'fedstill'; main()"

@@ -19,7 +19,7 @@ from fedstill.deploy.server_endpoint import Certificates, ServerEndpoint
 from fedstill.deploy.server_options import ServerOptions, check_port
 from fedstill.deploy.server_status import Status
 from fedstill.deploy.site_registry import for_sites
-from fedstill.engines.flower.grid import Flower, Letter, corresponded
+from fedstill.engines.flower.grid_engine import Flower, Letter, corresponded
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import SiteStore
 from fedstill.runtime.experiment import Experiment

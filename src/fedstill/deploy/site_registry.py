@@ -15,10 +15,10 @@ from fedstill.core.errors import InputError
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import Bundle
-from fedstill.data.kinds import data_kinds
+from fedstill.data.data_kinds import data_kinds
 from fedstill.data.point_labels import has_point_labels
 from fedstill.methods import methods
-from fedstill.methods.wrappers.privacy import Privacy
+from fedstill.methods.wrappers.choices import Privacy
 from fedstill.runtime.assemble import make_experiment, overlay
 from fedstill.runtime.experiment import BEHAVIOUR, Experiment
 

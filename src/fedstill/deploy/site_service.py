@@ -25,7 +25,7 @@ from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.received_model import write_received
 from fedstill.deploy.site_registry import SiteFacts, plugins, versions
 from fedstill.deploy.site_session import Agreement, SiteSession
-from fedstill.engines.flower.grid import answered
+from fedstill.engines.flower.grid_engine import answered
 
 Header = dict[str, str | int | float]
 

@@ -12,12 +12,12 @@ from pydantic import Field, ValidationError
 
 from fedstill.core.client import answer
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import one_thread
 from fedstill.core.message import Message
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext, StateVersion
 from fedstill.core.settings import Settings
-from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Bundle
-from fedstill.deploy.deployment_plan import Question, sites_plan
+from fedstill.deploy.deployment_plan import DataFacts, sites_plan
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_state import SiteStates
 from fedstill.runtime.assemble import make_experiment
@@ -51,7 +51,7 @@ class Agreement(Settings):
     """What a site has agreed to: kept in its folder, so that a restarted site goes on at once."""
 
     experiment: dict[str, Any]
-    question: Question
+    question: DataFacts
     client: int = Field(ge=0)  # which one this site is
     fingerprint: str = ""  # of the data it agreed with
     manifest: dict[str, Any] = Field(default_factory=dict)  # what it was told would leave

@@ -28,18 +28,17 @@ from torch import Tensor
 
 from fedstill.core.settings import Settings
 from fedstill.detection.boxes import suppress, usable
+from fedstill.detection.detection_task import OVERLAP, Detected
 from fedstill.detection.losses import BOX_TERMS, Losses, detection_losses
 from fedstill.detection.model import Predictions
-from fedstill.detection.task import OVERLAP, Detected
-from fedstill.distillation.adapters import Adapters, projection
 from fedstill.distillation.features import hint
 from fedstill.distillation.logits import soft_targets
-from fedstill.distillation.objective import Lesson, Objective, Softened, Terms, objectives
+from fedstill.distillation.objective import Adapters, Lesson, Objective, Softened, Terms, objectives, projection
 from fedstill.distillation.outputs import Found
 
 
 @dataclass(frozen=True)
-class Findings:
+class TeachingQueries:
     """Those queries of a teacher that teach, (scenes, most in a scene, ...); what only fills up has the label -1."""
 
     queries: Tensor  # their numbers
@@ -47,7 +46,7 @@ class Findings:
     boxes: Tensor  # (..., 7)
 
 
-def findings(teacher: Found, least: float) -> Findings:
+def findings(teacher: Found, least: float) -> TeachingQueries:
     """What a teacher is sure of: queries with a class of at least that probability, and a box that is one.
 
     As in its detections, of overlapping ones of a class only the surest counts: a student that learnt both would learn
@@ -66,7 +65,7 @@ def findings(teacher: Found, least: float) -> Findings:
         sure[scene] = torch.zeros_like(sure[scene]).index_fill(0, kept, True)
     first = torch.argsort((~sure).to(torch.uint8), dim=1, stable=True)[:, : int(sure.sum(dim=1).max())]
     labels = torch.where(sure, kinds, -1).gather(1, first)
-    return Findings(first, labels, teacher.boxes.gather(1, first.unsqueeze(-1).expand(-1, -1, 7)))
+    return TeachingQueries(first, labels, teacher.boxes.gather(1, first.unsqueeze(-1).expand(-1, -1, 7)))
 
 
 class MatchingSettings(Softened):
@@ -118,7 +117,7 @@ class DetectorMatching(Objective):
             "hint": alpha * self.settings.beta * self._hint(lesson, student, teacher, found, losses),
         }
 
-    def _soft_targets(self, student: Predictions, teacher: Found, found: Findings, losses: Losses) -> Tensor:
+    def _soft_targets(self, student: Predictions, teacher: Found, found: TeachingQueries, losses: Losses) -> Tensor:
         sums = []
         for layer, own in zip(student.layers, losses.layers, strict=True):
             scenes, queries, things = own.pairs
@@ -127,7 +126,9 @@ class DetectorMatching(Objective):
             sums.append(soft_targets(ours, aims, self.settings.temperature) if len(ours) else ours.sum())
         return torch.stack(sums).sum()
 
-    def _hint(self, lesson: Lesson, student: Detected, teacher: Found, found: Findings, losses: Losses) -> Tensor:
+    def _hint(
+        self, lesson: Lesson, student: Detected, teacher: Found, found: TeachingQueries, losses: Losses
+    ) -> Tensor:
         scenes, queries, things = losses.layers[-1].pairs
         theirs = teacher.queries[scenes, found.queries[scenes, things]]
         ours, aims = self.mapped(lesson, student.queries[scenes, queries], theirs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.task import Tensors
-from fedstill.detection.task import Detection, Detections
+from fedstill.detection.detection_task import Detection, Detections
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 
 SHOWN = 6  # test scenes whose points are kept too, to be looked at

@@ -66,7 +66,7 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedLosses:
     """The losses of one layer of the decoder: those of matched objects one by one (objects,), in order of scenes."""
 
     pairs: Pairs  # objects are columns of the labels and boxes that were given
@@ -80,7 +80,7 @@ class Matched:
 class Losses:
     """All losses of a batch as sums, with the numbers they are divided by: sums of batches give means over all."""
 
-    layers: tuple[Matched, ...]
+    layers: tuple[MatchedLosses, ...]
     tokens: Mapping[str, Tensor]  # sums: over all tokens, and over those in objects
     counts: Mapping[str, Tensor]  # of queries (without an object: by their weight), objects, tokens, those in objects
 
@@ -173,7 +173,7 @@ def _match(
 
 def _layer(
     layer: Layer, pairs: Pairs, labels: Tensor, boxes: Tensor, order: Tensor, extent: Tensor, weights: Weights
-) -> Matched:
+) -> MatchedLosses:
     scene, query, thing = pairs
     kinds, truth = labels[scene, thing], boxes[scene, thing]
     said, found, unit = layer.log_probabilities[scene, query], layer.boxes[scene, query], extent[scene]
@@ -189,7 +189,7 @@ def _layer(
         "angle": _angles(layer.bin_logits[scene, query], layer.bin_residuals[scene, query], truth[:, 6], weights),
     }
     others = weights.no_object * nothing.masked_fill(taken, 0.0).sum()
-    return Matched((scene, query, order[scene, thing]), kinds, own.detach().exp(), terms, others)
+    return MatchedLosses((scene, query, order[scene, thing]), kinds, own.detach().exp(), terms, others)
 
 
 def _angles(logits: Tensor, residuals: Tensor, headings: Tensor, weights: Weights) -> Tensor:

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fedstill._version import __version__
 from fedstill.core.dataset import Dataset, Subset
-from fedstill.core.devices import check_device
 from fedstill.core.errors import BusyError, InputError, RunError
 from fedstill.core.files import (
     disk_trouble,
@@ -34,12 +33,12 @@ from fedstill.core.files import (
     write_json,
 )
 from fedstill.core.fit import Learner, Schedule, fit, task_loss
+from fedstill.core.hardware import check_device, one_thread
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, digest, part, under
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
-from fedstill.core.threads import one_thread
 from fedstill.data.augmentation import Augmentation
 from fedstill.data.bundle import Bundle
 from fedstill.data.unlabelled import load_proxy

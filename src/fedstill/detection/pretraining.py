@@ -17,7 +17,7 @@ from fedstill.models import models
 from fedstill.runtime.assemble import assign, assignments, overlay, place_of, sections_in
 from fedstill.runtime.experiment import BEHAVIOUR, Choice, choose, sentence
 from fedstill.runtime.identity import identity_from, parts_of_names
-from fedstill.tasks.kinds import task_name
+from fedstill.tasks.task_choice import task_name
 
 _TRAINING: dict[str, Any] = {
     "epochs": 1,

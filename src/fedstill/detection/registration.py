@@ -18,7 +18,7 @@ BRINGS = {
             "small-detr3d-lite",
         ),
     },
-    "task": {"fedstill.detection.task": ("detection",)},
+    "task": {"fedstill.detection.detection_task": ("detection",)},
     "objective": {"fedstill.detection.distillation": ("detector",)},
     "method": {"fedstill.detection.fed3d": ("fed3d",)},
     "artefact of a run": {"fedstill.detection.found_objects": ("detections",)},

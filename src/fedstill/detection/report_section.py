@@ -10,22 +10,22 @@ import numpy as np
 
 from fedstill.core.numbers import MISSING, count, listed, size
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
-from fedstill.detection.figures import precision_by_class, precision_by_recall
+from fedstill.detection.detection_task import MEASURES
+from fedstill.detection.precision_figures import precision_by_class, precision_by_recall
 from fedstill.detection.report_facts import Judged, judged, owners
 from fedstill.detection.scene_figure import Box, Finder, SceneView, scene_figure
-from fedstill.detection.task import MEASURES
 from fedstill.report import descriptions
 from fedstill.report.extensions import RunSections, run_sections
 from fedstill.report.facts import Facts
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.runtime.result import Run
 
 DRAWN = 7  # runs in one figure
 _LEAST = 0.5  # the score that boxes have at first
 
 
-def detection_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[Section]:
+def detection_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[PageSection]:
     """Empty where nobody finds boxes."""
     own = [one for one in read if one.detects]
     if not own:
@@ -44,9 +44,9 @@ def detection_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[S
     drawn = [one for one in known if one.classes == known[0].classes]
     figures = [*precision_by_class(drawn), *precision_by_recall(drawn)] if drawn else []
     return [
-        Section("detection", "Detection", tables=[detection_table(own)]),
-        Section("classes", "Class by class", figures, about=_about(own, len(kept), drawn)),
-        Section("scenes", "In the scenes", scene_figures(known)),
+        PageSection("detection", "Detection", tables=[detection_table(own)]),
+        PageSection("classes", "Class by class", figures, about=_about(own, len(kept), drawn)),
+        PageSection("scenes", "In the scenes", scene_figures(known)),
     ]
 
 

@@ -14,7 +14,7 @@ from fedstill.core.numbers import count, listed
 from fedstill.core.table import Cell, Column, Table, make_table, text
 from fedstill.detection.scans import Scan
 from fedstill.detection.scene_figure import LOWEST, Box, Finder, SceneView, scene_figure
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
 from fedstill.runtime.result import Run
 
@@ -58,7 +58,7 @@ def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Pat
     return write_page(
         path,
         "page.html.jinja",
-        [Section("scene", "What was found", [figure], [_table(lines, len(scans) > 1)] if lines else [])],
+        [PageSection("scene", "What was found", [figure], [_table(lines, len(scans) > 1)] if lines else [])],
         heading=f"What is in {scans[0].file.name}" if len(scans) == 1 else f"What is in {len(scans)} scans",
         summary=told,
         caution=f"Found by {run.path.name}: a detector only knows the classes it was trained on"

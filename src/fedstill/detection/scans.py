@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import one_thread
 from fedstill.core.numbers import listed
-from fedstill.core.threads import one_thread
 from fedstill.data.readers.points import SUFFIXES
 from fedstill.data.single_input import read_cloud
-from fedstill.detection.task import Detection, Detections
+from fedstill.detection.detection_task import Detection, Detections
 from fedstill.runtime.prediction import opened
 from fedstill.runtime.result import Run
 

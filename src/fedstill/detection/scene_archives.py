@@ -17,7 +17,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.clouds import sampled
 from fedstill.data.readers import npz
-from fedstill.data.readers.raw import Array, Findings
+from fedstill.data.readers.raw import Array, FileFindings
 from fedstill.detection.scenes import Scene, Scenes, check, stack
 from fedstill.detection.votenet import POINTS
 
@@ -33,7 +33,7 @@ def is_scene_archive(path: Path) -> bool:
         return False
 
 
-def read_archives(parts: dict[str, Sequence[Path]], found: Findings, points: int = POINTS) -> dict[str, Scenes]:
+def read_archives(parts: dict[str, Sequence[Path]], found: FileFindings, points: int = POINTS) -> dict[str, Scenes]:
     """The scenes of files by split, with so many points each, or as many as the largest has if that is fewer.
 
     A scan with more points is cut as soon as it is read: many whole ones would fill the memory. Whatever is wrong

@@ -9,10 +9,10 @@ import torch
 
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Source, datasets
-from fedstill.data.files import FromFiles
+from fedstill.data.file_sources import FromFiles
 from fedstill.data.findings import find_faults
 from fedstill.data.layout import Samples
-from fedstill.data.readers.raw import Findings, split_folders
+from fedstill.data.readers.raw import FileFindings, split_folders
 from fedstill.detection.scene_archives import is_scene_archive, read_archives
 from fedstill.detection.scene_sets import scene_samples, some_scenes
 from fedstill.detection.scenes import Scenes
@@ -29,7 +29,7 @@ class ScenesFromFiles(FromFiles):
 
     expected = EXPECTED
 
-    def open(self, source: Source, found: Findings) -> tuple[dict[str, Samples], tuple[str, ...]]:
+    def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
         splits: dict[str, Scenes] = {}
         with found.collecting():
             splits = {part: scenes for part, scenes in read_scenes(self.locate(source), found).items() if len(scenes)}
@@ -51,7 +51,7 @@ def holds_scenes(path: Path) -> bool:
     return any(map(is_scene_archive, archives))
 
 
-def read_scenes(folder: Path, found: Findings) -> dict[str, Scenes]:
+def read_scenes(folder: Path, found: FileFindings) -> dict[str, Scenes]:
     """Scenes by split, in whatever layout they are found; files that know no split are given one."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder of scenes; expected is {EXPECTED}")
@@ -62,7 +62,7 @@ def read_scenes(folder: Path, found: Findings) -> dict[str, Scenes]:
     return _archives(folder, found)
 
 
-def _scannet(home: Path, folder: Path, found: Findings) -> dict[str, Scenes]:
+def _scannet(home: Path, folder: Path, found: FileFindings) -> dict[str, Scenes]:
     """Lists of names say which scans are for training; they lie in the folder, above it, or in `meta_data`."""
     here = {path.name.removesuffix(SCANS) for path in folder.glob(f"*{SCANS}")}
     places = [place for near in dict.fromkeys((home, folder, folder.parent)) for place in (near, near / "meta_data")]
@@ -88,7 +88,7 @@ def _named(places: Sequence[Path], file: str) -> list[str] | None:
     return None
 
 
-def _sunrgbd(places: list[Path], found: Findings) -> dict[str, Scenes]:
+def _sunrgbd(places: list[Path], found: FileFindings) -> dict[str, Scenes]:
     """Folders called ..._train and ..._val, of which there may be two versions of annotations: the first is taken."""
     parts: dict[str, Path] = {}
     for place in places:
@@ -103,7 +103,7 @@ def _sunrgbd(places: list[Path], found: Findings) -> dict[str, Scenes]:
     return {part: read_sunrgbd(place, found=found) for part, place in parts.items()}
 
 
-def _archives(folder: Path, found: Findings) -> dict[str, Scenes]:
+def _archives(folder: Path, found: FileFindings) -> dict[str, Scenes]:
     holding = [place for place in _below(folder) if next(place.glob("*.npz"), None) is not None]
     parts: dict[str, Sequence[Path]] = {
         part: sorted(place.glob("*.npz")) for part, place in split_folders(holding, found).items()
@@ -118,7 +118,7 @@ def _archives(folder: Path, found: Findings) -> dict[str, Scenes]:
     return _cut(read_archives({"whole": files}, found)["whole"], str, found)
 
 
-def _cut(scenes: Scenes, room: Callable[[str], str], found: Findings) -> dict[str, Scenes]:
+def _cut(scenes: Scenes, room: Callable[[str], str], found: FileFindings) -> dict[str, Scenes]:
     """Every fifth room for testing, in the order of names: whatever sources there are, each gives its share."""
     rooms = list(dict.fromkeys(map(room, scenes.names)))
     if len(rooms) < 2:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fedstill.data.bundle import Bundle
 from fedstill.data.clouds import FEWEST_POINTS
-from fedstill.data.files import FromFiles
-from fedstill.data.kinds import DataKind, data_kinds
+from fedstill.data.data_kinds import DataKind, data_kinds
+from fedstill.data.file_sources import FromFiles
 from fedstill.detection.scene_files import ScenesFromFiles, holds_scenes
 
 

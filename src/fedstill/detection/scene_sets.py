@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedstill.core.dataset import Dataset
 from fedstill.data.bundle import Bundle, Source, datasets
-from fedstill.data.files import bundled
+from fedstill.data.file_sources import bundled
 from fedstill.data.layout import BoxSamples, Samples
 from fedstill.detection.rooms.room_cache import kept_rooms
 from fedstill.detection.scenes import NOBODY, Scenes

@@ -10,7 +10,7 @@ from fedstill.core.errors import InputError
 from fedstill.detection.scene_figure import Box, SceneView, scene_figure
 from fedstill.detection.scene_picture import scene_name
 from fedstill.detection.scenes import Scenes
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.report.pictures.viewer_page import write_samples_page
 
 _MOST = 12  # scenes of a page: each has many points in it
@@ -32,7 +32,7 @@ def draw_scene_turntable(scenes: Scenes, path: Path, name: str, about: str = "")
         sentence=f"The points of {len(views)} scenes and the boxes around things in them.",
         most=_POINTS,
     )
-    write_samples_page(path, name, f"{about}.", [Section("scenes", "Scenes", [figure])])
+    write_samples_page(path, name, f"{about}.", [PageSection("scenes", "Scenes", [figure])])
 
 
 def _view(scenes: Scenes, row: int) -> SceneView:

@@ -18,7 +18,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.clouds import FEWEST_POINTS, sampled
 from fedstill.data.readers.npz import array, lone_array, opened
-from fedstill.data.readers.raw import Array, Findings
+from fedstill.data.readers.raw import Array, FileFindings
 from fedstill.detection.scenes import Scene, Scenes, check, stack
 
 Floats = NDArray[np.float64]
@@ -59,7 +59,7 @@ def read_scannet(
     points: int = POINTS,
     seed: int = 0,
     names: Sequence[str] | None = None,
-    found: Findings | None = None,
+    found: FileFindings | None = None,
 ) -> Scenes:
     """The scans of a folder, or those named, as scenes of so many points each; axis-aligned boxes of 18 classes.
 
@@ -87,7 +87,7 @@ def read_sunrgbd(
     points: int = POINTS,
     seed: int = 0,
     names: Sequence[str] | None = None,
-    found: Findings | None = None,
+    found: FileFindings | None = None,
 ) -> Scenes:
     """The scenes of a folder, or those named, with so many points each; oriented boxes of 10 classes, full sizes."""
 
@@ -107,7 +107,7 @@ def _read(
     points: int,
     seed: int,
     names: Sequence[str] | None,
-    found: Findings | None,
+    found: FileFindings | None,
 ) -> Scenes:
     if points < FEWEST_POINTS:
         raise InputError(f"a scene needs at least {FEWEST_POINTS} points, not {points}")

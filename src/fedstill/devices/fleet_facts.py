@@ -30,7 +30,7 @@ Span = tuple[float, float]  # from the lowest to the highest
 
 
 @dataclass(frozen=True)
-class Tier:
+class TierFacts:
     """The devices of a tier as they are before the first round."""
 
     tier: str
@@ -43,7 +43,7 @@ class Tier:
 
 
 @dataclass(frozen=True)
-class Job:
+class RoundWorkload:
     """What a round asks of a client that has the mean number of samples, and is asked for the first time."""
 
     model: str
@@ -55,7 +55,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Cost:
+class RoundCost:
     """What a job takes a device of one tier and link, on average: Wh, the share of its capacity, and how long."""
 
     tier: str
@@ -95,7 +95,7 @@ def fleet_of(experiment: Experiment) -> tuple[Fleet, Tensors]:
     return fleet, fleet.start(experiment.clients, Streams(experiment.seed).at("fleet"))
 
 
-def tiers(fleet: Fleet, state: Tensors) -> list[Tier]:
+def tiers(fleet: Fleet, state: Tensors) -> list[TierFacts]:
     """Those that have devices."""
     level, wifi = levels(state), state["wifi"].numpy()
 
@@ -103,7 +103,7 @@ def tiers(fleet: Fleet, state: Tensors) -> list[Tier]:
         return float(values.min()), float(values.max())
 
     return [
-        Tier(
+        TierFacts(
             name,
             len(own),
             span(state["capacity"].numpy()[own]),
@@ -123,7 +123,7 @@ def members(fleet: Fleet, state: Tensors) -> dict[str, np.ndarray]:
     return {name: own for name, own in found.items() if len(own)}
 
 
-def job_of(plan: Plan) -> Job:
+def job_of(plan: Plan) -> RoundWorkload:
     """Bytes of whole messages, as they would be sent; `fedstill egress` tells those of the tensors in them."""
     samples = round(fmean(who.samples for who in plan.profiles))
     who = replace(plan.profiles[0], samples=samples)
@@ -131,10 +131,10 @@ def job_of(plan: Plan) -> Job:
     steps = list(first_round(plan, plan.method.exchanges(server, 0), server, who))
     down, up = sum(step.request.nbytes for step in steps), sum(step.expected().nbytes for step in steps)
     epochs, passes = plan.participants.epochs, plan.participants.costs[who.architecture]
-    return Job(who.architecture, samples, epochs, TRAINED * samples * epochs * passes, down, up)
+    return RoundWorkload(who.architecture, samples, epochs, TRAINED * samples * epochs * passes, down, up)
 
 
-def costs(fleet: Fleet, state: Tensors, job: Job) -> list[Cost]:
+def costs(fleet: Fleet, state: Tensors, job: RoundWorkload) -> list[RoundCost]:
     """For every tier and link that some device has."""
     wifi, found = state["wifi"].numpy(), []
     for tier, own in members(fleet, state).items():
@@ -144,11 +144,11 @@ def costs(fleet: Fleet, state: Tensors, job: Job) -> list[Cost]:
     return found
 
 
-def _cost(fleet: Fleet, state: Tensors, job: Job, tier: str, link: str, own: np.ndarray) -> Cost:
+def _cost(fleet: Fleet, state: Tensors, job: RoundWorkload, tier: str, link: str, own: np.ndarray) -> RoundCost:
     looked_at = own[:_ENOUGH]
     spent = [fleet.spent(state, int(client), job.down, job.flops, job.up) for client in looked_at]
     capacity = state["capacity"].numpy()[looked_at]
-    return Cost(
+    return RoundCost(
         tier,
         link,
         len(own),

@@ -10,13 +10,13 @@ from fedstill.core.errors import InputError
 from fedstill.core.numbers import count, size
 from fedstill.core.task import Tensors
 from fedstill.devices.fleet import Fleet
-from fedstill.devices.fleet_facts import Cost, Job, Left, Tier, costs, fleet_of, job_of, left, tiers
+from fedstill.devices.fleet_facts import Left, RoundCost, RoundWorkload, TierFacts, costs, fleet_of, job_of, left, tiers
 from fedstill.devices.fleet_figures import devices
 from fedstill.devices.fleet_tables import costs_table, left_table, tiers_table
 from fedstill.devices.report_section import run_figures
 from fedstill.report.command import command
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import make_plan
@@ -30,9 +30,9 @@ class Described:
     experiment: Experiment
     fleet: Fleet
     state: Tensors  # before the first round
-    tiers: Sequence[Tier]
-    job: Job | None
-    costs: Sequence[Cost] = ()
+    tiers: Sequence[TierFacts]
+    job: RoundWorkload | None
+    costs: Sequence[RoundCost] = ()
     missing: str = ""  # why nothing is known of a round's cost
     run: Run | None = None
     left: Sequence[Left] = ()
@@ -76,14 +76,16 @@ def write_fleet_page(described: Described, path: Path) -> Path:
         path,
         "page.html.jinja",
         [
-            Section("fleet", "The fleet", _drawn(described, rounds), [tiers_table(described.tiers)]),
-            Section(
+            PageSection("fleet", "The fleet", _drawn(described, rounds), [tiers_table(described.tiers)]),
+            PageSection(
                 "costs",
                 "What a round costs a device",
                 tables=[costs_table(described.costs)] if described.costs else [],
                 about=f"{described.work}.",
             ),
-            Section("after", f"After round {rounds}", after, [left_table(described.left)] if described.left else []),
+            PageSection(
+                "after", f"After round {rounds}", after, [left_table(described.left)] if described.left else []
+            ),
         ],
         heading=described.heading,
         summary=_summary(described),

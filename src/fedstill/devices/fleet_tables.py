@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedstill.core.numbers import MISSING
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
-from fedstill.devices.fleet_facts import Cost, Left, Span, Tier
+from fedstill.devices.fleet_facts import Left, RoundCost, Span, TierFacts
 
 
 def span(values: Span, digits: int = 1, scale: float = 1.0) -> str:
@@ -37,31 +37,31 @@ def seconds(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
-def tiers_table(tiers: Sequence[Tier]) -> Table:
+def tiers_table(tiers: Sequence[TierFacts]) -> Table:
     columns = (
-        Column[Tier]("Tier", "tier", lambda one: text(one.tier), right=False),
-        Column[Tier]("Devices", "devices", lambda one: whole(one.devices)),
-        Column[Tier]("Capacity, Wh", "capacity", lambda one: Cell(span(one.capacity), one.capacity[0])),
-        Column[Tier]("Power, W", "watts", lambda one: Cell(span(one.watts), one.watts[0])),
-        Column[Tier]("Speed, GFLOP/s", "speed", lambda one: Cell(span(one.speed), one.speed[0])),
-        Column[Tier]("Charge, %", "charge", lambda one: Cell(span(one.charge, 0, 100), one.charge[0])),
-        Column[Tier]("On Wi-Fi", "wifi", lambda one: percent(one.wifi)),
+        Column[TierFacts]("Tier", "tier", lambda one: text(one.tier), right=False),
+        Column[TierFacts]("Devices", "devices", lambda one: whole(one.devices)),
+        Column[TierFacts]("Capacity, Wh", "capacity", lambda one: Cell(span(one.capacity), one.capacity[0])),
+        Column[TierFacts]("Power, W", "watts", lambda one: Cell(span(one.watts), one.watts[0])),
+        Column[TierFacts]("Speed, GFLOP/s", "speed", lambda one: Cell(span(one.speed), one.speed[0])),
+        Column[TierFacts]("Charge, %", "charge", lambda one: Cell(span(one.charge, 0, 100), one.charge[0])),
+        Column[TierFacts]("On Wi-Fi", "wifi", lambda one: percent(one.wifi)),
     )
     note = "From the lowest to the highest of a tier's devices, before the first round."
     return make_table("tiers", "Tiers", columns, tiers, note)
 
 
-def costs_table(costs: Sequence[Cost]) -> Table:
-    def wh(name: str) -> Column[Cost]:
+def costs_table(costs: Sequence[RoundCost]) -> Table:
+    def wh(name: str) -> Column[RoundCost]:
         return Column(name.capitalize(), name, lambda one: Cell(energy(getattr(one, name)), getattr(one, name)))
 
     columns = (
-        Column[Cost]("Tier", "tier", lambda one: text(one.tier), right=False),
-        Column[Cost]("Link", "link", lambda one: text(one.link), right=False),
-        Column[Cost]("Devices", "devices", lambda one: whole(one.devices)),
+        Column[RoundCost]("Tier", "tier", lambda one: text(one.tier), right=False),
+        Column[RoundCost]("Link", "link", lambda one: text(one.link), right=False),
+        Column[RoundCost]("Devices", "devices", lambda one: whole(one.devices)),
         *(wh(name) for name in ("download", "training", "upload", "background")),
-        Column[Cost]("Of battery", "share", lambda one: percent(one.share)),
-        Column[Cost]("Seconds", "seconds", lambda one: Cell(seconds(one.seconds), one.seconds)),
+        Column[RoundCost]("Of battery", "share", lambda one: percent(one.share)),
+        Column[RoundCost]("Seconds", "seconds", lambda one: Cell(seconds(one.seconds), one.seconds)),
     )
     note = "Means over the devices of a tier and link, each asked for the first time; energy in Wh."
     return make_table("costs", "What a round costs a device", columns, costs, note)

@@ -17,13 +17,13 @@ from fedstill.devices.study_figures import matters
 from fedstill.report.extensions import RunSections, run_sections
 from fedstill.report.facts import Facts
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.runtime.result import Run
 
 _DRAWN = 4  # runs, with half a dozen figures each
 
 
-def fleet_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[Section]:
+def fleet_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[PageSection]:
     """Empty where no run has anything of the kind."""
     chosen = {title: run for title, run in runs.items() if matters(run.experiment) and run.journal}
     # Seeds resemble each other: the first stands for all.
@@ -36,13 +36,13 @@ def fleet_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[Secti
     ]
     rest = len(chosen) - len(drawn)
     return [
-        Section(
+        PageSection(
             "dropout",
             "What dropout costs",
             dropout_curves(read),
             about="Runs that differ in who is lost, what is done about it and the seed, and in nothing else.",
         ),
-        Section(
+        PageSection(
             "devices",
             "Devices",
             figures,

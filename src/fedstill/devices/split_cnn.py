@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedstill.models.builders import image_shape, models
 from fedstill.models.classifier import ChannelsLast, Classifier
-from fedstill.models.registry import image_shape, models
 
 
 def network(

@@ -12,9 +12,9 @@ from fedstill.core.errors import InputError
 from fedstill.core.task import Output, Task
 from fedstill.distillation.objective import Objective
 from fedstill.distillation.outputs import finds_boxes, width_of
-from fedstill.distillation.teachers import Teacher, first_outputs
+from fedstill.distillation.teachers import TeacherModel, first_outputs
 from fedstill.models import models
-from fedstill.tasks.kinds import task_of
+from fedstill.tasks.task_choice import task_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def check_objective(objective: Objective, task: Task) -> None:
     )
 
 
-def check_compatibility(task: Task, teachers: Sequence[Teacher]) -> Widths:
+def check_compatibility(task: Task, teachers: Sequence[TeacherModel]) -> Widths:
     """What they say of two inputs; a teacher that cannot be understood is refused."""
     student = _students_words(task)
     boxes = finds_boxes(student)
@@ -75,7 +75,7 @@ def check_compatibility(task: Task, teachers: Sequence[Teacher]) -> Widths:
 
 
 def term_names(
-    task: Task, objective: Objective, teachers: Sequence[Teacher], widths: Widths, adapters: nn.Module | None
+    task: Task, objective: Objective, teachers: Sequence[TeacherModel], widths: Widths, adapters: nn.Module | None
 ) -> tuple[str, ...]:
     """The names of the objective's loss terms, from a batch that means nothing."""
     if task.finds_boxes:
@@ -89,4 +89,4 @@ def term_names(
 
 def _students_words(task: Task) -> Output:
     architecture = task.architectures[0]
-    return first_outputs(Teacher("student", architecture, task.build(architecture)), task)
+    return first_outputs(TeacherModel("student", architecture, task.build(architecture)), task)

@@ -8,10 +8,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.settings import Settings
-from fedstill.distillation.adapters import Adapters, heads
 from fedstill.distillation.logits import soft_targets
 from fedstill.distillation.numerics import unit
-from fedstill.distillation.objective import Lesson, Objective, Terms, objectives
+from fedstill.distillation.objective import Adapters, Lesson, Objective, Terms, heads, objectives
 
 
 def contrast(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

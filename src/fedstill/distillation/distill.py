@@ -36,7 +36,7 @@ from fedstill.distillation.label_modes import under_labels
 from fedstill.distillation.objective import Softened
 from fedstill.distillation.outputs import named_outputs, output_of
 from fedstill.distillation.proxy_data import DistillationSettings, proxy_data
-from fedstill.distillation.teachers import Teacher, TeacherCache, teacher_outputs
+from fedstill.distillation.teachers import TeacherCache, TeacherModel, teacher_outputs
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, work_expected, work_report
 from fedstill.tasks.classification import Classification
 
@@ -58,7 +58,7 @@ class Teaching:
     """Whom a student learns from, and how."""
 
     objective: Objective
-    teachers: Sequence[Teacher] = ()
+    teachers: Sequence[TeacherModel] = ()
 
 
 @methods.register("distill")
@@ -165,7 +165,7 @@ class Distillation(Method):
         return Message(state)
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
-        (message,) = together([Student(self, client, request, context)])
+        (message,) = together([JointStudent(self, client, request, context)])
         return message
 
     def reply_jointly(self, requests: Sequence[JointRequest]) -> list[Message]:
@@ -173,7 +173,7 @@ class Distillation(Method):
         for one in requests:
             if not isinstance(one.method, Distillation):
                 raise TypeError(f"{type(one.method).__name__} is no distillation")
-            students.append(Student(one.method, one.client, one.request, one.context))
+            students.append(JointStudent(one.method, one.client, one.request, one.context))
         return together(students)
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
@@ -209,7 +209,7 @@ class Distillation(Method):
         return {**under(MODEL, state_of(self.task.build(architecture, streams=own))), **beside}
 
 
-class Student:
+class JointStudent:
     """One student in a lesson: its method, the client that holds the proxy, and what that client was sent."""
 
     def __init__(self, method: Distillation, client: Client, request: Message, context: RoundContext) -> None:
@@ -230,7 +230,9 @@ class Student:
             self.optimiser.load(part(client.state, moments(self.generation)))
         self.optimiser.rate = training.rate_in(epoch, epochs)
         taught_by = request.part(before(self.generation))
-        self.before = Teacher("before", architecture, client.task.build(architecture, taught_by)) if taught_by else None
+        self.before = (
+            TeacherModel("before", architecture, client.task.build(architecture, taught_by)) if taught_by else None
+        )
         self.labelled = client.data.labels() is not None
 
     @property
@@ -261,7 +263,7 @@ class Student:
         return Message({**under(MODEL, state_of(self.model)), **beside, **report})
 
 
-def together(students: Sequence[Student]) -> list[Message]:
+def together(students: Sequence[JointStudent]) -> list[Message]:
     """One epoch of students that share proxy, teachers, seed and schedule: the teachers speak once per batch.
 
     Each student gets the bits it would get alone, and its client counts the work it would do alone.
@@ -306,12 +308,12 @@ def named(voice: str, output: Output) -> dict[str, Tensor]:
     return {f"{voice}{name}": tensor for name, tensor in named_outputs(output).items()}
 
 
-def _check_agreement(students: Sequence[Student]) -> None:
+def _check_agreement(students: Sequence[JointStudent]) -> None:
     if any(_lesson(student) != _lesson(students[0]) for student in students):
         raise ValueError("students that learn together need the same proxy, teachers, round, seed and schedule")
 
 
-def _lesson(student: Student) -> tuple[object, ...]:
+def _lesson(student: JointStudent) -> tuple[object, ...]:
     """What must be the same for all, or one would hear what was said to another. Teachers are whom they are, not what
     they are called: two runs of one method may have names and models in common."""
     method, task = student.method, student.client.task

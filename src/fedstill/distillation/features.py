@@ -6,10 +6,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedstill.distillation.adapters import Adapters, projection
 from fedstill.distillation.intermediate import Intermediate, IntermediateSettings
 from fedstill.distillation.numerics import unit
-from fedstill.distillation.objective import Lesson, Terms, objectives
+from fedstill.distillation.objective import Adapters, Lesson, Terms, objectives, projection
 
 
 def hint(student: Tensor, teacher: Tensor, normalise: bool = True) -> Tensor:

@@ -18,7 +18,7 @@ from fedstill.distillation.outputs import named_outputs
 
 
 @dataclass(frozen=True)
-class Teacher:
+class TeacherModel:
     """A model that teaches, and where it came from; it never learns."""
 
     name: str
@@ -26,7 +26,7 @@ class Teacher:
     model: nn.Module
 
 
-def teacher_outputs(teachers: Sequence[Teacher], task: Task, batch: Batch) -> Output:
+def teacher_outputs(teachers: Sequence[TeacherModel], task: Task, batch: Batch) -> Output:
     """What the teachers say of a batch, as one: without gradients, in evaluation, never from labels."""
     inputs = without_answers(batch)
     with torch.no_grad():
@@ -34,7 +34,7 @@ def teacher_outputs(teachers: Sequence[Teacher], task: Task, batch: Batch) -> Ou
     return outputs[0] if len(outputs) == 1 else average_teachers(outputs)
 
 
-def first_outputs(teacher: Teacher, task: Task) -> Output:
+def first_outputs(teacher: TeacherModel, task: Task) -> Output:
     """What it says of two inputs that mean nothing, to see whether it can be understood at all."""
     inputs = torch.linspace(-1, 1, 2 * torch.Size(task.shape).numel()).reshape(2, *task.shape)
     try:
@@ -54,7 +54,7 @@ class TeacherCache:
     any time, and is when this object travels. For the same reason no client counts it as work.
     """
 
-    teachers: Sequence[Teacher]
+    teachers: Sequence[TeacherModel]
     held: dict[str, Tensor] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeVar
 
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import child_environment
 from fedstill.core.logs import log_as_parent_does
-from fedstill.core.threads import child_environment
 from fedstill.engines.scratch import Scratch, sweep
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import one_thread
 from fedstill.core.plugins import use_plugins
-from fedstill.core.threads import one_thread
 from fedstill.export.export_files import SAMPLES, Exported, checked_onnx, destination, export_onnx, export_pt2, put
 from fedstill.export.quantise import quantised
 from fedstill.export.subject import Subject

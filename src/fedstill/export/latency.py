@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.threads import threads_of
+from fedstill.core.hardware import threads_of
 from fedstill.export.export_files import describe
 from fedstill.export.subject import Subject, bytes_of, parameters_of
 from fedstill.models.portable.extra import missing

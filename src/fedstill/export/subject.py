@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.result import Run
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_name
+from fedstill.tasks.task_choice import task_name
 
 
 @dataclass(frozen=True)

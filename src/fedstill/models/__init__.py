@@ -1,7 +1,7 @@
 """Models by name: classifiers for images and point clouds. Slices bring more."""
 
+from fedstill.models.builders import ModelBuilder, build_model, models
 from fedstill.models.classifier import Classifier
-from fedstill.models.registry import ModelBuilder, build_model, models
 from fedstill.models.surgery import duplicate, freeze
 
 __all__ = ["Classifier", "ModelBuilder", "build_model", "duplicate", "freeze", "models"]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from fedstill.models.registry import UnreadableShapeError
+from fedstill.models.builders import UnreadableShapeError
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 

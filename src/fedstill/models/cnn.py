@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from fedstill.models.builders import image_shape, models
 from fedstill.models.classifier import ChannelsLast, Classifier
-from fedstill.models.registry import image_shape, models
 
 
 @models.register("cnn")

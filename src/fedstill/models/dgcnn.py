@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
 from fedstill.models.batchnorm import begin_batch, normalise, unbiased
+from fedstill.models.builders import models
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import check_clouds, group
 from fedstill.models.kernels.neighbours import nearest, summarise
-from fedstill.models.registry import models
 
 SLOPE = 0.2  # of LeakyReLU below zero
 _EVALUATED_AT_ONCE = 16  # clouds; edges of more would fill the memory of a small machine

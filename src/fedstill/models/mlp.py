@@ -6,8 +6,8 @@ from math import prod
 
 from torch import nn
 
+from fedstill.models.builders import UnreadableShapeError, models
 from fedstill.models.classifier import Classifier
-from fedstill.models.registry import UnreadableShapeError, models
 
 
 @models.register("mlp")

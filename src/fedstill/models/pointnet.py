@@ -10,13 +10,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedstill.models.batchnorm import normalise
+from fedstill.models.builders import models
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import check_clouds
 from fedstill.models.kernels.compact import whole_clouds
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet2_levels import SetAbstraction, way_of
-from fedstill.models.registry import models
 
 
 class PointNet(SetAbstraction):

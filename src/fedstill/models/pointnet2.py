@@ -11,15 +11,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedstill.models.builders import models, sized
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import farthest_points, rows_at
 from fedstill.models.kernels.compact import Geometry, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet2_levels import SetAbstraction, way_of
-from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, Sizes
-from fedstill.models.registry import models
-from fedstill.models.sized import sized
+from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT, TEACHER, PointNet2Sizes
 
 
 class PointNet2(nn.Module):
@@ -32,7 +31,7 @@ class PointNet2(nn.Module):
 
     fast = True
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: PointNet2Sizes) -> None:
         super().__init__()
         self.level1, self.level2, self.level3 = sizes.levels()
         self.balls = sizes.balls
@@ -71,7 +70,7 @@ class PointNet2(nn.Module):
 LITE: dict[str, Any] = {"training": {"rate": 2e-3, "batch": 16, "schedule": "cosine"}}
 
 
-def _classifier(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
+def _classifier(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Classifier:
     cloud_shape(shape)
     width = sizes.width
     head = mlp_head(16 * width, 8 * width, 4 * width, classes, sizes.dropout)
@@ -81,7 +80,7 @@ def _classifier(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifie
 @wants_points(1024)
 @models.register("pointnet2")
 @sized(TEACHER)
-def pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
+def pointnet2(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Classifier:
     """PointNet++ for clouds of about a thousand points: the teacher.
 
     Level widths in units of `width`: 1-1-2, 2-2-4, 4-8-16; head 8-4. With 40 classes 1,475,688 parameters and 6,667
@@ -93,7 +92,7 @@ def pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
 @wants_points(1024)
 @models.register("small-pointnet2")
 @sized(STUDENT)
-def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
+def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Classifier:
     """PointNet++ at a quarter of the size: the student. With 40 classes 374,344 + 3,339 elements, 1.441 MiB."""
     return _classifier(shape, classes, sizes)
 
@@ -101,7 +100,7 @@ def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Class
 @wants_points(1024, **LITE)
 @models.register("pointnet2-lite")
 @sized(LITE_TEACHER)
-def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
+def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Classifier:
     """The teacher PointNet++ with few centres, to train on a CPU."""
     return _classifier(shape, classes, sizes)
 
@@ -109,6 +108,6 @@ def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classi
 @wants_points(1024, **LITE)
 @models.register("small-pointnet2-lite")
 @sized(LITE_STUDENT)
-def small_pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Classifier:
+def small_pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Classifier:
     """The student PointNet++ with few centres, to train on a CPU."""
     return _classifier(shape, classes, sizes)

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from fedstill.models.batchnorm import begin_batch, normalise, unbiased
 from fedstill.models.kernels import ball_query, group
 from fedstill.models.kernels.compact import Rows
-from fedstill.models.pointnet2_fast import TrainLevel
-from fedstill.models.pointnet2_folded import infer_level
+from fedstill.models.pointnet2_fast import TrainLevel, infer_level
 
 Array = npt.NDArray[Any]
 

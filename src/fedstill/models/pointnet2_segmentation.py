@@ -17,13 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.models.batchnorm import normalise
+from fedstill.models.builders import models, sized
 from fedstill.models.classifier import Classifier
 from fedstill.models.cloud_parts import cloud_shape, wants_points
 from fedstill.models.kernels import check_clouds, farthest_points, group, rows_at
 from fedstill.models.kernels.neighbours import nearest
-from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, Sizes
-from fedstill.models.registry import models
-from fedstill.models.sized import sized
+from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, PointNet2Sizes
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
@@ -83,7 +82,7 @@ class FeaturePropagation(nn.Module):
 class PointNet2Points(nn.Module):
     """Three levels down and three up: 2 times the sizes' `width` channels for every point."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: PointNet2Sizes) -> None:
         super().__init__()
         w = sizes.width
         self.first, self.second = sizes.balls
@@ -115,7 +114,7 @@ class PointLabeller(Classifier):
         return F.log_softmax(logits.reshape(*features.shape[:2], logits.shape[1]), dim=2), features
 
 
-def _labeller(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointLabeller:
+def _labeller(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> PointLabeller:
     cloud_shape(shape)
     features = 2 * sizes.width
     head = nn.Sequential(
@@ -132,7 +131,7 @@ def _labeller(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointLabell
 @wants_points(2048)
 @models.register("pointnet2-segmentation")
 @sized(replace(TEACHER, dropout=0.5))
-def pointnet2_segmentation(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointLabeller:
+def pointnet2_segmentation(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> PointLabeller:
     """PointNet++ with feature propagation: a label for every point of clouds of about two thousand.
 
     Levels in units of `width`: down 1-1-2, 2-2-4, 4-8-16, up 4-4, 4-2, 2-2-2; head 2.
@@ -145,6 +144,6 @@ def pointnet2_segmentation(shape: tuple[int, ...], classes: int, sizes: Sizes) -
 @wants_points(256)
 @models.register("pointnet2-segmentation-lite")
 @sized(replace(LITE_TEACHER, dropout=0.5))
-def pointnet2_segmentation_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> PointLabeller:
+def pointnet2_segmentation_lite(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> PointLabeller:
     """PointNet++ with feature propagation for clouds of a few hundred points on a CPU."""
     return _labeller(shape, classes, sizes)

@@ -9,7 +9,7 @@ from fedstill.models.pointnet2_levels import Ball, SetAbstraction
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PointNet2Sizes:
     """Two levels that sample, with so many centres and neighbours within a radius, and the unit of all widths."""
 
     width: int
@@ -42,7 +42,7 @@ class Sizes:
         )
 
 
-TEACHER = Sizes(
+TEACHER = PointNet2Sizes(
     width=64,
     centres1=512,
     radius1=0.2,

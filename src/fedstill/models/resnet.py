@@ -49,8 +49,8 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedstill.models.builders import image_shape, models
 from fedstill.models.classifier import ChannelsLast, Classifier
-from fedstill.models.registry import image_shape, models
 
 Block = Callable[[int, int, int], nn.Module]
 """(channels in, channels out, stride) -> a residual block."""

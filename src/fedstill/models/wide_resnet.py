@@ -25,8 +25,8 @@ from collections import OrderedDict
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedstill.models.builders import image_shape, models
 from fedstill.models.classifier import ChannelsLast, Classifier
-from fedstill.models.registry import image_shape, models
 from fedstill.models.resnet import convolution, stages
 
 

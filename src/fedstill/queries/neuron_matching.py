@@ -42,7 +42,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedNeurons:
     """Global neurons, a row each, and for every client which of them each of its own is a copy of."""
 
     neurons: Tensor
@@ -51,7 +51,7 @@ class Matched:
 
 def match(
     neurons: Sequence[Tensor], precisions: Sequence[Tensor], prior: Prior, sweeps: int, streams: Streams
-) -> Matched:
+) -> MatchedNeurons:
     """Match each client's neurons in turn; then, as often as told, all of them again in an order that is drawn."""
     layers = [layer.double() for layer in neurons]
     trust = [precision.double() for precision in precisions]
@@ -64,7 +64,7 @@ def match(
         gathered = _gather(layers, trust, assigned, prior)
         assigned[client] = place(layers[client], trust[client], gathered, prior, len(layers))
     whole = _gather(layers, trust, assigned, prior)
-    return Matched(whole.sums / whole.precisions, [assigned[client] for client in range(len(layers))])
+    return MatchedNeurons(whole.sums / whole.precisions, [assigned[client] for client in range(len(layers))])
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedstill.core.hardware import one_thread
 from fedstill.core.message import part
 from fedstill.core.streams import Streams
-from fedstill.core.threads import one_thread
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.methods.local_only import LocalOnly

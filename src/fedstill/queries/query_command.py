@@ -20,7 +20,7 @@ from fedstill.core.plugins import use_plugins
 
 if TYPE_CHECKING:  # help need not wait for torch
     from fedstill.queries.probe import Shares
-    from fedstill.queries.transfer import Asked, Question
+    from fedstill.queries.transfer import Asked, CheckedQuery
     from fedstill.runtime.result import Run
 
 _PEERS = 12  # in the table of who knows what; the figure has all
@@ -71,7 +71,7 @@ def query(
         _answer_and_show(question, out, html, quiet, json)
 
 
-def _answer_and_show(question: Question, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
+def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
     from fedstill.queries.query_page import write_asked_page
     from fedstill.queries.transfer import answer
 

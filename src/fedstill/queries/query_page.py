@@ -12,12 +12,12 @@ from torch import Tensor
 from fedstill.core.dataset import Subset, every_row
 from fedstill.core.numbers import listed, share
 from fedstill.models.classifier import Classifier
-from fedstill.queries.figures import Course, phases, probe_figure, recall_changes
 from fedstill.queries.probe import Probed
+from fedstill.queries.query_figures import Course, phases, probe_figure, recall_changes
 from fedstill.queries.transfer import Asked
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
 
 
@@ -27,9 +27,9 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
         path,
         "page.html.jinja",
         [
-            Section("probe", "Who knows what", [_probe(asked)]),
-            Section("change", "What was learnt and forgotten", [_changes(asked), _course(asked)]),
-            Section("features", "What the model makes of samples", [_features(asked)]),
+            PageSection("probe", "Who knows what", [_probe(asked)]),
+            PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked)]),
+            PageSection("features", "What the model makes of samples", [_features(asked)]),
         ],
         heading=f"Client {asked.client} asks for {_wanted(asked)}",
         summary=_summary(asked),

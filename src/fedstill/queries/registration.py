@@ -9,7 +9,7 @@ BRINGS = {
         "fedstill.queries.qkt_light": ("qkt-light",),
     },
     "section of an experiment": {"fedstill.queries.query": ("queries",)},
-    "input of a method": {"fedstill.queries.inputs": ("queries",)},
+    "input of a method": {"fedstill.queries.query_input": ("queries",)},
     "artefact of a run": {"fedstill.queries.outcomes": ("answers",)},
     "figures of a study": {"fedstill.queries.study_figures": ("queries",)},
     "table of a study": {"fedstill.queries.study_table": ("queries",)},

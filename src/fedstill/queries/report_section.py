@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from fedstill.core.numbers import MISSING, count, listed, points, share
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
-from fedstill.queries.figures import Balance, gain_against_forgetting, probe_figure
 from fedstill.queries.probe import probed
+from fedstill.queries.query_figures import Balance, gain_against_forgetting, probe_figure
 from fedstill.queries.study_figures import ALONE, Companions, Fates, bytes_per_client, fates_of, ground
 from fedstill.report import descriptions
 from fedstill.report.extensions import RunSections, run_sections
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.runtime.result import Run
 
 _MIB = 2**20
@@ -42,13 +42,13 @@ class AskedRun:
         return None if hidden else self.fates.means()[name]
 
 
-def query_section(runs: Mapping[str, Run]) -> Section:
+def query_section(runs: Mapping[str, Run]) -> PageSection:
     """Empty where nobody asked."""
     asked = asked_in(runs)
     if not asked:
-        return Section("queries", "Queries")
+        return PageSection("queries", "Queries")
     few = sum(len(one.fates.by_client) for one in asked) <= _CLIENTS
-    return Section(
+    return PageSection(
         "queries",
         "Queries",
         [*_balance(asked), *probe_figures(one.run for one in asked)],

@@ -23,8 +23,8 @@ from fedstill.queries.query import Answered, Queries, averaged, queries_of
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.result import Run
 from fedstill.studies.extensions import FiguresOf, Finished, PlannedRun, StudyFigures, study_figures
-from fedstill.studies.plan import Job
 from fedstill.studies.run_figures import Figures
+from fedstill.studies.study_plan import Job
 
 ALONE = "local-only"
 PREFIX = "query."  # what these figures begin with among others of a run

@@ -9,19 +9,19 @@ from statistics import fmean
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import capital, share
 from fedstill.core.table import Cell, Head, Table
-from fedstill.queries.figures import Balance, gain_against_forgetting
+from fedstill.queries.query_figures import Balance, gain_against_forgetting
 from fedstill.queries.report_section import probe_figures
 from fedstill.queries.study_figures import PREFIX
 from fedstill.queries.study_table import down_axes, has_queries, places, query_caption, query_table
 from fedstill.report.extensions import StudyPage, study_pages
 from fedstill.report.figure import Figure
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
 from fedstill.report.static import figures_beside
 from fedstill.runtime.result import run_called
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Results
-from fedstill.studies.table import values_of
+from fedstill.studies.results_table import values_of
 
 
 def write_query_report(results: Results, path: Path, runs: Path | None = None) -> Path:
@@ -33,9 +33,9 @@ def write_query_report(results: Results, path: Path, runs: Path | None = None) -
     if table is None:
         raise InputError(f"nobody asks for a class in the study {results.study}")
     sections = [
-        Section("answers", "Answers to queries", tables=[_table(results)]),
-        Section("balance", "Learning and forgetting", _balances(results)),
-        Section(
+        PageSection("answers", "Answers to queries", tables=[_table(results)]),
+        PageSection("balance", "Learning and forgetting", _balances(results)),
+        PageSection(
             "probes",
             "What noise tells",
             [] if runs is None else _probes(results, runs),

@@ -12,7 +12,7 @@ from fedstill.queries.study_figures import PREFIX
 from fedstill.studies.extensions import StudyTable, study_tables
 from fedstill.studies.grid import SEED, called
 from fedstill.studies.results import Results
-from fedstill.studies.table import entry, thinned, values_of
+from fedstill.studies.results_table import entry, thinned, values_of
 
 SHARES = ("accuracy", "gain", "forgetting", "uniform")  # in this order across
 _CLIENTS, _ROUNDS, _BYTES = f"{PREFIX}clients", f"{PREFIX}rounds", f"{PREFIX}bytes"

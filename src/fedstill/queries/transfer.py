@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from fedstill.core.dataset import Subset, class_counts
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Client, RoundContext
-from fedstill.core.threads import one_thread
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
@@ -97,7 +97,7 @@ def query(
 
 
 @dataclass(frozen=True)
-class Question:
+class CheckedQuery:
     """What a client wants to know, checked: nothing has been done yet."""
 
     run: Run
@@ -120,7 +120,7 @@ def make_question(
     method: str = "qkt",
     data_root: str | Path | None = None,
     device: str = "cpu",
-) -> Question:
+) -> CheckedQuery:
     """Refuses what cannot be asked."""
     held = Run.of(run)
     plan = _plan(held, None if data_root is None else Path(data_root), device)
@@ -128,7 +128,7 @@ def make_question(
         raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
     several = [classes] if isinstance(classes, str | int) else classes
     wanted = tuple(sorted({_class(name, plan.task.classes) for name in several}))
-    return Question(held, plan, client, wanted, _method(method, settings, plan))
+    return CheckedQuery(held, plan, client, wanted, _method(method, settings, plan))
 
 
 @dataclass(frozen=True)
@@ -165,13 +165,13 @@ def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
     return {who.id: run.model(client=who.id).to(plan.task.device) for who in plan.profiles}
 
 
-def answer(question: Question, observers: Sequence[QueryObserver] = ()) -> Asked:
+def answer(question: CheckedQuery, observers: Sequence[QueryObserver] = ()) -> Asked:
     """Ask, and let the client learn; its accuracy is measured after every epoch."""
     with one_thread():
         return _answered(question, observers)
 
 
-def _answered(question: Question, observers: Sequence[QueryObserver]) -> Asked:
+def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Asked:
     run, plan, client = question.run, question.plan, question.client
     wanted, method = question.wanted, question.method
     models = _own_models(run, plan)

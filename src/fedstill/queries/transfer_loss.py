@@ -138,7 +138,7 @@ def refine(model: Classifier, head: Mapping[str, Tensor], lesson: QueryLesson, f
     model.head.load_state_dict(dict(head))
     lesson.meter.add(len(lesson.data))
     told = lesson.told(features_of(lesson.task, model, lesson.data))
-    students = Head(model.head)
+    students = ClassifierHead(model.head)
     if frozen:
         batch, streams = lesson.training.batch, lesson.streams.at("importance")
         students.hold(importance(students, lesson.task, told, batch, streams), frozen)
@@ -155,7 +155,7 @@ def refine(model: Classifier, head: Mapping[str, Tensor], lesson: QueryLesson, f
     return trained
 
 
-class Head(nn.Module):
+class ClassifierHead(nn.Module):
     """A classifier's head alone, reading features; some of its weights can be held where they are."""
 
     def __init__(self, head: nn.Module) -> None:

@@ -9,8 +9,8 @@ from fedstill.core.lazy import lazily
 if TYPE_CHECKING:
     from fedstill.report.runs import write_report
     from fedstill.report.shards import Holdings, partition_tables
+    from fedstill.report.study.audit_page import write_audit_report
     from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
-    from fedstill.report.study.study_page import write_audit_report
     from fedstill.report.writer import checked_page, report, write_study
 
 __all__ = [
@@ -33,7 +33,7 @@ __getattr__ = lazily(
         "fedstill.report.runs": ["write_report"],
         "fedstill.report.shards": ["Holdings", "partition_tables"],
         "fedstill.report.study.extras": ["Cloud", "Cost", "Extras", "make_cloud"],
-        "fedstill.report.study.study_page": ["write_audit_report"],
+        "fedstill.report.study.audit_page": ["write_audit_report"],
         "fedstill.report.writer": ["checked_page", "report", "write_study"],
     },
 )

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedstill.core.sections import sections
-from fedstill.data.kinds import data_kinds
+from fedstill.data.data_kinds import data_kinds
 from fedstill.methods import methods
 from fedstill.report.descriptions import changed_settings
 from fedstill.runtime.assemble import make_experiment, parse_value, with_defaults
 from fedstill.runtime.defaults import decided_by
 from fedstill.runtime.experiment import Experiment
-from fedstill.tasks.kinds import task_name
+from fedstill.tasks.task_choice import task_name
 
 _FLAGS = ("data", "model", "clients", "rounds", "seed")
 _PARTS = ("partition", "participation")

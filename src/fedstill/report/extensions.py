@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from fedstill.report.facts import Facts
-    from fedstill.report.page import Section
+    from fedstill.report.page import PageSection
     from fedstill.runtime.result import Run
     from fedstill.studies.results import Results
 
@@ -23,7 +23,7 @@ class RunSections:
     """Sections of the page about runs, and after which of its own sections they come; empty where they do not apply."""
 
     after: Literal["results", "curves"]
-    make: Callable[[Mapping[str, Run], Sequence[Facts]], list[Section]]
+    make: Callable[[Mapping[str, Run], Sequence[Facts]], list[PageSection]]
 
 
 @dataclass(frozen=True)

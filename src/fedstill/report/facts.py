@@ -11,7 +11,7 @@ from fedstill.core.records import RoundRecord, RunResult
 from fedstill.methods import methods
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.result import Run
-from fedstill.tasks.measures import detects, measure_of
+from fedstill.tasks.task_choice import detects, measure_of
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A heading of the page and what stands under it: words, notes, tables, figures."""
 
     id: str
@@ -54,7 +54,7 @@ class Section:
         return not (self.figures or self.tables or self.notes)
 
 
-def render(template: str, sections: Sequence[Section], **context: Any) -> str:
+def render(template: str, sections: Sequence[PageSection], **context: Any) -> str:
     """The page's text, from one of the templates; sections that have nothing to show are left out."""
     shown = [section for section in sections if not section.empty]
     figures = [figure for section in shown for figure in section.figures]

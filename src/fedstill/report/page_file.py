@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.files import writable_folder, write_atomically
-from fedstill.report.page import Section, render
+from fedstill.report.page import PageSection, render
 from fedstill.report.static import draw_files
 
 
 def write_page(
-    path: Path, template: str, sections: Sequence[Section], figures: Path | None = None, **context: Any
+    path: Path, template: str, sections: Sequence[PageSection], figures: Path | None = None, **context: Any
 ) -> Path:
     """One HTML file that opens from disk without a network; into the folder `figures`, if there is one, go the figures
     as SVG and PNG files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedstill.audit.inputs import evidence_of, results_in
+from fedstill.audit.audit_inputs import evidence_of, results_in
 from fedstill.audit.verdict_rules import judge
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
@@ -13,8 +13,8 @@ from fedstill.core.plugins import use_plugins
 from fedstill.report.extensions import StudyPage, study_pages
 from fedstill.report.runs import write_report
 from fedstill.report.static import figures_beside
+from fedstill.report.study.audit_page import write_audit_report
 from fedstill.report.study.gather import gathered
-from fedstill.report.study.study_page import write_audit_report
 from fedstill.report.titles import titles
 from fedstill.runtime.result import Run
 from fedstill.studies.results import Results, load_results

@@ -7,7 +7,7 @@ from typing import Any
 from fedstill.core.errors import InputError
 from fedstill.core.protocols import Method
 from fedstill.data.bundle import Bundle
-from fedstill.data.kinds import data_kinds
+from fedstill.data.data_kinds import data_kinds
 from fedstill.data.point_labels import has_point_labels
 from fedstill.methods import methods
 from fedstill.models import models

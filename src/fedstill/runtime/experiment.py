@@ -30,9 +30,7 @@ from fedstill.data.augmentation import augmentations
 from fedstill.data.partitions import partitions
 from fedstill.distillation import objectives
 from fedstill.methods import methods
-from fedstill.methods.wrappers.attacks import attacks
-from fedstill.methods.wrappers.mitigations import mitigations
-from fedstill.methods.wrappers.privacy import privacies
+from fedstill.methods.wrappers.choices import attacks, mitigations, privacies
 from fedstill.participation import dropouts, policies
 
 # Of the kernel: raised whenever every configuration would give other numbers than before. What changes the numbers of

@@ -20,6 +20,7 @@ from typing import Literal, Self
 
 from fedstill.core.client import answer
 from fedstill.core.egress import check_egress
+from fedstill.core.hardware import one_thread
 from fedstill.core.message import Message
 from fedstill.core.protocols import (
     ClientFactory,
@@ -31,9 +32,8 @@ from fedstill.core.protocols import (
     RoundContext,
 )
 from fedstill.core.task import Tensors
-from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Bundle
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import Plan, make_plan
 from fedstill.runtime.run import execute

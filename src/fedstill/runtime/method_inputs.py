@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedstill.core.errors import InputError
 from fedstill.core.protocols import Method
 from fedstill.core.registry import Registry
-from fedstill.distillation.teachers import Teacher
+from fedstill.distillation import objectives
+from fedstill.distillation.teachers import TeacherModel
 from fedstill.methods import methods
 from fedstill.runtime.experiment import Experiment
 from fedstill.tasks.classification import Classification
+
+if TYPE_CHECKING:
+    from fedstill.distillation.distill import Teaching
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class PlanContext:
     task: Classification
     kind: str  # of the data
     data_root: Path | None = None
-    teachers: Sequence[Teacher] = ()
+    teachers: Sequence[TeacherModel] = ()
     made: dict[str, Any] = field(default_factory=dict)  # inputs that experiments on the same data can share
     may_read: Callable[[str], None] | None = None  # refuses further data that must not be read here, by name
 
@@ -37,9 +42,21 @@ class PlanContext:
 
 
 method_inputs: Registry[Callable[[PlanContext], Any]] = Registry("input of a method")
-method_inputs.declare("fedstill.runtime.teaching", "teaching")
 
 
 def inputs_for(context: PlanContext) -> dict[str, Any]:
     """The inputs that the experiment's method wants."""
     return {name: method_inputs[name](context) for name in sorted(context.method.wants)}
+
+
+@method_inputs.register("teaching")
+def teaching(context: PlanContext) -> Teaching:
+    """Whom a student learns from, and how: the input of the method `distill`."""
+    from fedstill.distillation.distill import Teaching
+
+    chosen = context.experiment.objective
+    assert chosen is not None
+    kind = objectives[chosen.name]
+    if not context.teachers and kind.least_teachers:
+        raise InputError('distillation needs a teacher: use `fedstill distill`, or set teachers=[{"run": "FOLDER"}]')
+    return Teaching(kind(chosen.settings), context.teachers)

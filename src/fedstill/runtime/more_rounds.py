@@ -1,7 +1,7 @@
 """More rounds: a run of 20 goes on where one of 10 that differs in nothing else has ended.
 
-It is a run of its own, in a folder of its own, and ends with the bits it would have had from the start. That is so where
-nothing in the first ten rounds depends on how many there are in all; otherwise the run starts at its beginning.
+It is a run of its own, in a folder of its own, and ends with the bits it would have had from the start. That is so
+where nothing in the first ten rounds depends on how many there are in all; otherwise it starts at its beginning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COPIED = (checkpoint.NAME, "journal.jsonl", "timing.json")
 
 
 def continued(plan: Plan, folder: RunFolder) -> str | None:
-    """Begin a new run's folder with the rounds of a shorter run beside it; a sentence says what was done, or why not."""
+    """Begin a run with the rounds of a shorter one beside it; a sentence says what was done, or why not."""
     if folder.has_begun:
         return None
     shorter = _shorter(plan, folder)
@@ -65,7 +65,7 @@ def _depends_on_the_total(plan: Plan, rounds: int) -> str | None:
 
 
 def _copied(found: RunFolder, folder: RunFolder, rounds: int) -> str | None:
-    """Copy what the run goes on from; the checkpoint comes last, so that a copy that is broken off counts for nothing."""
+    """Copy what the run goes on from; the checkpoint last, so that a copy that is broken off counts for nothing."""
     held, _ = checkpoint.candidates(found.path)
     if not held or held[0].round != rounds:
         return None

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from fedstill.core.dataset import Dataset, Proxy, Subset, class_counts
-from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import check_device
 from fedstill.core.protocols import ClientFactory, Method, Profile
 from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
 from fedstill.data.augmentation import Augmentation
 from fedstill.data.bundle import Bundle
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.data.partitions import Shards, partition
 from fedstill.data.point_labels import has_point_labels, partition_labels, shape_kinds
 from fedstill.data.splits import split_validation
-from fedstill.data.unlabelled import load_proxy
 from fedstill.methods import methods
-from fedstill.methods.wrappers.attacks import Attack
-from fedstill.methods.wrappers.mitigations import Mitigation
-from fedstill.methods.wrappers.privacy import Privacy
+from fedstill.methods.wrappers.choices import Attack, Mitigation, Privacy
 from fedstill.participation.dropout import Dropout
 from fedstill.participation.policies import Policy
 from fedstill.participation.round_participation import Participants
@@ -34,11 +32,10 @@ from fedstill.runtime.identity import Identity, fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext, inputs_for
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
-from fedstill.runtime.participants import make_participants
 from fedstill.runtime.simulated_clients import SimulatedClients, parted
 from fedstill.runtime.teacher_loader import TeacherLoader
 from fedstill.tasks.classification import Classification, forget_templates
-from fedstill.tasks.kinds import task_kind
+from fedstill.tasks.task_choice import task_kind
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def make_plan(
     context = PlanContext(experiment, task, bundle.kind, data_root, teachers)
     method, shared = make_method(context, streams, labelled)
     train, validation = _held_out(experiment, bundle, streams)
-    train, proxy = method.training_data(train, bundle, lambda name: load_proxy(name, data_root), streams)
+    train, proxy = method.training_data(train, bundle, lambda name: _load_proxy(name, data_root), streams)
     participants = make_participants(experiment, method, labelled)
     fingerprint = fingerprint_of(experiment, bundle.fingerprint(), task, proxy, "" if shared is None else shared.digest)
     kinds, count = partition_labels(experiment.partition.name, train, len(bundle.classes))
@@ -224,6 +221,13 @@ def check_on_site(experiment: Experiment, method: Method) -> None:
         raise InputError(method.refuses["on-site"])
 
 
+def _load_proxy(name: str, root: Path | None) -> Bundle:
+    """Data to distil on, which can be files of many formats: their readers are imported only for students."""
+    from fedstill.data.unlabelled import load_proxy
+
+    return load_proxy(name, root)
+
+
 def _test_shards(experiment: Experiment, bundle: Bundle, like: Tensor, streams: Streams) -> tuple[Dataset, Shards]:
     """Test data cut as the training data is, so that a site's two parts are of the same classes."""
     name, settings = experiment.partition.name, experiment.partition.settings.model_dump()
@@ -262,3 +266,36 @@ def check_needs(method: Method, experiment: Experiment, labelled: bool) -> None:
             f" with {', '.join(method.task.architectures)} does not have"
         )
     method.check()
+
+
+def make_participants(experiment: Experiment, method: Method, labelled: bool) -> Participants:
+    """The parts that decide who takes part; with batteries, what a pass of each model costs a device."""
+    policy, dropout = experiment.participation.settings, experiment.dropout.settings
+    assert isinstance(policy, Policy)
+    assert isinstance(dropout, Dropout)
+    if experiment.min_replies > experiment.clients:
+        raise InputError(f"min_replies is {experiment.min_replies}, but there are only {experiment.clients} clients")
+    task, costs = method.task, {}
+    assert isinstance(task, Classification)
+    added: dict[str, Any] = {one.participation: one for one in experiment.sections().values() if one.participation}
+    if "devices" in added:
+        from fedstill.models.cost import flops  # which imports models of point clouds, to count their searches
+
+        costs = {name: flops(method.at_client(name), task.shape) for name in task.architectures}
+    participants = Participants(
+        policy,
+        dropout,
+        added.get("devices"),
+        added.get("clusters"),
+        len(task.classes),
+        costs,
+        experiment.training.epochs,
+    )
+    if experiment.privacy.name != "none" and (participants.exchanges() or policy.reads_losses):
+        raise InputError(
+            "privacy counts what leaves in training, and this participation asks clients for more: choose another"
+            " policy, and leave `clusters` out"
+        )
+    given = {"labels": labelled, "shared-model": bool(method.models(method.start(Streams(0))))}
+    participants.check(experiment.clients, [name for name, there in given.items() if there])
+    return participants

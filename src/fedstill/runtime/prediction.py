@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import check_device, one_thread
 from fedstill.core.plugins import use_plugins
-from fedstill.core.threads import one_thread
 from fedstill.data.single_input import read_input
 from fedstill.runtime.result import Run
 

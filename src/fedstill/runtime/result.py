@@ -20,7 +20,7 @@ from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
 from fedstill.runtime.run_folder import MODELS, RunFolder, folder_of
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.kinds import task_of
+from fedstill.tasks.task_choice import task_of
 
 
 class _Config(dict[str, Any]):

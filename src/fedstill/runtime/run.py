@@ -16,11 +16,11 @@ import torch
 from fedstill._version import __version__
 from fedstill.core.cpu import cpu_kind
 from fedstill.core.files import digest_of, disk_trouble, file_digest, sweep_temporaries, writable_folder
+from fedstill.core.hardware import one_thread
 from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.records import Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
 from fedstill.core.task import Tensors
-from fedstill.core.threads import one_thread
 from fedstill.runtime import checkpoint
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.checkpoint import Leader, Progress

@@ -21,24 +21,24 @@ from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle
-from fedstill.data.kinds import data_kinds
-from fedstill.distillation.teachers import Teacher, teacher_outputs
+from fedstill.data.data_kinds import data_kinds
+from fedstill.distillation.teachers import TeacherModel, teacher_outputs
 from fedstill.methods.recalibration import recalibrated
 from fedstill.models import build_model
 from fedstill.runtime.experiment import Experiment, TeacherSource
 from fedstill.runtime.result import Run
-from fedstill.tasks.kinds import tasks
+from fedstill.tasks.task_choice import tasks
 
 
 class TeacherLoader:
     """Teachers, each loaded and examined once: students of one teacher share it."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, tuple[TeacherSource, Teacher]] = {}
+        self._loaded: dict[str, tuple[TeacherSource, TeacherModel]] = {}
         self._reports: dict[str, TeacherRecord] = {}
         self._words: dict[str, Tensor] = {}
 
-    def load(self, experiment: Experiment, bundle: Bundle, device: str) -> tuple[Experiment, list[Teacher]]:
+    def load(self, experiment: Experiment, bundle: Bundle, device: str) -> tuple[Experiment, list[TeacherModel]]:
         """The teachers, and the experiment with a digest of each one's weights, which is what a run is named by."""
         found = []
         for source in experiment.teachers:
@@ -54,7 +54,7 @@ class TeacherLoader:
         return experiment.model_copy(update={"teachers": sources}), [teacher for _, teacher in found]
 
     def examine(
-        self, experiment: Experiment, teachers: Sequence[Teacher], task: Task, bundle: Bundle, proxy: Dataset
+        self, experiment: Experiment, teachers: Sequence[TeacherModel], task: Task, bundle: Bundle, proxy: Dataset
     ) -> list[TeacherRecord]:
         """Each teacher's metrics on the test set; one that does not say numbers is refused.
 
@@ -71,7 +71,7 @@ class TeacherLoader:
         return reports
 
     def ceiling(
-        self, experiment: Experiment, teachers: Sequence[Teacher], method: Method, task: Task, data: Dataset
+        self, experiment: Experiment, teachers: Sequence[TeacherModel], method: Method, task: Task, data: Dataset
     ) -> float | None:
         """The accuracy on the labels of this data that the teachers leave room for, where the method can tell."""
         key = f"{[source.sha256 for source in experiment.teachers]} {_lesson(experiment)}"
@@ -93,7 +93,7 @@ def _lesson(experiment: Experiment) -> str:
     return json.dumps([given, settings])
 
 
-def _examined(teacher: Teacher, task: Task, bundle: Bundle, proxy: Dataset) -> TeacherRecord:
+def _examined(teacher: TeacherModel, task: Task, bundle: Bundle, proxy: Dataset) -> TeacherRecord:
     with Streams(0).ambient("examination"):
         metrics = task.summarise(task.score([teacher.model], bundle.test))
         if metrics["non_finite"] > 0:
@@ -106,7 +106,7 @@ def _examined(teacher: Teacher, task: Task, bundle: Bundle, proxy: Dataset) -> T
     return TeacherRecord(name=teacher.name, model=teacher.architecture, metrics=dict(metrics), recalibrated=afterwards)
 
 
-def _load(source: TeacherSource, bundle: Bundle) -> Teacher:
+def _load(source: TeacherSource, bundle: Bundle) -> TeacherModel:
     if source.run is not None:
         return _from_run(source, bundle)
     if source.call is not None:
@@ -118,15 +118,15 @@ def _load(source: TeacherSource, bundle: Bundle) -> Teacher:
         own = _called(source.call, bundle)
         if source.file is not None:
             _fill(own.model, Path(source.file))
-        return Teacher(source.call, source.model or source.call, own)
+        return TeacherModel(source.call, source.model or source.call, own)
     assert source.file is not None
     assert source.model is not None
     model = build_model(source.model, bundle.shape, len(bundle.classes))
     _fill(model, Path(source.file), source.model)
-    return Teacher(Path(source.file).name, source.model, model)
+    return TeacherModel(Path(source.file).name, source.model, model)
 
 
-def _from_run(source: TeacherSource, bundle: Bundle) -> Teacher:
+def _from_run(source: TeacherSource, bundle: Bundle) -> TeacherModel:
     run = Run(str(source.run))
     name = run.path.resolve().name
     if tuple(run.config["classes"]) != tuple(bundle.classes):
@@ -137,7 +137,7 @@ def _from_run(source: TeacherSource, bundle: Bundle) -> Teacher:
         )
     architecture = run.architecture(source.model)
     try:
-        return Teacher(name, architecture, run.model(source.which, architecture=architecture))
+        return TeacherModel(name, architecture, run.model(source.which, architecture=architecture))
     except InputError as error:
         if run.finished and source.which == "best":  # there is none because no round's model was finite
             raise UnusableError(str(error)) from None

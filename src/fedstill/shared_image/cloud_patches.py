@@ -21,7 +21,7 @@ from torch import Tensor
 from fedstill.core.dataset import Batch
 from fedstill.core.errors import InputError
 from fedstill.shared_image.patch_numbers import Floats, Integers, log_uniform, sequence, sine_and_cosine, uniforms
-from fedstill.shared_image.patch_pool import Pool
+from fedstill.shared_image.patch_pool import PatchPool
 from fedstill.shared_image.patch_settings import PatchSettings
 
 _VERSION = "cloud patches 1"
@@ -50,7 +50,7 @@ class CloudPatches:
             raise InputError(f"a cloud of {len(cloud):,} points is too small for patches of {shape[0]:,}")
         self.shape = shape
         self.cloud = torch.from_numpy(np.require(cloud, np.float32, ["C", "W"]))
-        self._pool = Pool(self.settings.count, shape, torch.float32, self._make)
+        self._pool = PatchPool(self.settings.count, shape, torch.float32, self._make)
 
     def __len__(self) -> int:
         return self.settings.count

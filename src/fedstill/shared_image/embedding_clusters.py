@@ -26,7 +26,7 @@ _SHARE = 32  # one new centre for so many that are there is drawn at the same ti
 
 
 @dataclass(frozen=True)
-class Clusters:
+class EmbeddingClusters:
     """Where the centres are, which of them is nearest to each sample, and how far away it is."""
 
     centres: Tensor  # (clusters, width), double
@@ -34,7 +34,7 @@ class Clusters:
     distances: Tensor  # (samples,), double
 
 
-def cluster(embeddings: Tensor, count: int, generator: np.random.Generator) -> Clusters:
+def cluster(embeddings: Tensor, count: int, generator: np.random.Generator) -> EmbeddingClusters:
     """K-means from one start: `count` clusters, or as many as there are different samples.
 
     Of two centres equally near the first counts, and a centre that loses all its samples stays where it is.
@@ -58,7 +58,7 @@ def cluster(embeddings: Tensor, count: int, generator: np.random.Generator) -> C
     scale = ldexp(1.0, min(_LARGEST, bits - frexp(float((exact - middle).abs().max()))[1]))
     points = ((exact - middle) * scale).round()
     centres, nearest, squares = _settle(points, _start(points, count, generator))
-    return Clusters(centres / scale + middle, nearest, squares.sqrt() / scale)
+    return EmbeddingClusters(centres / scale + middle, nearest, squares.sqrt() / scale)
 
 
 def _start(points: Tensor, count: int, generator: np.random.Generator) -> Tensor:

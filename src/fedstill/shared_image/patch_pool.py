@@ -13,7 +13,7 @@ _ROOM = 2**28  # bytes: 87,000 patches of 32 x 32 in colour; a larger pool is ma
 _AT_ONCE = 1024  # rows made together, which bounds the memory for making them
 
 
-class Pool:
+class PatchPool:
     """A column of `count` rows, of which each is a function of its number alone."""
 
     def __init__(

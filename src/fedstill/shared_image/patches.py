@@ -22,7 +22,7 @@ from fedstill.core.errors import InputError
 from fedstill.data.bundle import Kind
 from fedstill.shared_image.cloud_patches import CloudPatches
 from fedstill.shared_image.patch_geometry import Placement, Pyramid, compose, place, pyramid, resized
-from fedstill.shared_image.patch_pool import Pool
+from fedstill.shared_image.patch_pool import PatchPool
 from fedstill.shared_image.patch_settings import PatchSettings
 from fedstill.shared_image.patch_sources import cloud_source, is_cloud_source, patch_source
 
@@ -59,7 +59,7 @@ class Patches:
         self.shape = shape
         # A tensor, because engines share those with their workers.
         self.image = torch.from_numpy(np.require(image, requirements=["C", "W"]))
-        self._pool = Pool(self.settings.count, shape, torch.uint8, self._make)
+        self._pool = PatchPool(self.settings.count, shape, torch.uint8, self._make)
 
     def __len__(self) -> int:
         return self.settings.count

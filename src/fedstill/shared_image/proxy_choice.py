@@ -8,13 +8,12 @@ from pathlib import Path
 from torch import Tensor
 
 from fedstill.core.dataset import SharedSamples, Subset, every_row
-from fedstill.core.devices import check_device
 from fedstill.core.errors import InputError
+from fedstill.core.hardware import check_device, one_thread
 from fedstill.core.kinds import state_of
 from fedstill.core.message import under
 from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
-from fedstill.core.threads import one_thread
 from fedstill.data.bundle import Kind
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL

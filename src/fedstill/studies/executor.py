@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.threads import usable_cores
+from fedstill.core.hardware import usable_cores
 from fedstill.engines.workers import WorkerEnded, WorkerPool
 from fedstill.runtime.joint_training import OnProgress
-from fedstill.studies.jobs import Outcome, Place, perform, perform_lessons
-from fedstill.studies.plan import Job
+from fedstill.studies.jobs import JobOutcome, Place, perform, perform_lessons
+from fedstill.studies.study_plan import Job
 
 Lesson = Sequence[Job]  # done in one go
 Given = Mapping[str, Any]
@@ -38,7 +38,7 @@ class Executor(Protocol):
     def start(self, lesson: Lesson, givens: Sequence[Given], told: OnProgress) -> None:
         """Have somebody idle do these runs; what comes of it is heard of later."""
 
-    def hear(self) -> tuple[Lesson, list[Outcome]]:
+    def hear(self) -> tuple[Lesson, list[JobOutcome]]:
         """The next lesson that is over, and how its runs ended."""
 
     def __enter__(self) -> Self: ...
@@ -90,7 +90,7 @@ class LocalExecutor:
     def __init__(self, size: int, place: Place) -> None:
         self.size, self.place = size, place
         self.pool: WorkerPool[tuple[Lesson, OnProgress]] = WorkerPool(size, perform_lessons, lambda: place)
-        self.done: list[tuple[Lesson, list[Outcome]]] = []  # by this process
+        self.done: list[tuple[Lesson, list[JobOutcome]]] = []  # by this process
 
     @property
     def idle(self) -> bool:
@@ -106,7 +106,7 @@ class LocalExecutor:
             return
         self.pool.assign((lesson, told)).send(list(givens))
 
-    def hear(self) -> tuple[Lesson, list[Outcome]]:
+    def hear(self) -> tuple[Lesson, list[JobOutcome]]:
         if self.done:
             return self.done.pop()
         while True:
@@ -116,7 +116,7 @@ class LocalExecutor:
                 continue
             lesson, _ = self.pool.finish(worker)
             if isinstance(received, WorkerEnded):
-                received = [Outcome("failed", str(received))] * len(lesson)
+                received = [JobOutcome("failed", str(received))] * len(lesson)
             return lesson, received
 
     def __enter__(self) -> Self:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from fedstill.core.table import Table
     from fedstill.runtime.experiment import Experiment
     from fedstill.runtime.result import Run
-    from fedstill.studies.plan import Job
     from fedstill.studies.results import Labels, Results
     from fedstill.studies.run_figures import Figures
+    from fedstill.studies.study_plan import Job
 
 Metric = tuple[str, str, float]  # what it is, its unit, and the factor by which it is shown
 

@@ -45,13 +45,13 @@ class Taught:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One combination: its labels by axis, the configuration as put together, and the experiment that it makes."""
 
     labels: dict[str, str]
     given: dict[str, Any]
     experiment: Experiment
-    teacher: Cell | None = None  # whose run is to teach, in the second stage of a study
+    teacher: GridCell | None = None  # whose run is to teach, in the second stage of a study
     taught: Taught | None = None
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ def read_axes(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Value, ...]]
 
 def expand(
     experiment: Mapping[str, Any], axes: Mapping[str, Sequence[Value]], settings: Mapping[str, Any]
-) -> Iterator[Cell]:
+) -> Iterator[GridCell]:
     """Every combination, in the order written (the last axis varies fastest), each a valid experiment.
 
     `settings` are the user's own: they come last, over whatever the grid says.
@@ -102,7 +102,7 @@ def expand(
             check_conflicts(axes, combination)
             given = lay(experiment, chain.from_iterable(value.sets for value in combination))
             given = lay(given, settings.items())
-            yield Cell(labels, given, make_experiment(given))
+            yield GridCell(labels, given, make_experiment(given))
         except InputError as error:
             where = f"the experiment {called(labels)}: " if labels else ""
             raise InputError(f"{where}{error}") from None

@@ -14,7 +14,7 @@ from fedstill.core.errors import BusyError, FedstillError, UnusableError
 from fedstill.core.own_parts import OwnParts
 from fedstill.core.records import RoundRecord
 from fedstill.data.bundle import Bundle
-from fedstill.data.catalogue import load
+from fedstill.data.lookup import load
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.joint_training import OnProgress, train_jointly
@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """How a run ended; `busy` means that another process is working on it, `refused` that it can have no result."""
 
     state: Literal["done", "failed", "busy", "refused"]
@@ -43,7 +43,7 @@ class Outcome:
     details: str = ""
 
 
-def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: OnProgress | None = None) -> list[Outcome]:
+def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: OnProgress | None = None) -> list[JobOutcome]:
     """Do these runs, together if there are several; whatever goes wrong is an outcome, so that the next can go on."""
     root = None if place.data_root is None else Path(place.data_root)
     out = Path(place.out)
@@ -55,7 +55,7 @@ def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: OnProgress 
         (experiment,) = experiments
         bundle = _loaded(experiment.data, root)
         launch(experiment, out=out, data_root=root, device=place.device, observers=_observers(told), bundle=bundle)
-        return [Outcome("done")]
+        return [JobOutcome("done")]
     except Exception as error:
         _log.info("a job failed", exc_info=True)
         return [_outcome(error)] * len(lesson)
@@ -72,18 +72,18 @@ def forget_data() -> None:
     _loaded.cache_clear()
 
 
-def _outcome(error: Exception | None) -> Outcome:
+def _outcome(error: Exception | None) -> JobOutcome:
     match error:
         case None:
-            return Outcome("done")
+            return JobOutcome("done")
         case BusyError():
-            return Outcome("busy")
+            return JobOutcome("busy")
         case UnusableError():
-            return Outcome("refused", " ".join(str(error).split()))
+            return JobOutcome("refused", " ".join(str(error).split()))
         case FedstillError():
-            return Outcome("failed", " ".join(str(error).split()))
+            return JobOutcome("failed", " ".join(str(error).split()))
     sentence = " ".join(f"{type(error).__name__}: {error}".split())
-    return Outcome("failed", sentence, "".join(traceback.format_exception(error)))
+    return JobOutcome("failed", sentence, "".join(traceback.format_exception(error)))
 
 
 def _observers(told: OnProgress | None) -> list[Observer]:

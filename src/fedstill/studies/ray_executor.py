@@ -24,10 +24,10 @@ from fedstill.engines.ray_connection import ONE_THREAD
 from fedstill.runtime.joint_training import OnProgress
 from fedstill.runtime.run_folder import folder_of
 from fedstill.studies.executor import Given, Lesson
-from fedstill.studies.jobs import Outcome, Place, forget_data, perform
-from fedstill.studies.plan import Job
+from fedstill.studies.jobs import JobOutcome, Place, forget_data, perform
 from fedstill.studies.ray_cluster import arrive, check_machines, connected, find_ray, names_root, rooted
 from fedstill.studies.status import RunStatus
+from fedstill.studies.study_plan import Job
 
 RETRIES = 3  # of a lesson whose worker was lost; one that kills every worker must end some day
 _PATIENCE = 1.0  # seconds between looks at how far lessons have come
@@ -65,7 +65,7 @@ class RayExecutor:
     def start(self, lesson: Lesson, givens: Sequence[Given], told: OnProgress) -> None:
         self._submit(_Task(lesson, givens, told))
 
-    def hear(self) -> tuple[Lesson, list[Outcome]]:
+    def hear(self) -> tuple[Lesson, list[JobOutcome]]:
         while True:
             ready, _ = self.ray.wait(list(self.busy), timeout=_PATIENCE)
             for reference in ready:
@@ -81,20 +81,20 @@ class RayExecutor:
     def _submit(self, task: _Task) -> None:
         self.busy[self.remote.remote(list(task.givens), self.place, self.here, self.study)] = task
 
-    def _outcomes(self, reference: Any, task: _Task) -> list[Outcome] | None:
+    def _outcomes(self, reference: Any, task: _Task) -> list[JobOutcome] | None:
         """How the runs ended; None where the lesson has been started again."""
         failures = self.ray.exceptions
         try:
-            return [Outcome(**outcome) for outcome in self.ray.get(reference)]
+            return [JobOutcome(**outcome) for outcome in self.ray.get(reference)]
         except failures.RayTaskError as error:  # not one of its runs, which are outcomes: a plugin, or the machine
             sentence = " ".join(f"{type(error.cause).__name__}: {error.cause}".split())
-            ended = Outcome("failed", sentence, str(error))
+            ended = JobOutcome("failed", sentence, str(error))
         except failures.RayError as error:
             if task.losses < RETRIES:
                 self._submit(replace(task, losses=task.losses + 1))
                 return None
             times, reason = task.losses + 1, type(error).__name__
-            ended = Outcome("failed", f"its worker on Ray was lost {times} times ({reason})", str(error))
+            ended = JobOutcome("failed", f"its worker on Ray was lost {times} times ({reason})", str(error))
         return [ended] * len(task.lesson)
 
     def __enter__(self) -> Self:

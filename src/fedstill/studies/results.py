@@ -40,7 +40,7 @@ Labels = tuple[str, ...]  # of a cell, in the order of the axes
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """The figures of one cell, and the identity of the run that they come from."""
 
     identity: str
@@ -67,7 +67,7 @@ class Results:
     axes: dict[str, dict[str, Any]]  # by axis and label, what the label stands for
     columns: str | None
     rows: tuple[str, ...]
-    runs: dict[Labels, Row] = field(default_factory=dict)
+    runs: dict[Labels, ResultRow] = field(default_factory=dict)
     failures: dict[Labels, str] = field(default_factory=dict)
     refused: dict[Labels, str] = field(default_factory=dict)  # cells that can have no result, and why
     joint_errors: dict[Labels, str] = field(default_factory=dict)  # of students that were trained separately
@@ -245,7 +245,7 @@ def _same_meaning(older: Any, newer: Any) -> bool:
     return both[0] == both[1]
 
 
-def _row(names: Sequence[str], identity: str, *values: Any) -> Row:
+def _row(names: Sequence[str], identity: str, *values: Any) -> ResultRow:
     told = dict(zip(names, values, strict=True))
     correct = {
         name.removeprefix(_CORRECT): bits
@@ -254,7 +254,7 @@ def _row(names: Sequence[str], identity: str, *values: Any) -> Row:
     }
     for bits in correct.values():
         unpacked(bits)  # refuses what is no such text
-    return Row(identity, {name: value for name, value in told.items() if not name.startswith(_CORRECT)}, correct)
+    return ResultRow(identity, {name: value for name, value in told.items() if not name.startswith(_CORRECT)}, correct)
 
 
 def _lines(key: str, lines: Sequence[Iterable[Any]]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedstill.core.records import Evaluation, RoundRecord
 from fedstill.runtime.result import Run
-from fedstill.tasks.measures import own_measures
+from fedstill.tasks.task_choice import own_measures
 
 Figures = dict[str, float | None]
 

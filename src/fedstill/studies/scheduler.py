@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedstill.studies.executor import Lesson
-from fedstill.studies.jobs import Outcome
-from fedstill.studies.plan import Job, lessons
-from fedstill.studies.progress import StudyObserver, StudyProgress
+from fedstill.studies.jobs import JobOutcome
+from fedstill.studies.study_plan import Job, lessons
+from fedstill.studies.study_progress import StudyObserver, StudyProgress
 
 
 class Scheduler:
@@ -40,7 +40,7 @@ class Scheduler:
             givens.append(job.given(None if teacher is None else teacher.path))
         return givens
 
-    def returned(self, lesson: Lesson, outcomes: Sequence[Outcome]) -> None:
+    def returned(self, lesson: Lesson, outcomes: Sequence[JobOutcome]) -> None:
         for job, outcome in zip(lesson, outcomes, strict=True):
             # Two that begin a run in the same instant can be in each other's way before one has the lock.
             if outcome.state == "busy" or (outcome.state == "failed" and self.ledger.busy(job)):
@@ -67,7 +67,7 @@ class Scheduler:
             return False
         return True
 
-    def _settle(self, job: Job, outcome: Outcome) -> None:
+    def _settle(self, job: Job, outcome: JobOutcome) -> None:
         self.tally.settle(job, outcome)
         for observer in self.observers:
             observer.settled(self.tally, job, outcome)

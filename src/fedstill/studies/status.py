@@ -16,8 +16,8 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
 from fedstill.runtime.result import Run
 from fedstill.runtime.run_folder import RunFolder, folder_of
-from fedstill.studies.jobs import Outcome
-from fedstill.studies.plan import Job
+from fedstill.studies.jobs import JobOutcome
+from fedstill.studies.study_plan import Job
 
 FAILURES = "failures"
 
@@ -54,21 +54,21 @@ class RunStatus:
             return True
         return False
 
-    def failure(self, job: Job) -> Outcome | None:
+    def failure(self, job: Job) -> JobOutcome | None:
         """How it failed, or was refused, before; also where that happened to its teacher."""
         identity = self.identity(job)
         if identity is None:
             assert job.teacher is not None
             before = self.failure(job.teacher)
-            return None if before is None else Outcome("failed", f"its teacher failed: {before.error}")
+            return None if before is None else JobOutcome("failed", f"its teacher failed: {before.error}")
         record = read_json(self.out / FAILURES / f"{identity}.json")
         if record is None:
             return None
-        return Outcome("refused" if record.get("refused") else "failed", str(record.get("error")))
+        return JobOutcome("refused" if record.get("refused") else "failed", str(record.get("error")))
 
-    def record_failure(self, job: Job, outcome: Outcome) -> None:
+    def record_failure(self, job: Job, outcome: JobOutcome) -> None:
         identity = self.identity(job)
-        if identity is None or self.failure(job) == Outcome(outcome.state, outcome.error):
+        if identity is None or self.failure(job) == JobOutcome(outcome.state, outcome.error):
             return  # its teacher's failure is written down, or another process has recorded this one already
         folder = self.out / FAILURES
         folder.mkdir(parents=True, exist_ok=True)

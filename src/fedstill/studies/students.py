@@ -18,7 +18,7 @@ from fedstill.distillation.proxy_data import DistillationSettings
 from fedstill.runtime.assemble import make_experiment, overlay, section_of
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.recipes import Students
-from fedstill.studies.grid import Cell, Taught, Value, called, check_conflicts, lay
+from fedstill.studies.grid import GridCell, Taught, Value, called, check_conflicts, lay
 
 INHERITED = ("data", "points", "augmentation", "seed", "validation")
 
@@ -26,9 +26,9 @@ INHERITED = ("data", "points", "augmentation", "seed", "validation")
 def expand_students(
     students: Students,
     axes: Mapping[str, Sequence[Value]],
-    teachers: Sequence[Cell],
+    teachers: Sequence[GridCell],
     settings: Mapping[str, Any],
-) -> Iterator[Cell]:
+) -> Iterator[GridCell]:
     """The students of every teacher that may teach, in the order written."""
     _check_only(students.only, teachers)
     method = section_of(students.experiment, "method") or {"name": "distill"}
@@ -56,7 +56,7 @@ def expand_students(
         raise InputError("the study's `students` make no experiment: `labels-only` needs the label mode `use`")
 
 
-def _student(labels: dict[str, str], given: dict[str, Any], teacher: Cell) -> Cell | None:
+def _student(labels: dict[str, str], given: dict[str, Any], teacher: GridCell) -> GridCell | None:
     """One student; None for a control of one that learns from nothing but labels."""
     experiment = make_experiment(given)
     settings = experiment.method.settings
@@ -68,7 +68,7 @@ def _student(labels: dict[str, str], given: dict[str, Any], teacher: Cell) -> Ce
     if settings.labels != "use" or "labels" not in objective.reads:
         given = overlay(given, {"method": {"labels": "withhold"}})
         experiment = make_experiment(given)
-    return Cell(labels, given, experiment, teacher, taught)
+    return GridCell(labels, given, experiment, teacher, taught)
 
 
 def objective_of(experiment: Experiment) -> Objective:
@@ -77,7 +77,7 @@ def objective_of(experiment: Experiment) -> Objective:
     return objectives[experiment.objective.name](experiment.objective.settings)
 
 
-def _check_only(only: Mapping[str, Sequence[str]], teachers: Sequence[Cell]) -> None:
+def _check_only(only: Mapping[str, Sequence[str]], teachers: Sequence[GridCell]) -> None:
     for axis, labels in only.items():
         known = {cell.labels[axis] for cell in teachers}
         for label in labels:

@@ -21,16 +21,16 @@ from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.recipes import Recipe, recipe_by
 from fedstill.studies.executor import Executor, Lesson, executor_maker
 from fedstill.studies.extensions import PlannedRun, study_figures
-from fedstill.studies.grid import Cell, Value, expand, read_axes
+from fedstill.studies.grid import GridCell, Value, expand, read_axes
 from fedstill.studies.jobs import Place, forget_data
-from fedstill.studies.plan import StudyPlan, make_study_plan
-from fedstill.studies.progress import StudyObserver, StudyProgress
-from fedstill.studies.results import Labels, Pupil, Results, Row
+from fedstill.studies.results import Labels, Pupil, ResultRow, Results
+from fedstill.studies.results_table import make_table
 from fedstill.studies.run_figures import correct_by, figures_of, samples_by_class
 from fedstill.studies.scheduler import Scheduler
 from fedstill.studies.status import RunStatus
 from fedstill.studies.students import expand_students
-from fedstill.studies.table import make_table
+from fedstill.studies.study_plan import StudyPlan, make_study_plan
+from fedstill.studies.study_progress import StudyObserver, StudyProgress
 
 STUDENTS = "students."  # what a setting of the second stage begins with
 _PATIENCE = 0.5  # seconds between looks at runs that another process is working on
@@ -76,7 +76,7 @@ class Study:
         self.grid, self.axes, own = _chosen(self.recipe.grid, own)
         self.teachers = tuple(expand(self.recipe.experiment, self.axes, own))
         self.student_grid, self.student_axes = dict[str, list[Any]](), dict[str, tuple[Value, ...]]()
-        self.students: tuple[Cell, ...] = ()
+        self.students: tuple[GridCell, ...] = ()
         if students is not None:
             self.student_grid, self.student_axes, theirs = _chosen(students.grid, theirs)
             self.students = tuple(expand_students(students, self.student_axes, self.teachers, theirs))
@@ -95,7 +95,7 @@ class Study:
         settings = [f" --set {shlex.quote(f'{key}={_spelt(value)}')}" for key, value in self.given.items()]
         return f"fedstill study {shlex.quote(self.called)}{''.join(layers)}{''.join(settings)}"
 
-    def expand(self) -> tuple[Cell, ...]:
+    def expand(self) -> tuple[GridCell, ...]:
         """Every combination as an experiment, in the order written: first those who teach, then their students."""
         return (*self.teachers, *self.students)
 
@@ -180,13 +180,13 @@ class Study:
     def _stage(
         self,
         ledger: RunStatus,
-        cells: Sequence[Cell],
+        cells: Sequence[GridCell],
         experiment: Mapping[str, Any],
         axes: Mapping[str, Sequence[Value]],
         grid: Mapping[str, Sequence[Any]],
     ) -> dict[str, Any]:
         """One stage's part of the results."""
-        runs: dict[Labels, Row] = {}
+        runs: dict[Labels, ResultRow] = {}
         failures: dict[Labels, str] = {}
         refused: dict[Labels, str] = {}
         joint_errors: dict[Labels, str] = {}
@@ -205,7 +205,7 @@ class Study:
             if job is None:
                 refused[labels] = self.study_plan.refused[number]
             elif (run := ledger.run(job)) is not None:
-                runs[labels] = Row(str(ledger.identity(job)), figures_of(run), correct_by(run))
+                runs[labels] = ResultRow(str(ledger.identity(job)), figures_of(run), correct_by(run))
                 if run.joint_error is not None:
                     joint_errors[labels] = run.joint_error
                 for figures in added:

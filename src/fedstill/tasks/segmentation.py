@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.task import Output
 from fedstill.tasks.classification import Classification, Weigh, metrics_from, weighted_nll
+from fedstill.tasks.task_choice import tasks
 
 _EVALUATION_BATCH = 16  # clouds: a model holds features for every point and neighbour of them
 
 
+@tasks.register("segmentation")
 @dataclass(frozen=True)
 class Segmentation(Classification):
     """Which of `classes` each point of a cloud belongs to; batches hold labels (batch, points).

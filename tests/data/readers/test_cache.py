@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedstill.data.catalogue import load
-from fedstill.data.readers import Asked, Findings, points, read, shapes
+from fedstill.data.readers import FileFindings, ReaderHints, points, read, shapes
 from fedstill.data.readers.cache import cache_folder
 
 Write = Callable[..., Path]
@@ -70,11 +70,11 @@ def test_points_and_versions_have_entries_of_their_own(
     home: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for points_wanted in (64, 64, 32):
-        raw = read(home, Findings(), Asked(points=points_wanted))
+        raw = read(home, FileFindings(), ReaderHints(points=points_wanted))
         assert raw.splits["whole"].inputs.shape[1] == points_wanted
     assert len(reads) == 16
     monkeypatch.setattr(shapes, "VERSION", shapes.VERSION + 1)
-    read(home, Findings(), Asked(points=64))
+    read(home, FileFindings(), ReaderHints(points=64))
     assert len(reads) == 24
 
 
@@ -95,8 +95,8 @@ def test_a_broken_entry_is_rebuilt(home: Path, cache: Path, reads: list[Path]) -
 
 def test_nothing_is_kept_of_faulty_files(home: Path, cache: Path) -> None:
     (home / "a" / "0.off").write_text("OFF?")
-    found = Findings()
-    read(home, found, Asked())
+    found = FileFindings()
+    read(home, found, ReaderHints())
     assert len(found.faults) == 1
     assert not cache.exists()
 

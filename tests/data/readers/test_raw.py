@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from fedstill.core.errors import InputError
-from fedstill.data.readers.raw import Findings, content
+from fedstill.data.readers.raw import FileFindings, content
 
 
 def test_faults_are_collected_and_refused_together(tmp_path: Path) -> None:
-    found = Findings()
+    found = FileFindings()
     found.refuse("toy")  # nothing to say yet
     with found.collecting():
         content(tmp_path / "gone")
@@ -22,5 +22,5 @@ def test_faults_are_collected_and_refused_together(tmp_path: Path) -> None:
 
 
 def test_other_errors_are_bugs_and_pass() -> None:
-    with pytest.raises(ZeroDivisionError), Findings().collecting():
+    with pytest.raises(ZeroDivisionError), FileFindings().collecting():
         1 / 0  # noqa: B018

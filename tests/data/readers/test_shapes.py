@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedstill.core.errors import InputError
 from fedstill.data.catalogue import check, datasets, load
-from fedstill.data.readers import Asked, Findings, read
+from fedstill.data.readers import FileFindings, ReaderHints, read
 
 Write = Callable[..., Path]
 
@@ -67,7 +67,7 @@ def test_a_shape_does_not_depend_on_the_others(tmp_path: Path, write_box: Write)
             write_box(tmp_path / kind / f"{number}.ply", 1, 2, 1 + number)
 
     def third() -> np.ndarray:
-        raw = read(tmp_path, Findings(), Asked(points=64))
+        raw = read(tmp_path, FileFindings(), ReaderHints(points=64))
         split = raw.splits["whole"]
         return np.asarray(split.inputs[split.names.index(str(tmp_path / "b" / "3.ply"))])
 
@@ -103,8 +103,8 @@ def test_the_same_shape_in_two_formats_counts_once(tmp_path: Path, write_box: Wr
         for kind in "ab":
             for suffix in (".obj", ".ply"):
                 write_box(tmp_path / kind / f"{number}{suffix}", 1, 2 + number, 1 + (kind == "a"))
-    found = Findings()
-    raw = read(tmp_path, found, Asked(points=32))
+    found = FileFindings()
+    raw = read(tmp_path, found, ReaderHints(points=32))
     assert [Path(name).suffix for name in raw.splits["whole"].names] == [".ply"] * 6
     assert found.notes == ["12 files hold 6 shapes: one file of each is used"]
 
@@ -162,8 +162,8 @@ def test_ycbs_objects_are_grouped_by_number_and_the_best_mesh_is_taken(tmp_path:
     for number, name in enumerate(("002_can", "003_box", "024_bowl", "025_mug", "999_odd")):
         for place in ("clouds/merged.ply", "google_16k/nontextured.stl", "google_16k/nontextured.ply"):
             write_box(tmp_path / "ycb" / name / place, 1, 2 + number, 3 if place.startswith("clouds") else 1)
-    found = Findings()
-    raw = read(tmp_path / "ycb", found, datasets["ycb"].asked)  # type: ignore[attr-defined]
+    found = FileFindings()
+    raw = read(tmp_path / "ycb", found, datasets["ycb"].hints)  # type: ignore[attr-defined]
     assert raw.classes == ("food", "kitchen")
     assert {Path(name).parent.name + "/" + Path(name).name for name in raw.splits["whole"].names} == {
         "google_16k/nontextured.ply"

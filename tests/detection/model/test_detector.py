@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 
 import pytest
@@ -12,6 +13,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.streams import Streams
 from fedstill.detection.model import Detector, part_of
+from fedstill.detection.model.detector import _headings, chosen_tokens
 from fedstill.models import build_model, duplicate, models
 
 NAMES = ("detr3d", "detr3d-turned", "detr3d-lite", "detr3d-lite-turned", "small-detr3d-lite")
@@ -224,3 +226,30 @@ def test_clouds_with_holes_in_their_numbers_are_refused(rooms: Tensor) -> None:
     broken[1, 5, 0] = torch.nan
     with pytest.raises(InputError, match="cloud 1 of the batch"):
         tiny()(broken)
+
+
+def test_queries_are_far_apart_among_the_most_object_like() -> None:
+    """The three likeliest tokens are 3, 1 and 4. From the likeliest, at 0, the farthest is 4, at 9; 1 lies next to 3.
+
+    Token 0 votes for a place farther away, but is not object-like.
+    """
+    objectness = torch.tensor([[-5.0, 2.0, -4.0, 3.0, 1.0]])
+    votes = torch.zeros(1, 5, 3)
+    votes[0, :, 0] = torch.tensor([50.0, 0.5, 40.0, 0.0, 9.0])
+    assert chosen_tokens(objectness, votes, candidates=3, queries=2).tolist() == [[3, 4]]
+    assert chosen_tokens(objectness, votes, candidates=5, queries=2).tolist() == [[3, 0]]
+
+
+def test_votes_that_are_no_numbers_are_somewhere() -> None:
+    votes = torch.tensor([[[math.nan, 0, 0], [math.inf, 0, 0], [1.0, 0, 0]]])
+    chosen = chosen_tokens(torch.tensor([[0.0, math.nan, 1.0]]), votes, candidates=3, queries=3)
+    assert sorted(chosen[0].tolist()) == [0, 1, 2]
+    assert chosen[0, 0] == 2
+
+
+def test_headings_from_bins() -> None:
+    """Of four bins the third is around pi, half a bin being pi/4: pi + 0.5 * pi/4 is -7/8 pi; the first -0.2 * pi/4."""
+    logits = torch.tensor([[0.0, 0.0, 3.0, 0.0], [3.0, 0.0, 0.0, 0.0]])
+    residuals = torch.tensor([[9.0, 9.0, 0.5, 9.0], [-0.2, 9.0, 9.0, 9.0]])
+    expected = torch.tensor([[-7 / 8 * math.pi], [-0.05 * math.pi]])
+    torch.testing.assert_close(_headings(logits, residuals), expected)

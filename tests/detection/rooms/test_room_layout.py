@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from fedstill.core.streams import Streams
-from fedstill.detection.rooms.bundle import lay_out
+from fedstill.detection.rooms.builtin_rooms import lay_out
 from fedstill.detection.rooms.footprints import Rectangles, overlap
 from fedstill.detection.rooms.furniture import CLASSES, Furniture
 from fedstill.detection.rooms.room_layout import FEWEST, KINDS, MOST, TYPES, Headings, Placed, Room, collide, furnish

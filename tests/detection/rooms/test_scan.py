@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from fedstill.core.streams import Streams
-from fedstill.detection.rooms.bundle import lay_out
+from fedstill.detection.rooms.builtin_rooms import lay_out
 from fedstill.detection.rooms.rays import CEILING, FLOOR, WALL, WINDOW, cast
 from fedstill.detection.rooms.room_layout import Room
 from fedstill.detection.rooms.scan import deviation, place_cameras, scan

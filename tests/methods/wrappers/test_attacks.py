@@ -21,7 +21,8 @@ from fedstill.core.task import Tensors
 from fedstill.core.training import Training
 from fedstill.engines import InProcess
 from fedstill.methods import methods
-from fedstill.methods.wrappers.attacks import ByClients, NoAttack, attacks
+from fedstill.methods.wrappers.attacks import ByClients
+from fedstill.methods.wrappers.choices import NoAttack, attacks
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.reply_validation import validate_reply

@@ -18,9 +18,10 @@ from fedstill.core.protocols import Failure, Method, Profile, Reason, Reply, Rou
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
+from fedstill.methods.wrappers.choices import Mitigation, mitigations
 from fedstill.methods.wrappers.friend_substitution import SIMILARITY, SUBSTITUTED, TOGETHER
 from fedstill.methods.wrappers.mimic import MimiC
-from fedstill.methods.wrappers.mitigations import MOST_CLIENTS, Mitigation, mitigations
+from fedstill.methods.wrappers.mitigations import MOST_CLIENTS
 from fedstill.methods.wrappers.privacy import ClientLevel, Private
 from fedstill.tasks.classification import Classification
 

@@ -18,7 +18,8 @@ from fedstill.core.protocols import Client, ClientFactory, Failure, Profile, Rep
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
-from fedstill.methods.wrappers.privacy import DRAWN, NOISE, ClientLevel, Private, averages, clipped, privacies
+from fedstill.methods.wrappers.choices import privacies
+from fedstill.methods.wrappers.privacy import DRAWN, NOISE, ClientLevel, Private, averages, clipped
 from fedstill.runtime.plan import Plan
 
 from ..sites import bare

@@ -18,7 +18,7 @@ from fedstill.report.study.gather import gathered
 from fedstill.report.study.view import View
 from fedstill.runtime.result import Run
 from fedstill.studies.grid import Taught
-from fedstill.studies.results import Pupil, Results, Row
+from fedstill.studies.results import Pupil, ResultRow, Results
 
 pytestmark = pytest.mark.xdist_group("audit-report")
 LARGE, SMALL, WIDE = (
@@ -83,8 +83,8 @@ def test_times_are_left_out_unless_all_were_measured(mixed: View) -> None:
     assert [one.id for one in against_cost(mixed, extras)] == ["size"]
 
 
-def row(run: Run) -> Row:
-    return Row(run.config["identity"], {"accuracy": run.accuracy})
+def row(run: Run) -> ResultRow:
+    return ResultRow(run.config["identity"], {"accuracy": run.accuracy})
 
 
 def test_each_model_is_measured_once(tmp_path: Path) -> None:

@@ -7,21 +7,21 @@ from pathlib import Path
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers import cifar, folder, h5, idx, npz, resampled, shapes
-from fedstill.data.readers.raw import Asked, Findings, Raw, Split
+from fedstill.data.readers.raw import FileFindings, Raw, ReaderHints, Split
 
-__all__ = ["EXPECTED", "Asked", "Findings", "Raw", "Split", "read"]
+__all__ = ["EXPECTED", "FileFindings", "Raw", "ReaderHints", "Split", "read"]
 
 EXPECTED = (
     "an .npz file, idx files (.gz or not), CIFAR python batches, folders of images by class, ModelNet's text files, "
     ".h5 files of clouds, or folders of clouds or meshes by class"
 )
 
-Reader = Callable[[Path, Findings, Asked], Raw]
+Reader = Callable[[Path, FileFindings, ReaderHints], Raw]
 
 
-def _unasked(read_it: Callable[[Path, Findings], Raw]) -> Reader:
+def _unasked(read_it: Callable[[Path, FileFindings], Raw]) -> Reader:
     """For readers of layouts that can be read in one way only."""
-    return lambda path, found, asked: read_it(path, found)
+    return lambda path, found, hints: read_it(path, found)
 
 
 # Meshes come early, since they have textures and recordings beside them; arrays and text come after images.
@@ -36,20 +36,20 @@ _LAYOUTS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
 )
 
 
-def read(path: Path, found: Findings, asked: Asked | None = None) -> Raw:
+def read(path: Path, found: FileFindings, hints: ReaderHints | None = None) -> Raw:
     """Whatever is at a path; where a folder holds several archives, the one called like the data set is meant."""
-    asked = asked or Asked()
+    hints = hints or ReaderHints()
     if path.is_file():
-        return h5.read(path, found, asked) if path.suffix.lower() in h5.SUFFIXES else npz.read(path, found)
+        return h5.read(path, found, hints) if path.suffix.lower() in h5.SUFFIXES else npz.read(path, found)
     if not path.is_dir():
         raise InputError(f"{path} does not exist")
     archives = sorted(path.glob("*.npz"))
-    preferred = [archive for archive in archives if archive.stem == asked.name]
+    preferred = [archive for archive in archives if archive.stem == hints.name]
     if len(archives) == 1 or preferred:
         return npz.read((preferred or archives)[0], found)
     for present, read_it in _LAYOUTS:
         if present(path):
-            return read_it(path, found, asked)
+            return read_it(path, found, hints)
     if archives:
         listed = ", ".join(archive.name for archive in archives)
         raise InputError(f"{path} holds several archives ({listed}): name one of them, as in npz:{archives[0]}")

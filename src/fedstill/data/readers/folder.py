@@ -10,7 +10,7 @@ import numpy as np
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.pictures import GREY_MODES, SUFFIXES, decode, header
-from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split, split_folders
+from fedstill.data.readers.raw import Array, FileFindings, Part, Raw, Split, split_folders
 
 
 class _Picture(NamedTuple):
@@ -24,7 +24,7 @@ def present(folder: Path) -> bool:
     return any(_images(place) for place in (*_subfolders(folder), *folder.glob("*/*/")))
 
 
-def read(folder: Path, found: Findings) -> Raw:
+def read(folder: Path, found: FileFindings) -> Raw:
     """Headers first, pixels second: the final array is allocated once, which matters for 270,000 images."""
     homes = _homes(folder, found)
     classes = tuple(sorted({place.name for home in homes.values() for place in _subfolders(home)}))
@@ -40,7 +40,7 @@ def read(folder: Path, found: Findings) -> Raw:
     return raw
 
 
-def read_unlabelled(folder: Path, found: Findings) -> Array | None:
+def read_unlabelled(folder: Path, found: FileFindings) -> Array | None:
     """The images that lie in the folder itself, by name; None where there are none, or there are class folders."""
     if present(folder):
         return None
@@ -51,13 +51,13 @@ def read_unlabelled(folder: Path, found: Findings) -> Array | None:
     return _decoded(pictures, mode, size, folder, found).inputs
 
 
-def _homes(folder: Path, found: Findings) -> dict[Part, Path]:
+def _homes(folder: Path, found: FileFindings) -> dict[Part, Path]:
     """Split folders if there are both train and test among them; else the folder itself, to be split later."""
     named = split_folders(_subfolders(folder), found)
     return named if {"train", "test"} <= set(named) else {"whole": folder}
 
 
-def _survey(home: Path, classes: tuple[str, ...], found: Findings) -> list[_Picture]:
+def _survey(home: Path, classes: tuple[str, ...], found: FileFindings) -> list[_Picture]:
     pictures: list[_Picture] = []
     for place in _subfolders(home):
         images = _images(place)
@@ -68,7 +68,7 @@ def _survey(home: Path, classes: tuple[str, ...], found: Findings) -> list[_Pict
     return pictures
 
 
-def _pictures(paths: list[Path], label: int, found: Findings) -> list[_Picture]:
+def _pictures(paths: list[Path], label: int, found: FileFindings) -> list[_Picture]:
     pictures: list[_Picture] = []
     for path in paths:
         with found.collecting():
@@ -77,7 +77,7 @@ def _pictures(paths: list[Path], label: int, found: Findings) -> list[_Picture]:
     return pictures
 
 
-def _common(pictures: list[_Picture], found: Findings) -> tuple[str, tuple[int, int]]:
+def _common(pictures: list[_Picture], found: FileFindings) -> tuple[str, tuple[int, int]]:
     """Pillow's mode and the size that all these images are brought to."""
     sizes = Counter(picture.size for picture in pictures)
     size, usual = sizes.most_common(1)[0]
@@ -89,7 +89,7 @@ def _common(pictures: list[_Picture], found: Findings) -> tuple[str, tuple[int, 
     return "L" if all(picture.grey for picture in pictures) else "RGB", size
 
 
-def _decoded(survey: list[_Picture], mode: str, size: tuple[int, int], home: Path, found: Findings) -> Split:
+def _decoded(survey: list[_Picture], mode: str, size: tuple[int, int], home: Path, found: FileFindings) -> Split:
     shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
     inputs: Array = np.empty((len(survey), *shape), dtype=np.uint8)
     good = np.ones(len(survey), dtype=bool)

@@ -8,7 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from fedstill.core.errors import InputError
-from fedstill.data.readers.raw import Array, Asked, Findings, Part, Raw, Split, joined, larger_than_memory, refuse_empty
+from fedstill.data.readers.raw import (
+    Array,
+    FileFindings,
+    Part,
+    Raw,
+    ReaderHints,
+    Split,
+    joined,
+    larger_than_memory,
+    refuse_empty,
+)
 
 SUFFIXES = (".h5", ".hdf5")
 _WORD = re.compile(r"training|train|validation|val|test", re.IGNORECASE)
@@ -19,7 +29,7 @@ def present(folder: Path) -> bool:
     return _home(folder) is not None
 
 
-def read(path: Path, found: Findings, asked: Asked) -> Raw:
+def read(path: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     """A folder, or one file that stands for itself and for its partner: training_x.h5 for test_x.h5 too."""
     home = path.parent if path.is_file() else _home(path) or path
     raw = Raw({}, _class_names(home))
@@ -28,7 +38,7 @@ def read(path: Path, found: Findings, asked: Asked) -> Raw:
         pairs: list[tuple[Array, Array]] = []
         for file in files:
             with found.collecting():
-                pairs.append(_pair(file, asked.points))
+                pairs.append(_pair(file, hints.points))
         if pairs:
             where = ", ".join(file.name for file in files)
             with found.collecting():
@@ -52,7 +62,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
-def _listed(home: Path, found: Findings) -> dict[Part, list[Path]]:
+def _listed(home: Path, found: FileFindings) -> dict[Part, list[Path]]:
     """Files by the lists beside them, which hold paths from another machine: only their names count."""
     lists: dict[Part, Path] = {"train": home / "train_files.txt", "test": home / "test_files.txt"}
     if not all(path.is_file() for path in lists.values()):
@@ -69,7 +79,7 @@ def _listed(home: Path, found: Findings) -> dict[Part, list[Path]]:
     return splits
 
 
-def _by_name(home: Path, found: Findings, chosen: str | None) -> dict[Part, list[Path]]:
+def _by_name(home: Path, found: FileFindings, chosen: str | None) -> dict[Part, list[Path]]:
     """Files by the word for a split in their names. What else is in the names tells variants of the data apart."""
     variants: dict[str, dict[Part, list[Path]]] = {}
     for file in _files(home):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedstill.core.errors import InputError
-from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split, content
+from fedstill.data.readers.raw import Array, FileFindings, Part, Raw, Split, content
 
 _FILES: dict[Part, str] = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 8
@@ -20,7 +20,7 @@ def present(folder: Path) -> bool:
     return any(_find(folder, stem, what) for stem in _FILES.values() for what in ("images", "labels"))
 
 
-def read(folder: Path, found: Findings) -> Raw:
+def read(folder: Path, found: FileFindings) -> Raw:
     """`train-images-idx3-ubyte[.gz]` and its three companions, in the folder or in one folder below it."""
     raw = Raw({})
     for part, stem in _FILES.items():

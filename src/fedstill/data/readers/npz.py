@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from fedstill.core.errors import InputError
-from fedstill.data.readers.raw import Array, Findings, Part, Raw, Split, larger_than_memory
+from fedstill.data.readers.raw import Array, FileFindings, Part, Raw, Split, larger_than_memory
 
 
 class _Habit(NamedTuple):
@@ -43,7 +43,7 @@ EXPECTED = "x_train, y_train, x_test, y_test, or train_images, train_labels, tes
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
-def read(path: Path, found: Findings) -> Raw:
+def read(path: Path, found: FileFindings) -> Raw:
     raw = Raw({})
     with found.collecting(), opened(path) as archive:
         if SHARD in archive.files:  # read in the usual way it would lose its sample ids, and its clouds their last bits
@@ -76,7 +76,7 @@ def read_unlabelled(path: Path) -> Array | None:
     return None
 
 
-def _labelled(split: Split, found: Findings) -> Split:
+def _labelled(split: Split, found: FileFindings) -> Split:
     """The samples that have a label."""
     have = split.labels >= 0 if split.labels.ndim == 1 and split.labels.dtype.kind == "i" else None
     if have is None or split.inputs.shape[:1] != have.shape or have.all():

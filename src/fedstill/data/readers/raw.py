@@ -26,7 +26,7 @@ POINTS = 2048  # kept of clouds and meshes that lie in files of their own
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReaderHints:
     """What a reader should know of the data set it reads for, beyond the path."""
 
     name: str = ""  # picks one where a folder holds several: an archive, a pair of split files
@@ -54,10 +54,10 @@ class Raw:
 
 
 @dataclass
-class Findings:
+class FileFindings:
     """Everything worth telling about some files. Reading goes on after a fault, so that all of them are seen.
 
-    >>> found = Findings()
+    >>> found = FileFindings()
     >>> for name in ("a.gz", "b.gz"):
     ...     with found.collecting():
     ...         raise InputError(f"{name} is empty")
@@ -113,7 +113,7 @@ def larger_than_memory(what: str) -> InputError:
     return InputError(f"{what} claims to be larger than memory: fetch or write it again")
 
 
-def split_folders(places: Iterable[Path], found: Findings) -> dict[Part, Path]:
+def split_folders(places: Iterable[Path], found: FileFindings) -> dict[Part, Path]:
     """Those of the folders that are called after a split. Two for one split are a fault: either may be meant, or both.
 
     Folders of which none is for training, or no other is, may be classes with odd names.

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.points import Cloud, read_table, sound
-from fedstill.data.readers.raw import Asked, Findings, Part, Raw, Split
+from fedstill.data.readers.raw import FileFindings, Part, Raw, ReaderHints, Split
 from fedstill.data.readers.stack import stack
 
 VERSION = 1
@@ -25,15 +25,15 @@ def present(folder: Path) -> bool:
     return _home(folder) is not None
 
 
-def read(folder: Path, found: Findings, asked: Asked) -> Raw:
+def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     home = _home(folder) or folder
-    prefix = _prefix(home, found, asked)
+    prefix = _prefix(home, found, hints)
     names = {part: _listed(home / f"{prefix}_{part}.txt", home, found) for part in _PARTS}
     classes = _classes(home / f"{prefix}_shape_names.txt", [name for listed in names.values() for name in listed])
     files = {part: [_file(home, name) for name in listed] for part, listed in names.items()}
     every = [path for part in _PARTS for path in files[part]]
-    made_by = f"modelnet text {VERSION}, {asked.points} points, {prefix}"
-    clouds, rows = stack(home, every, partial(_first_rows, most=asked.points), made_by, found)
+    made_by = f"modelnet text {VERSION}, {hints.points} points, {prefix}"
+    clouds, rows = stack(home, every, partial(_first_rows, most=hints.points), made_by, found)
     labels = np.array([classes.index(_class(every[row].stem)) for row in rows], dtype=np.int64)
     border = sum(1 for row in rows if row < len(files["train"]))
     raw = Raw({}, classes)
@@ -56,17 +56,17 @@ def _prefixes(folder: Path) -> list[str]:
     return sorted(prefix for prefix in found if (folder / f"{prefix}_test.txt").is_file())
 
 
-def _prefix(home: Path, found: Findings, asked: Asked) -> str:
+def _prefix(home: Path, found: FileFindings, hints: ReaderHints) -> str:
     """The pair of split files that is meant; with no name to tell, the last one, which is all of ModelNet40."""
     prefixes = _prefixes(home)
-    if asked.name in prefixes:
-        return asked.name
+    if hints.name in prefixes:
+        return hints.name
     if len(prefixes) > 1:
         found.notes.append(f"{home} has split files for {', '.join(prefixes)}: those of {prefixes[-1]} are used")
     return prefixes[-1]
 
 
-def _listed(listing: Path, home: Path, found: Findings) -> list[str]:
+def _listed(listing: Path, home: Path, found: FileFindings) -> list[str]:
     """Names in a split file that have a shape; those that have none are a fault."""
     names = listing.read_text(encoding="utf-8", errors="replace").split()
     if not names:

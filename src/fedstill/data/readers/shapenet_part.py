@@ -21,7 +21,7 @@ from fedstill.core.streams import Streams
 from fedstill.data.clouds import normalise
 from fedstill.data.readers.cache import Slot
 from fedstill.data.readers.points import sound
-from fedstill.data.readers.raw import POINTS, Findings, refuse_empty
+from fedstill.data.readers.raw import POINTS, FileFindings, refuse_empty
 
 VERSION = 1
 KINDS = "synsetoffset2category.txt"
@@ -43,7 +43,7 @@ class Parts(NamedTuple):
     names: tuple[str, ...]
 
 
-def read(folder: Path, found: Findings, points: int = POINTS) -> tuple[dict[str, Parts], Names, Names]:
+def read(folder: Path, found: FileFindings, points: int = POINTS) -> tuple[dict[str, Parts], Names, Names]:
     """Normalised splits, the names of the parts, and those of the kinds.
 
     Parts are numbered anew where a download lacks some of them.
@@ -77,7 +77,7 @@ def _kinds(path: Path) -> dict[str, str]:
     return {place: name for name, place in lines}
 
 
-def _listed(home: Path, short: str, kinds: dict[str, str], found: Findings) -> list[Path]:
+def _listed(home: Path, short: str, kinds: dict[str, str], found: FileFindings) -> list[Path]:
     """The files of a split; those that do not exist, or are of no known kind, are faults."""
     listing = home / "train_test_split" / f"shuffled_{short}_file_list.json"
     if not listing.is_file():
@@ -100,7 +100,7 @@ def _listed(home: Path, short: str, kinds: dict[str, str], found: Findings) -> l
     return [path for path in places if path not in gone]
 
 
-def _shapes(home: Path, files: list[Path], points: int, found: Findings) -> tuple[Clouds, Numbers, list[int]]:
+def _shapes(home: Path, files: list[Path], points: int, found: FileFindings) -> tuple[Clouds, Numbers, list[int]]:
     """Clouds and labels of the files that can be read, from the cache where all of them are in it."""
     slot: Slot | None = None
     with found.collecting():

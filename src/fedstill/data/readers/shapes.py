@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from fedstill.data.readers.label_table import LabelTable, find_table
 from fedstill.data.readers.points import SUFFIXES, Cloud, is_table, read_shape
-from fedstill.data.readers.raw import PARTS, Asked, Findings, Part, Raw, Split
+from fedstill.data.readers.raw import PARTS, FileFindings, Part, Raw, ReaderHints, Split
 from fedstill.data.readers.stack import stack
-from fedstill.data.readers.table import LabelTable, find_table
 
 VERSION = 1
 _DOUBTFUL = (".npy", ".txt")  # these lie beside images, too: labels, licences, boxes
@@ -47,18 +47,18 @@ def perhaps(folder: Path) -> bool:
     return any(path.suffix.lower() == ".npy" or is_table(path) for path in files)
 
 
-def read(folder: Path, found: Findings, asked: Asked) -> Raw:
+def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     home = _home(folder)
     files = [path for path in _walk(home) if path.suffix.lower() != ".txt" or is_table(path)]
     table: LabelTable | None = None
     with found.collecting():
         table = find_table(home)
-    shapes = _one_file_each(_labelled(home, files, table, found, asked), found, asked)
+    shapes = _one_file_each(_labelled(home, files, table, found, hints), found, hints)
     shapes.sort(key=lambda shape: (_ORDER.index(shape.part), shape.place))
     classes = tuple(sorted({shape.label for shape in shapes}))
-    made_by = f"shapes {VERSION}, {asked.points} points"
+    made_by = f"shapes {VERSION}, {hints.points} points"
     every = [home / shape.place for shape in shapes]
-    clouds, rows = stack(home, every, partial(_read, home=home, points=asked.points), made_by, found)
+    clouds, rows = stack(home, every, partial(_read, home=home, points=hints.points), made_by, found)
     raw = Raw({}, classes)
     labels = np.array([classes.index(shapes[row].label) for row in rows], dtype=np.int64)
     parts = np.array([_ORDER.index(shapes[row].part) for row in rows], dtype=np.int64)
@@ -93,7 +93,9 @@ def _home(folder: Path) -> Path:
     return folder
 
 
-def _labelled(home: Path, files: list[Path], table: LabelTable | None, found: Findings, asked: Asked) -> list[_Shape]:
+def _labelled(
+    home: Path, files: list[Path], table: LabelTable | None, found: FileFindings, hints: ReaderHints
+) -> list[_Shape]:
     """Every file with its class and its split; files without a class are left out, and reported."""
     places = [PurePosixPath(path.relative_to(home).as_posix()) for path in files]
     level = _split_level(places)
@@ -112,10 +114,10 @@ def _labelled(home: Path, files: list[Path], table: LabelTable | None, found: Fi
                 label, listed = table.rows[row]
                 part, thing = listed or part, row
                 rows.add(row)
-        elif asked.group is not None:
+        elif hints.group is not None:
             first = folders[0] if folders else place.stem
-            label = asked.group(first) or ""
-            thing = first if asked.object_folders else thing
+            label = hints.group(first) or ""
+            thing = first if hints.object_folders else thing
         elif folders:
             label = folders[0]
         if label and (level is None or part != "whole"):
@@ -149,12 +151,12 @@ def _split_level(places: list[PurePosixPath]) -> int | None:
     return 1 if {"train", "test"} <= below and None not in below else None
 
 
-def _one_file_each(shapes: list[_Shape], found: Findings, asked: Asked) -> list[_Shape]:
+def _one_file_each(shapes: list[_Shape], found: FileFindings, hints: ReaderHints) -> list[_Shape]:
     """The best file of every thing: the one preferred for this data set, else by format, else by name."""
 
     def rank(shape: _Shape) -> tuple[bool, int, str]:
         place = shape.place.as_posix()
-        return (asked.prefer not in place, SUFFIXES.index(shape.place.suffix.lower()), place)
+        return (hints.prefer not in place, SUFFIXES.index(shape.place.suffix.lower()), place)
 
     best: dict[tuple[Part, str], _Shape] = {}
     for shape in sorted(shapes, key=rank):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.data.readers.cache import Slot
-from fedstill.data.readers.raw import Findings
+from fedstill.data.readers.raw import FileFindings
 
 Cloud = NDArray[np.float32]
 
@@ -20,7 +20,7 @@ def stack(
     files: Sequence[Path],
     read: Callable[[Path], Cloud],
     made_by: str,
-    found: Findings,
+    found: FileFindings,
 ) -> tuple[Cloud, list[int]]:
     """Clouds (files, points, 3), and which of the files they are of: those that could be read.
 
@@ -49,7 +49,7 @@ def stack(
 
 
 def _of_one_length(
-    clouds: dict[int, Cloud], files: Sequence[Path], found: Findings, notes: list[str]
+    clouds: dict[int, Cloud], files: Sequence[Path], found: FileFindings, notes: list[str]
 ) -> dict[int, Cloud]:
     """All clouds cut to the shortest. One with less than half of the usual number of points is a fault instead:
     otherwise a single broken scan would cost all the others their points."""

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fedstill.detection.model.detector import Detector, Part, part_of
-from fedstill.detection.model.detector_sizes import LITE, LITE_TURNED, PAPER, SMALL_LITE, TURNED, Sizes
+from fedstill.detection.model.detector_sizes import LITE, LITE_TURNED, PAPER, SMALL_LITE, TURNED, DetectorSizes
 from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
+from fedstill.models.builders import models, sized
 from fedstill.models.cloud_parts import cloud_shape, wants_points
-from fedstill.models.registry import models
-from fedstill.models.sized import sized
 
-__all__ = ["Detector", "Layer", "Part", "Predictions", "Sizes", "TokenPredictions", "part_of"]
+__all__ = ["Detector", "DetectorSizes", "Layer", "Part", "Predictions", "TokenPredictions", "part_of"]
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
@@ -42,7 +41,7 @@ def detects(points: int, training: dict[str, Any]) -> Callable[[Builder], Builde
 @detects(50_000, _PAPER_TRAINING)
 @models.register("detr3d")
 @sized(PAPER)
-def detr3d(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
+def detr3d(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """Detector of objects in scenes of tens of thousands of points: set abstraction, encoder with prompts, decoder."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d")
@@ -51,7 +50,7 @@ def detr3d(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
 @detects(50_000, _PAPER_TRAINING)
 @models.register("detr3d-turned")
 @sized(TURNED)
-def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
+def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """The same for boxes that are turned: it tells headings, too."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d-turned")
@@ -60,7 +59,7 @@ def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detecto
 @detects(2048, _TRAINING)
 @models.register("detr3d-lite")
 @sized(LITE)
-def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
+def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """The detector for scenes of about two thousand points, to train on a CPU."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d-lite")
@@ -69,7 +68,7 @@ def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
 @detects(2048, _TRAINING)
 @models.register("detr3d-lite-turned")
 @sized(LITE_TURNED)
-def detr3d_lite_turned(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
+def detr3d_lite_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """The detector for a CPU that tells headings, too."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d-lite-turned")
@@ -78,7 +77,7 @@ def detr3d_lite_turned(shape: tuple[int, ...], classes: int, sizes: Sizes) -> De
 @detects(2048, _TRAINING)
 @models.register("small-detr3d-lite")
 @sized(SMALL_LITE)
-def small_detr3d_lite(shape: tuple[int, ...], classes: int, sizes: Sizes) -> Detector:
+def small_detr3d_lite(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """The detector for a CPU at half the width, with fewer layers: the student."""
     cloud_shape(shape)
     return Detector(sizes, classes, "small-detr3d-lite")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Attention(nn.Module):
+class PromptedAttention(nn.Module):
     """Attention with several heads; `prompts` are further keys and values, put in front after the projections.
 
     "Prefix-Tuning: Optimizing Continuous Prompts for Generation", https://arxiv.org/abs/2101.00190: what a layer
@@ -49,7 +49,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.attention, self.feedforward = Attention(width, heads), Feedforward(width, hidden, dropout)
+        self.attention, self.feedforward = PromptedAttention(width, heads), Feedforward(width, hidden, dropout)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
@@ -65,7 +65,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.among, self.across = Attention(width, heads), Attention(width, heads)
+        self.among, self.across = PromptedAttention(width, heads), PromptedAttention(width, heads)
         self.feedforward = Feedforward(width, hidden, dropout)
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedstill.core.streams import Streams
 from fedstill.detection.model.attention import DecoderLayer, EncoderLayer
-from fedstill.detection.model.detector_sizes import Sizes
+from fedstill.detection.model.detector_sizes import DetectorSizes
 from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
 from fedstill.detection.model.tokens import Tokens
 from fedstill.models.kernels import check_clouds, farthest_points, rows_at
@@ -50,7 +50,7 @@ class Detector(nn.Module):
 
     fourier: Tensor
 
-    def __init__(self, sizes: Sizes, classes: int, name: str) -> None:
+    def __init__(self, sizes: DetectorSizes, classes: int, name: str) -> None:
         super().__init__()
         self.sizes, self.classes = sizes, classes
         width, layer = sizes.width, (sizes.width, sizes.heads, sizes.feedforward, sizes.dropout)

@@ -9,7 +9,7 @@ from fedstill.models.pointnet2_levels import Ball
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DetectorSizes:
     """Tokens from points, layers of encoder and decoder, queries."""
 
     width: int
@@ -48,7 +48,7 @@ class Sizes:
 
 # As far as the paper says it, and as public detectors of this kind have the rest: for axis-aligned boxes as in ScanNet,
 # and for turned ones as in SUN RGB-D.
-PAPER = Sizes(
+PAPER = DetectorSizes(
     width=256,
     heads=4,
     encoder_layers=6,
@@ -65,7 +65,7 @@ PAPER = Sizes(
     dropout=0.1,
 )
 TURNED = replace(PAPER, queries=128, angle_bins=12)
-LITE = Sizes(
+LITE = DetectorSizes(
     width=64,
     heads=4,
     encoder_layers=3,

@@ -9,23 +9,32 @@ import torch
 from fedstill.core import streams
 from fedstill.data.readers.cache import Slot
 from fedstill.detection import scenes
-from fedstill.detection.rooms import bundle, footprints, furniture, rays, room_layout, scan
+from fedstill.detection.rooms import builtin_rooms, footprints, furniture, rays, room_layout, scan
 from fedstill.detection.rooms.furniture import CLASSES
 from fedstill.detection.rooms.room_layout import KINDS, MOST
 from fedstill.detection.scenes import Scenes
 
-_MAKERS = (streams, scenes, footprints, furniture, room_layout, rays, scan, bundle)  # what decides the bits of a room
+_MAKERS = (
+    streams,
+    scenes,
+    footprints,
+    furniture,
+    room_layout,
+    rays,
+    scan,
+    builtin_rooms,
+)  # what decides the bits of a room
 
 
-def kept_rooms(number: int, seed: int = 0, points: int = bundle.POINTS) -> Scenes:
+def kept_rooms(number: int, seed: int = 0, points: int = builtin_rooms.POINTS) -> Scenes:
     """`make_rooms`, or what it gave the last time; other code, or another numpy, makes them anew."""
     try:
         slot = Slot.made(f"rooms {number} {points} {seed}", [Path(str(maker.__file__)) for maker in _MAKERS])
     except OSError:  # a package without files, as in a zip
-        return bundle.make_rooms(number, seed, points)
+        return builtin_rooms.make_rooms(number, seed, points)
     kept = _fetched(slot, number, seed, points)
     if kept is None:
-        kept = bundle.make_rooms(number, seed, points)
+        kept = builtin_rooms.make_rooms(number, seed, points)
         slot.keep_arrays(
             points=kept.points.numpy(), boxes=kept.boxes.numpy(), classes=kept.classes.numpy(), kinds=kept.kinds.numpy()
         )
@@ -42,6 +51,6 @@ def _fetched(slot: Slot, number: int, seed: int, points: int) -> Scenes | None:
     ]
     if arrays is None or [(array.dtype.name, array.shape) for array in arrays] != wanted:
         return None
-    names = tuple(bundle.room_name(seed, index) for index in range(number))
+    names = tuple(builtin_rooms.room_name(seed, index) for index in range(number))
     clouds, boxes, classes, kinds = (torch.from_numpy(array) for array in arrays)
     return Scenes(clouds, boxes, classes, kinds, CLASSES, KINDS, names)

@@ -30,7 +30,7 @@ _EVEN = np.array([1 / 1.32471795724, 1 / 1.32471795724**2])
 
 
 @dataclass(frozen=True)
-class Scan:
+class RoomScan:
     """Points in the frame of the room, in random order, and the thing each lies on (negative: of the room itself)."""
 
     points: Floats
@@ -54,7 +54,7 @@ def deviation(distance: Floats) -> Floats:
     return 0.0012 + 0.0019 * (np.clip(distance, 0.4, 4.0) - 0.4) ** 2
 
 
-def scan(room: Room, points: int, rng: Rng, noise: float = 1.0) -> Scan:
+def scan(room: Room, points: int, rng: Rng, noise: float = 1.0) -> RoomScan:
     """So many points of a room; `noise` multiplies the standard deviation of depths."""
     cameras = place_cameras(room, rng)
     clouds: list[Floats] = []
@@ -68,7 +68,7 @@ def scan(room: Room, points: int, rng: Rng, noise: float = 1.0) -> Scan:
             owners.append(owner)
             missing -= len(cloud)
     chosen = rng.permutation(sum(map(len, clouds)))[:points]
-    return Scan(np.concatenate(clouds)[chosen], np.concatenate(owners)[chosen])
+    return RoomScan(np.concatenate(clouds)[chosen], np.concatenate(owners)[chosen])
 
 
 def place_cameras(room: Room, rng: Rng) -> list[Camera]:

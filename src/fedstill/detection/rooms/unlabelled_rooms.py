@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedstill.core.dataset import ArrayDataset
 from fedstill.data.bundle import Bundle, Source, datasets
-from fedstill.detection.rooms.bundle import POINTS
+from fedstill.detection.rooms.builtin_rooms import POINTS
 from fedstill.detection.rooms.room_cache import kept_rooms
 
 ROOMS, SEED = 2000, 1  # the data set `rooms` is of seed 0

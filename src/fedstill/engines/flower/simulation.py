@@ -31,8 +31,8 @@ from fedstill.core.own_parts import OwnParts
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
+from fedstill.engines.flower.encoding import packed, unpacked
 from fedstill.engines.flower.ray_backend import FlowerSimulation
-from fedstill.engines.flower.records import packed, unpacked
 from fedstill.engines.ray_connection import named_connection
 
 _log = logging.getLogger(__name__)

@@ -25,30 +25,13 @@ from fedstill.core.dataset import Relabelled
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Client, Exchange, Method, RoundContext
-from fedstill.core.registry import Registry
-from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.methods.base import LOGITS
 from fedstill.methods.scaffold import CONTROL
+from fedstill.methods.wrappers.choices import Attack, attacks
 from fedstill.methods.wrappers.wrapper import Wrapped, WrappedExchange
 
 SHARE = 0.2  # of the clients, where nothing else is said
-
-
-class Attack(Settings):
-    """Who attacks, and how."""
-
-    def around(self, method: Method, clients: int, streams: Streams) -> Method:
-        """The method as it goes with these attackers among its clients."""
-        return method
-
-
-attacks: Registry[type[Attack]] = Registry("attack")
-
-
-@attacks.register("none")
-class NoAttack(Attack):
-    """Everybody behaves."""
 
 
 class ByClients(Attack):

@@ -33,8 +33,6 @@ from typing import ClassVar
 
 from fedstill.core.errors import InputError
 from fedstill.core.protocols import Method
-from fedstill.core.registry import Registry
-from fedstill.core.settings import Settings
 from fedstill.core.task import Tensors
 from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedstill.methods.base import methods
@@ -44,6 +42,7 @@ from fedstill.methods.fedbn import FedBn
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fine_tuned import FineTuned
 from fedstill.methods.scaffold import Scaffold
+from fedstill.methods.wrappers.choices import Mitigation, mitigations
 from fedstill.methods.wrappers.friend_substitution import FriendSubstitution
 from fedstill.methods.wrappers.mimic import MimiC
 from fedstill.methods.wrappers.privacy import Private
@@ -66,14 +65,10 @@ MEANS: frozenset[Rule] = frozenset(
 )
 
 
-class Mitigation(Settings):
-    """How the server compensates for clients that drop out."""
+class MeanMitigation(Mitigation):
+    """One that is sound around servers' rules of a mean of the clients' models."""
 
-    aggregates: ClassVar[frozenset[Rule]] = frozenset()  # the servers' rules that it is sound around
-
-    def around(self, method: Method, clients: int) -> Method:
-        """The method with its aggregation wrapped, for so many clients in all."""
-        return method
+    aggregates: ClassVar[frozenset[Rule]]  # those rules
 
     def suits(self, kind: type[Method]) -> bool:
         """Whether it is sound around a method of this kind."""
@@ -97,17 +92,8 @@ class Mitigation(Settings):
         )
 
 
-mitigations: Registry[type[Mitigation]] = Registry("dropout mitigation")
-mitigations.rename("friends", "friend-substitution")
-
-
-@mitigations.register("none")
-class NoMitigation(Mitigation):
-    """Missing replies are left out."""
-
-
 @mitigations.register("friend-substitution")
-class FriendMitigation(Mitigation):
+class FriendMitigation(MeanMitigation):
     """A client that dropped out is represented by the model of the client most like it."""
 
     aggregates = frozenset[Rule]({*MEANS, FedNova.aggregate})
@@ -123,7 +109,7 @@ class FriendMitigation(Mitigation):
 
 
 @mitigations.register("mimic")
-class MimicMitigation(Mitigation):
+class MimicMitigation(MeanMitigation):
     """Each reply is corrected by how its client differed from the mean when it last replied."""
 
     aggregates = MEANS

@@ -46,14 +46,13 @@ from fedstill.core.kinds import running
 from fedstill.core.message import Message, part, under
 from fedstill.core.noise import from_operating_system, named
 from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, RoundContext, Shape
-from fedstill.core.registry import Registry
-from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedstill.methods.base import MODEL, methods
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedavgm import FedAvgM
+from fedstill.methods.wrappers.choices import Privacy, privacies
 from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon
 from fedstill.methods.wrappers.wrapper import Wrapped
 
@@ -62,31 +61,6 @@ SLACK = 10.0  # a normal vector is longer than sqrt(dimensions) + t with probabi
 
 # The servers' rules that want nothing of the replies but the mean of their models.
 MEANS = frozenset({FedAvg.aggregate, FedAvgM.aggregate, FedAdam.aggregate, FedYogi.aggregate, FedAdagrad.aggregate})
-
-
-class Privacy(Settings):
-    """What is done so that no single client can be told from the outcome."""
-
-    @property
-    def needs_even_chances(self) -> bool:
-        """Whether it counts on every client having the same chance to take part."""
-        return False
-
-    def around(self, method: Method, clients: int, cohort: int) -> Method:
-        """The method with its exchanges made private; `cohort` of `clients` are asked in a round."""
-        return method
-
-    def on_site(self) -> Privacy:
-        """The same where data are real: randomness that protects must be unknown to others."""
-        return self
-
-
-privacies: Registry[type[Privacy]] = Registry("privacy")
-
-
-@privacies.register("none")
-class NoPrivacy(Privacy):
-    """Nothing is clipped, no noise is added."""
 
 
 @privacies.register("client-level")

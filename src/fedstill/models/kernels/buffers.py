@@ -16,7 +16,7 @@ MOST_FLOATS = 2**26
 class Buffer:
     """Floats on loan; they return to the pool when nobody holds this object any more."""
 
-    def __init__(self, pool: Pool, floats: Tensor) -> None:
+    def __init__(self, pool: BufferPool, floats: Tensor) -> None:
         self._pool, self._floats = pool, floats
 
     def view(self, rows: int, columns: int) -> Tensor:
@@ -27,7 +27,7 @@ class Buffer:
         self._pool.take_back(self._floats)
 
 
-class Pool:
+class BufferPool:
     """Free buffers, oldest first; when they are too many or too large together, the oldest go."""
 
     def __init__(self) -> None:
@@ -51,4 +51,4 @@ class Pool:
             self._free.pop(0)
 
 
-pool = Pool()
+pool = BufferPool()

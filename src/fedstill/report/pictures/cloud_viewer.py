@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from fedstill.report.figure import Figure, Key
-from fedstill.report.page import Section
+from fedstill.report.page import PageSection
 from fedstill.report.pictures.cloud_views import lit, normals_and_spacing, upright
 from fedstill.report.pictures.colours import LIT, part_colours, surface_of
 from fedstill.report.pictures.gallery import Gallery
@@ -22,7 +22,7 @@ _VIEW = {"turn": 3.87, "tilt": -0.42}  # from the corner before the right side, 
 def draw_turntable(gallery: Gallery, path: Path, up: str = "z", turn: float = 0.0) -> None:
     """A section for each class, with a figure for each sample."""
     sections = [
-        Section(
+        PageSection(
             f"class-{place}",
             name,
             [_figure(gallery, place, name, number, up, turn) for number in range(min(_MOST, len(samples)))],

@@ -95,7 +95,7 @@ def _class(wanted: str, classes: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlacedSample:
     """A sample at its place, counted in cells from the top left; clouds also say from where they are seen."""
 
     column: float
@@ -118,7 +118,7 @@ class Label:
 class Sheet:
     """A page of cells and words."""
 
-    cells: list[Cell]
+    cells: list[PlacedSample]
     labels: list[Label]
     width: float
     height: float
@@ -129,7 +129,7 @@ def lay_out(gallery: Gallery, views: Sequence[str], overview: str, letter: float
 
     `letter` is the width of a letter in cells, which decides how much room labels need.
     """
-    cells: list[Cell] = []
+    cells: list[PlacedSample] = []
     labels: list[Label] = []
     if gallery.whole_class:
         ((name, samples),) = gallery.samples.items()
@@ -138,7 +138,7 @@ def lay_out(gallery: Gallery, views: Sequence[str], overview: str, letter: float
             line, column = divmod(number, _WIDE)
             for offset, view in enumerate(views):
                 row = line * (len(views) + 0.25 * (len(views) > 1)) + offset
-                cells.append(Cell(margin + column, row, sample, view, _marked(gallery, name, number)))
+                cells.append(PlacedSample(margin + column, row, sample, view, _marked(gallery, name, number)))
                 if column == 0 and len(views) > 1:
                     labels.append(Label(margin, row, view))
     else:
@@ -150,7 +150,7 @@ def lay_out(gallery: Gallery, views: Sequence[str], overview: str, letter: float
             start = margin + block * (margin + widest)
             labels.append(Label(start, row, name))
             cells += [
-                Cell(start + column, row, sample, overview, _marked(gallery, name, column))
+                PlacedSample(start + column, row, sample, overview, _marked(gallery, name, column))
                 for column, sample in enumerate(samples[:widest])
             ]
     width = max(cell.column for cell in cells) + 1

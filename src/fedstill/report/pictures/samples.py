@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
-from fedstill.data.kinds import data_kinds
+from fedstill.data.data_kinds import data_kinds
 from fedstill.report.pictures.cloud_viewer import draw_turntable
 from fedstill.report.pictures.gallery import choose
 from fedstill.report.pictures.sample_sheets import draw_sheet

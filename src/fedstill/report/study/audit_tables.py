@@ -11,7 +11,7 @@ from fedstill.audit.verdicts import Interval, ObjectiveVerdict, PairVerdict, Tea
 from fedstill.core.numbers import MISSING
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.report.study.marks import PATTERNS, STUDENTS, TEACHERS, Mark
-from fedstill.report.study.term_magnitudes import term_sizes
+from fedstill.report.study.term_figures import term_sizes
 from fedstill.report.study.view import Scores, View, mean, spread
 
 _MINUS = "\u2212"

@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.core.threads import one_thread
-from fedstill.data.catalogue import load
+from fedstill.core.hardware import one_thread
+from fedstill.data.lookup import load
 from fedstill.export.latency import Protocol, measure
 from fedstill.export.subject import Subject
 from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
 from fedstill.runtime.result import Run
 from fedstill.runtime.run_folder import folder_of
-from fedstill.studies.results import Results, Row
+from fedstill.studies.results import ResultRow, Results
 
 _QUICK = Protocol(passes=30, warm_ups=3, seconds=3.0, batches=(1,), threads=(1,), onnx=False)
 _MODEL = "model-last.safetensors"
@@ -36,7 +36,7 @@ def gathered(results: Results, runs: Path, data_root: Path | None = None, data: 
     return Extras(_costs([*teachers, *pupils], data_root), _clouds(teachers[0], data_root))
 
 
-def _here(rows: Iterable[Row], runs: Path) -> list[Run]:
+def _here(rows: Iterable[ResultRow], runs: Path) -> list[Run]:
     """The finished runs of these rows whose folders lie in this one, and whose models have not been deleted."""
     folders = (folder_of(row.identity, runs) for row in rows)
     found = [Run(folder) for folder in folders if folder is not None and (folder / _MODEL).is_file()]

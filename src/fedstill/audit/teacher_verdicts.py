@@ -1,0 +1,112 @@
+"""A word for every teacher: is there anything in it that a student could learn?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from fedstill.audit.evidence import Score, Teacher
+from fedstill.audit.evidence_lookup import TINY, Book, mean
+from fedstill.audit.phrases import part
+from fedstill.audit.statistics import share_interval, t_interval
+from fedstill.audit.verdicts import Interval, TeacherVerdict, TeacherWord
+from fedstill.core.numbers import capital, points, share
+
+ENOUGH_SEEDS = 3  # for a t interval
+FAR = 3  # so many times the threshold is far
+NO_BETTER = ("non-finite", "constant", "chance")
+
+
+def teacher_verdict(book: Book, name: str, delta: float) -> TeacherVerdict:
+    """The first word that applies, from the worst; what else is wrong is left to the findings."""
+    seeds = list(book.teachers[name].values())
+    scores = list(book.teacher_scores(name).values())
+    interval = accuracy_interval(scores, book.samples)
+    word, why = _word(book, seeds, scores, interval, delta)
+    return TeacherVerdict(name, word, mean(scores), interval, capital(f"{why}."))
+
+
+def is_collapsed(verdict: TeacherVerdict, chance: float | None, delta: float) -> bool:
+    """Whether a teacher is no better than chance, rather than not told from it because its interval is wide.
+
+    One that is not finite in some seeds alone is something else: see `is_partly_broken`.
+    """
+    return verdict.word in NO_BETTER and not is_partly_broken(verdict) and not cannot_tell(verdict, chance, delta)
+
+
+def is_partly_broken(verdict: TeacherVerdict) -> bool:
+    """Whether its outputs are not finite in some seeds, and are in others."""
+    return verdict.word == "non-finite" and verdict.accuracy is not None
+
+
+def cannot_tell(verdict: TeacherVerdict, chance: float | None, delta: float) -> bool:
+    """Whether its interval reaches chance while its mean is far above."""
+    if verdict.word != "chance" or verdict.accuracy is None or chance is None:
+        return False
+    return _far_above(verdict.accuracy, chance, delta)
+
+
+def _far_above(accuracy: float, chance: float, delta: float) -> bool:
+    return accuracy > chance + FAR * delta
+
+
+def accuracy_interval(scores: Sequence[Score], samples: int) -> Interval | None:
+    """Over seeds if there are three, else over test samples, as if the seeds were one model."""
+    if not scores:
+        return None
+    values = [score.accuracy for score in scores]
+    middle = fmean(values)
+    if len(values) >= ENOUGH_SEEDS:
+        low, high = t_interval(values)
+        return Interval(max(low, 0.0), min(high, 1.0), "seeds")
+    if samples:
+        return Interval(*share_interval(middle, samples), "samples")
+    return Interval(middle, middle, "none", "one or two seeds, and the number of test samples is not known")
+
+
+def recalibration_gain(seeds: Sequence[Teacher]) -> float | None:
+    """What measuring BatchNorm's statistics anew adds to the accuracy, mean over seeds where both are known."""
+    gains = [anew - before for before, anew in before_and_anew(seeds)]
+    return fmean(gains) if gains else None
+
+
+def before_and_anew(seeds: Sequence[Teacher]) -> list[tuple[float, float]]:
+    """The accuracies before and after, of every seed that has both."""
+    return [
+        (one.score.accuracy, one.recalibrated)
+        for one in seeds
+        if one.score is not None and one.recalibrated is not None
+    ]
+
+
+def _word(
+    book: Book, seeds: Sequence[Teacher], scores: Sequence[Score], interval: Interval | None, delta: float
+) -> tuple[TeacherWord, str]:
+    gain = recalibration_gain(seeds)
+    cure = "" if gain is None or gain <= delta else f"; with BatchNorm measured anew it gains {points(gain)}"
+    if len(scores) < len(seeds) or interval is None:
+        how_many = "" if len(seeds) == 1 else f" in {part(len(seeds) - len(scores), len(seeds), 'seed')}"
+        return "non-finite", f"its outputs are not finite{how_many}{cure}"
+    if all(one.constant is not None and one.constant >= 1 - TINY for one in seeds):
+        return "constant", f"it gives every test sample the same class{cure}"
+    if all(one.constant is None for one in seeds) and book.equals_a_class(scores):
+        told = "" if len(seeds) == 1 else " in every seed"
+        return "constant", f"its accuracy is one class's share of the test set{told}{cure}"
+    if book.chance is not None and interval.low <= book.chance:
+        reaches = f"its interval reaches the chance level, {share(book.chance)}"
+        middle = mean(scores)
+        if middle is None or not _far_above(middle, book.chance, delta):
+            return "chance", f"{reaches}{cure}"
+        return "chance", f"{_too_wide(scores, interval)}: {reaches}, although the mean is {share(middle)}{cure}"
+    if gain is not None and gain > delta:
+        return "stale", f"it gains {points(gain)} once BatchNorm's statistics are measured anew"
+    if book.chance is None:
+        return "sound", "nothing speaks against it; whether it is above chance is unknown without class counts"
+    return "sound", f"its interval lies above the chance level, {share(book.chance)}"
+
+
+def _too_wide(scores: Sequence[Score], interval: Interval) -> str:
+    if interval.how == "seeds":
+        values = [score.accuracy for score in scores]
+        return f"its seeds differ too much to tell, from {share(min(values))} to {share(max(values))}"
+    return "there are too few test samples to tell"
