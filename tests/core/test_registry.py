@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedstill.core.errors import FedstillError, InputError, RunError, did_you_mean
-from fedstill.core.registry import Registry
+from fedstill.core.registry import Registry, registrations
+from fedstill.methods import methods
 
 
 @pytest.fixture
@@ -56,13 +57,32 @@ def test_an_unknown_name_is_one_sentence(shapes: Registry, name: str, expected: 
         shapes.summary(name)
 
 
-def test_two_parts_of_one_name_are_refused_and_the_first_stays(shapes: Registry) -> None:
+def test_a_name_that_is_registered_again_is_replaced(shapes: Registry) -> None:
     def another() -> None: ...
 
-    held = shapes["square"]
-    with pytest.raises(InputError, match="two shapes are called 'square'"):
-        shapes.register("square")(another)
-    assert shapes["square"] is held
+    assert shapes.register("square", behaviour=2)(another) is another
+    assert shapes["square"] is another
+    assert shapes.behaviour("square") == 2
+
+
+def test_a_part_of_the_package_is_not_replaced() -> None:
+    held = methods["fedavg"]
+
+    def another() -> None: ...
+
+    for name in ("fedavg", "fedprox", "qkt"):  # looked up before, or not yet; the last one a slice's
+        with pytest.raises(InputError, match=f"there is a method called '{name}' in fedstill: choose another name"):
+            methods.register(name)(another)
+    assert methods["fedavg"] is held
+
+
+def test_what_is_registered_can_be_watched_and_put_back(shapes: Registry) -> None:
+    with registrations() as made:
+        shapes.register("line")(len)
+    shapes.register("line")(max)
+    assert [one.place for one in made] == [("shape", "line")]
+    made[0].apply()
+    assert shapes["line"] is len
 
 
 def test_the_same_definition_may_be_registered_again(shapes: Registry) -> None:
@@ -113,6 +133,6 @@ def test_a_declared_name_is_taken_before_its_module_is_imported(
 
     def another() -> None: ...
 
-    with pytest.raises(InputError, match="two shapes are called 'triangle'"):
+    with pytest.raises(InputError, match="there is a shape called 'triangle' in fedstill"):
         shapes.register("triangle")(another)
     assert shapes["triangle"] is sys.modules.pop("triangles").triangle

@@ -114,17 +114,6 @@ def test_large_tensors_are_mapped_from_one_file(tmp_path: Path) -> None:
     assert torch.equal(_mapped(str(file), torch.float32, (256, 256)), large)
 
 
-def test_a_part_from_the_users_script_is_refused_with_advice(
-    tiny_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedstill.methods.fedavg import FedAvg
-
-    plan = tiny_plan(rounds=1)
-    monkeypatch.setattr(FedAvg, "__module__", "__main__")
-    with Processes(1) as engine, pytest.raises(InputError, match="put it into a file of its own"):
-        execute(plan, engine, tmp_path)
-
-
 def test_unknown_engines_get_a_suggestion() -> None:
     with pytest.raises(InputError, match="did you mean 'in-process'"):
         make_engine("inprocess")

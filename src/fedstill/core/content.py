@@ -13,7 +13,6 @@ is not established (`Content.unknown` says why), and a run gets an identity that
 from __future__ import annotations
 
 import builtins
-import dis
 import functools
 import logging
 import random
@@ -21,7 +20,7 @@ import re
 import struct
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
@@ -39,31 +38,22 @@ import numpy as np
 import torch
 from pydantic import BaseModel
 
-from fedstill.core.origins import MODULE_PREFIX, announced, file_digests, is_outside_module, versions
+from fedstill.core.code_names import (
+    DYNAMIC,
+    DYNAMIC_GLOBALS,
+    LOADERS,
+    READS,
+    SURROUNDINGS,
+    globals_in,
+    imports_in,
+    names_in,
+    slots_of,
+    type_name,
+)
+from fedstill.core.origins import announced, file_digests, is_outside_module, versions
 
 _SIZE = 8  # bytes of a digest
 
-# Names that make code depend on more than itself. As attributes some of them are harmless: `model.eval()`.
-_READS = frozenset(
-    (
-        *("open", "read_text", "read_bytes", "urlopen", "loadtxt", "genfromtxt", "fromfile", "load_file"),
-        *("from_pretrained", "environ", "getenv"),
-    )
-)
-_DYNAMIC_GLOBALS = frozenset(("exec", "eval", "__import__", "globals", "input"))
-_DYNAMIC = frozenset(("import_module",))
-_LOADERS = frozenset(("torch", "numpy", "pickle", "json", "yaml", "joblib"))  # whose `load` reads a file
-
-# What a class or module has beside what its author wrote.
-_SURROUNDINGS = frozenset(
-    (
-        *("__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__weakref__", "__file__", "__cached__"),
-        *("__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl", "__parameters__", "__spec__"),
-        *("__builtins__", "__loader__", "__package__", "__path__", "__all__", "__dataclass_fields__", "__orig_bases__"),
-        *("__dataclass_params__", "__match_args__", "__signature__", "__annotations__", "__annotate__"),
-        *("__annotations_cache__", "__annotate_func__", "__class_vars__", "__private_attributes__"),
-    )
-)
 _BY_TEXT = (
     *(PurePath, range, slice, Decimal, Fraction, UUID, date, time, timedelta, tzinfo),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, np.dtype),
@@ -233,12 +223,12 @@ class _Walk:
         self._files_of(str(function.__module__))
         self._code(function.__code__)
         self._each((function.__defaults__, function.__kwdefaults__, function.__closure__))
-        self.value({name: value for name, value in vars(function).items() if name not in _SURROUNDINGS})
-        loaded = _globals_in(function.__code__)
-        self._look_for_more(set(_names_in(function.__code__, texts=False)), loaded)
+        self.value({name: value for name, value in vars(function).items() if name not in SURROUNDINGS})
+        loaded = globals_in(function.__code__)
+        self._look_for_more(set(names_in(function.__code__, texts=False)), loaded)
         for name in sorted(loaded):
             self._global(name, function)
-        for name, level in sorted(_imports_in(function.__code__)):
+        for name, level in sorted(imports_in(function.__code__)):
             self._import(name, level, function)
         self._where.pop()
 
@@ -254,17 +244,17 @@ class _Walk:
     def _look_for_more(self, names: set[str], loaded: set[str]) -> None:
         """Names that let code depend on what is not in it."""
         where = self._where[-1]
-        for name in sorted(names & _DYNAMIC | loaded & _DYNAMIC_GLOBALS):
+        for name in sorted(names & DYNAMIC | loaded & DYNAMIC_GLOBALS):
             self._unknown(f"runs what is put together at run time (`{name}` in {where})")
-        for name in sorted(names & _READS) if self.reads else ():
+        for name in sorted(names & READS) if self.reads else ():
             self._unknown(f"reads what its code does not show (`{name}` in {where})")
 
     def _global(self, name: str, function: types.FunctionType) -> None:
         self.said("global", name)
         namespace = function.__globals__
         if name in namespace:
-            if name not in _SURROUNDINGS:
-                self._named(name, namespace[name], frozenset(_names_in(function.__code__)))
+            if name not in SURROUNDINGS:
+                self._named(name, namespace[name], frozenset(names_in(function.__code__)))
         elif not hasattr(builtins, name):
             self.said("undefined")
 
@@ -288,7 +278,7 @@ class _Walk:
         except Exception as error:
             self._unknown(f"imports {name!r}, which fails ({type(error).__name__}: {error})")
             return
-        self._named(name, module, frozenset(_names_in(function.__code__)))
+        self._named(name, module, frozenset(names_in(function.__code__)))
 
     def _class(self, kind: type) -> None:
         if not is_outside_module(str(kind.__module__)):
@@ -302,11 +292,11 @@ class _Walk:
         annotations = own.get("__annotations__")
         if isinstance(annotations, dict):
             for name, said in sorted(annotations.items()):
-                self.said("annotation", name, said if isinstance(said, str) else _type_name(said))
+                self.said("annotation", name, said if isinstance(said, str) else type_name(said))
         if issubclass(kind, BaseModel):
             self._settings(kind)
         for name in sorted(own):
-            if name not in _SURROUNDINGS and not name.startswith("__pydantic_"):
+            if name not in SURROUNDINGS and not name.startswith("__pydantic_"):
                 self.said("attribute", name)
                 self.value(own[name])
         self._where.pop()
@@ -314,7 +304,7 @@ class _Walk:
     def _settings(self, kind: type[BaseModel]) -> None:
         """Of a pydantic class, fields and when validators are called; what is compiled from them is left out."""
         for name, field in sorted(kind.model_fields.items()):
-            self.said("field", name, _type_name(field.annotation), *map(repr, field.metadata))
+            self.said("field", name, type_name(field.annotation), *map(repr, field.metadata))
             self._each((None if field.is_required() else field.default, field.default_factory))
         decorators = kind.__pydantic_decorators__
         for name, one in sorted(decorators.field_validators.items()):
@@ -327,7 +317,7 @@ class _Walk:
         name = module.__name__
         if not is_outside_module(name):
             self._from_package(name, "")
-            if "load" in used and name.partition(".")[0] in _LOADERS and self.reads:
+            if "load" in used and name.partition(".")[0] in LOADERS and self.reads:
                 self._unknown(f"reads from outside (`{name}.load`)")
             return
         if module in self._modules:
@@ -337,7 +327,7 @@ class _Walk:
         self.said("module")
         self._files_of(name)
         for key in sorted(vars(module)):
-            if key in _SURROUNDINGS:
+            if key in SURROUNDINGS:
                 continue
             self.said("attribute", key)
             before = len(self.unknown)
@@ -399,7 +389,7 @@ class _Walk:
             self.said("compiled")
             self.value(function)
             return
-        if isinstance(value, IOBase) or not (hasattr(value, "__dict__") or _slots(kind)):
+        if isinstance(value, IOBase) or not (hasattr(value, "__dict__") or slots_of(kind)):
             if kind is not object:  # a bare object() is nothing but itself
                 self._unknown(f"holds a {kind.__module__}.{kind.__qualname__}, whose content cannot be read")
             return
@@ -409,57 +399,11 @@ class _Walk:
 
     def _state(self, value: Any) -> None:
         held = dict(getattr(value, "__dict__", {}))
-        held |= {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
-        for name in sorted(held.keys() - _SURROUNDINGS):
+        held |= {name: getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)}
+        for name in sorted(held.keys() - SURROUNDINGS):
             self.said("attribute", name)
             self.value(held[name])
 
     def _unknown(self, why: str) -> None:
         self.said("unknown", why)
         self.unknown.append(why)
-
-
-def _names_in(code: types.CodeType, texts: bool = True) -> Iterator[str]:
-    """Every name that code uses, and every text in it, which `getattr` may use."""
-    yield from code.co_names
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from _names_in(const, texts)
-        elif texts and isinstance(const, str):
-            yield const
-
-
-def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
-    yield from dis.get_instructions(code)
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from _instructions(const)
-
-
-def _globals_in(code: types.CodeType) -> set[str]:
-    return {str(one.argval) for one in _instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-
-
-def _imports_in(code: types.CodeType) -> set[tuple[str, int]]:
-    """Modules that code imports when it runs, and how many dots are before each."""
-    found: set[tuple[str, int]] = set()
-    before: list[Any] = []
-    for one in _instructions(code):
-        if one.opname == "IMPORT_NAME":  # the level and the names were put onto the stack before it
-            found.add((str(one.argval), next((each for each in before[-2:] if type(each) is int), 0)))
-        elif one.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
-            before.append(one.argval)
-    return found
-
-
-def _slots(kind: type) -> list[str]:
-    named = [vars(base).get("__slots__", ()) for base in kind.__mro__]
-    every = [name for names in named for name in ((names,) if isinstance(names, str) else names)]
-    return [name for name in every if name not in ("__dict__", "__weakref__")]
-
-
-def _type_name(annotation: Any) -> str:
-    """An annotation as text, without the module of the user's own that depends on where its file lies."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        return annotation.__qualname__
-    return re.sub(rf"\b{MODULE_PREFIX}\w+\.", "", repr(annotation))

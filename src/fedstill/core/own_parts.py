@@ -45,7 +45,7 @@ class OwnParts:
         if changed := [file for file, digest in self.plugins.items() if now[file] != digest]:
             raise InputError(f"the plugin {changed[0]} was edited while it is in use: start again")
         for packed in self.parts:
-            pickle.loads(packed).apply()
+            pickle.loads(packed).apply()  # from the process that started this one, and nobody else
         fresh_token.value = self.token
 
 
@@ -76,7 +76,7 @@ def _packed() -> Iterator[bytes]:
     """Registered parts that come neither with a package nor with a plugin file."""
     for registration in registered():
         module = str(getattr(registration.part, "__module__", ""))
-        if not is_outside_module(module) or module.startswith(MODULE_PREFIX):
+        if not (registration.registry.of_package and is_outside_module(module)) or module.startswith(MODULE_PREFIX):
             continue
         try:
             yield pickled(registration)

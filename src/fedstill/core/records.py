@@ -18,7 +18,7 @@ from fedstill.core.earlier_records import current_result, current_round
 from fedstill.core.registry import Registry
 
 RUN_FORMAT = 4  # of a run's folder: its journal, checkpoint and result
-RESULTS_FORMAT = 2  # of a study's results file
+RESULTS_FORMAT = 3  # of a study's results file
 
 Number = int | float  # of which JSON keeps the kind
 Metrics = dict[str, Number]
@@ -248,6 +248,14 @@ class PrintedRun(RunFigures):
     measure: str | None = Field(None, description="what its accuracy is called")
 
 
+class MadeWith(Record):
+    """What may change the numbers of a run beside its settings and data."""
+
+    parts: dict[str, int | str] = Field(description="by part, its behaviour version or, from outside, its content")
+    torch: str = Field("", description="version")
+    cpu: str = Field("", description="kind of processor")
+
+
 class StudyRecord(Record):
     """A study's results file, or the second stage in it. Lines begin with the labels of a cell, one for each axis."""
 
@@ -255,13 +263,14 @@ class StudyRecord(Record):
     study: str = Field(description="name of the recipe")
     about: str = Field(description="what it compares")
     command: str = Field("", description="the command that makes the results")
-    source: dict[str, Any] = Field(description="the experiment that was varied, settings, behaviour version")
+    source: dict[str, Any] = Field(description="the experiment that was varied, and settings")
     axes: dict[str, dict[str, Any]] = Field(description="by axis and label, what the label stands for")
     columns: str | None = Field(description="the axis across the table")
     rows: tuple[str, ...] = Field(description="the axes down the table")
     test_counts: dict[str, list[NonNegativeInt]] = Field(
         default_factory=dict, description="by data set, test samples of each class"
     )
+    made: list[MadeWith] = Field(default_factory=list, description="what runs were made with; lines give its number")
     figures: list[str] = Field(description="what each value in a line of `runs` is")
     runs: tuple[Any, ...] = Field(description="labels, identity and figures of every run")
     failures: tuple[Any, ...] = Field((), description="labels and error of every run that failed")
@@ -272,6 +281,7 @@ class StudyRecord(Record):
     pupils: tuple[tuple[str | Number | None, ...], ...] = Field(
         (), description="labels of every student, what it was taught, on what data, and its architecture"
     )
+    digests: dict[str, str] = Field(default_factory=dict, description="by field, of what stands beside the runs")
     students: Self | None = Field(None, description="the second stage")
 
 

@@ -93,7 +93,8 @@ class Registry(Generic[Part]):
         def add(part: Part) -> Part:
             held = self._parts.get(name)
             among_ours = held is not None and _ours(held) and _origin(held) != _origin(part)
-            if among_ours or (not _ours(part) and name in self._all_homes()):
+            home = None if _ours(part) else self._all_homes().get(name)
+            if among_ours or home not in (None, getattr(part, "__module__", None)):
                 raise InputError(f"there is a {self.what} called {name!r} in fedstill: choose another name")
             if held is not None and held is not part:
                 _log.info("the %s %s is replaced by what was registered last", self.what, name)
@@ -125,6 +126,11 @@ class Registry(Generic[Part]):
     def first(self, name: str) -> str:
         """What a name was in the first release that had it."""
         return next((former for former, now in self._former.items() if now == name), name)
+
+    @property
+    def of_package(self) -> bool:
+        """Whether other processes have it, since it stands in a module of this package."""
+        return self._module.partition(".")[0] == __name__.partition(".")[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by what it is called: another process has its own."""

@@ -133,3 +133,29 @@ def _patches(part: Any) -> list[types.FunctionType]:
     """Functions from outside in a class of ours or its bases: it was changed by hand."""
     held = [value for kind in part.__mro__ for value in vars(kind).values()] if isinstance(part, type) else []
     return [one for one in held if isinstance(one, types.FunctionType) and is_outside(one)]
+
+
+def recorded_parts(config: Mapping[str, Any]) -> Parts:
+    """What a run's configuration says of its parts; earlier versions had one behaviour version for all."""
+    parts: Parts = config.get("parts") or {KERNEL: int(config.get("behaviour", 0))}
+    return parts
+
+
+def stale_parts(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which parts of a run have another behaviour today, each as a sentence."""
+    return tuple(differences(recorded_parts(config)))
+
+
+def differences(parts: Parts) -> Iterator[str]:
+    """Which parts have another behaviour today."""
+    registries: dict[str, Registry[Any]] = {"model": models, "section": sections, **PARTS}
+    for name, version in parts.items():
+        what, _, called = name.partition(" ")
+        if name == KERNEL:
+            now = BEHAVIOUR
+        elif isinstance(version, int) and what in registries and registries[what].current(called) in registries[what]:
+            now = registries[what].behaviour(called)
+        else:  # from outside: its content was part of the identity
+            continue
+        if now != version:
+            yield f"{name} has behaviour {now} today, and had {version}"

@@ -12,12 +12,13 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.records import PrintedRun, RoundRecord, RunResult, printed_run_class
+from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
+from fedstill.runtime.identity import recorded_parts, stale_parts
 from fedstill.runtime.run_folder import MODELS, RunFolder, folder_of
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.task_choice import task_of
@@ -67,6 +68,17 @@ class Run:
             raise _of_another_version(self.path, sentence(error, experiment_class().model_fields)) from None
         except InputError as error:  # settings of a part, or a part that nobody here knows
             raise _of_another_version(self.path, str(error)) from None
+
+    @property
+    def made(self) -> MadeWith:
+        """What may change its numbers beside settings and data."""
+        torch, cpu = str(self.config.get("torch", "")), str(self.config.get("cpu", ""))
+        return MadeWith(parts=dict(recorded_parts(self.config)), torch=torch, cpu=cpu)
+
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """Which of its parts have another behaviour today, and so would give other numbers."""
+        return stale_parts(self.config)
 
     @property
     def finished(self) -> bool:

@@ -320,7 +320,7 @@ def summary(plan: Plan, progress: Progress, sha256: str, model_last: str) -> Run
         method_metrics=journal[-1].method_metrics,
         teachers=tuple(plan.teachers),
         ceiling=plan.ceiling,
-        bytes=_total_traffic(journal),
+        bytes=total_traffic(journal),
         failures=sum(len(record.failures) for record in journal),
         skipped=sum(record.skipped is not None for record in journal),
         finite=all(evaluation.finite for evaluation in evaluations.values()),
@@ -329,7 +329,7 @@ def summary(plan: Plan, progress: Progress, sha256: str, model_last: str) -> Run
     )
 
 
-def _total_traffic(journal: Sequence[RoundRecord]) -> TrafficRecord:
+def total_traffic(journal: Sequence[RoundRecord]) -> TrafficRecord:
     return TrafficRecord(
         up=sum(record.bytes.up for record in journal),
         down=sum(record.bytes.down for record in journal),

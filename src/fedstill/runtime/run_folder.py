@@ -9,6 +9,7 @@ model-last, -best, -selected.safetensors
 predictions.json       what those models say of every test sample
 detections.json        the boxes they find in test scenes, where that is the task
 answers.json           where clients have queries: what became of them
+digests.json           of all these and of every field of config.json and result.json
 result.json            once the run is finished
 timing.json            times, apart from everything that can be compared byte for byte
 """
@@ -27,7 +28,8 @@ from fedstill.core.files import append_line, file_digest, read_json, take_lock, 
 from fedstill.core.message import Message, MessageError, under
 from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.core.task import Tensors
-from fedstill.runtime import checkpoint
+from fedstill.runtime import checkpoint, digests
+from fedstill.runtime.digests import Digests
 
 READABLE = (2, 3, RUN_FORMAT)  # formats; earlier ones are translated when they are read (core.earlier_records)
 MODELS = ("last", "best", "selected")
@@ -84,17 +86,23 @@ class RunFolder:
     def result(self) -> RunResult | None:
         """The run's result; None where it is missing or damaged, so that it is made again."""
         content = read_json(self.path / "result.json")
+        if content is None:
+            return None
+        Digests(self.path).check_content("result.json", content)
         try:
-            return None if content is None else read_result(content)
+            return read_result(content)
         except RecordError:
             return None
 
     def save_result(self, result: RunResult) -> None:
-        write_json(self.path / "result.json", result.to_dict())
+        """The last file of a run, after digests of all of them."""
+        content = result.to_dict()
+        digests.save(self.path, content)
+        write_json(self.path / "result.json", content)
 
     def predictions(self) -> dict[str, list[int] | None]:
         """By model, the class said of every test sample, and the truth under `labels`; empty where none is."""
-        return read_json(self.path / "predictions.json") or {}
+        return self._whole("predictions.json")
 
     def save_predictions(self, truth: list[int] | None, said: dict[str, list[int] | None]) -> None:
         content = json.dumps({"labels": truth, **said}) + "\n"
@@ -102,7 +110,15 @@ class RunFolder:
 
     def artefact(self, name: str) -> dict[str, Any]:
         """What a slice has kept with the run; empty where there is nothing."""
-        return read_json(self.path / f"{name}.json") or {}
+        return self._whole(f"{name}.json")
+
+    def _whole(self, name: str) -> dict[str, Any]:
+        """A JSON file as the run wrote it; empty where it is missing or damaged, refused where it was edited."""
+        content = read_json(self.path / name)
+        if content is None:
+            return {}
+        Digests(self.path).check_bytes(name, (self.path / name).read_bytes())
+        return content
 
     def save_artefact(self, name: str, content: dict[str, Any]) -> None:
         write_atomically(self.path / f"{name}.json", (json.dumps(content) + "\n").encode())
@@ -117,8 +133,8 @@ class RunFolder:
     def journal(self) -> list[RoundRecord]:
         """The rounds so far, as committed; a damaged journal is read from the checkpoint instead."""
         try:
-            lines = (self.path / "journal.jsonl").read_bytes().splitlines()
-            return [read_round(json.loads(line)) for line in lines]
+            data = (self.path / "journal.jsonl").read_bytes()
+            records = [read_round(json.loads(line)) for line in data.splitlines()]
         except FileNotFoundError:
             return []
         except ValueError as error:
@@ -129,6 +145,8 @@ class RunFolder:
                     f" (its journal: {error}): run the experiment again"
                 ) from None
             return list(found[0].journal) if found else []
+        Digests(self.path).check_bytes("journal.jsonl", data)
+        return records
 
     def append_journal(self, record: RoundRecord) -> None:
         append_line(self.path / "journal.jsonl", _line(record))
@@ -172,10 +190,12 @@ class RunFolder:
     def load_models(self, which: str) -> dict[str, Tensors]:
         """Models by architecture, as saved."""
         path = self.model_path(which)
+        data = path.read_bytes()
         try:
-            packed = Message.decode(path.read_bytes())
+            packed = Message.decode(data)
         except MessageError as error:
             raise InputError(f"{path} is damaged ({error}): run the experiment again") from None
+        Digests(self.path).check_bytes(path.name, data)
         architectures = sorted({name.split("/", 1)[0] for name in packed})
         return {architecture: packed.part(f"{architecture}/") for architecture in architectures}
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from hashlib import blake2b
+from itertools import zip_longest
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, Self
@@ -24,15 +26,19 @@ from pydantic import (
 from fedstill.core.earlier_records import current_figure
 from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
-from fedstill.core.records import RESULTS_FORMAT, StudyRecord, problem
+from fedstill.core.records import RESULTS_FORMAT, MadeWith, StudyRecord, problem
 from fedstill.runtime.assemble import current_names
 from fedstill.runtime.experiment import spelt_out
+from fedstill.runtime.identity import KERNEL, differences, identity_from
 from fedstill.runtime.run_folder import MODELS
 from fedstill.studies.grid import Taught
 from fedstill.studies.run_figures import Figures, unpacked
 
-READABLE = (1, RESULTS_FORMAT)  # formats; 1 is translated when it is read (core.earlier_records)
-_CORRECT = "correct."
+READABLE = (1, 2, RESULTS_FORMAT)  # formats; earlier ones are translated when they are read
+EARLIER_TORCH = "2.13.0+cpu"  # that earlier versions were tied to, and did not write down
+_CORRECT, _MADE, _DIGESTS = "correct.", "made", "digests"
+_DIGITS = 4  # of the digest of each value in a line
+_ROUNDED = 1e-6  # figures have six digits
 # What lines hold behind their labels.
 _NUMBER, _TEXT = StrictInt | StrictFloat | None, str | None
 _FINITE = ConfigDict(allow_inf_nan=False)
@@ -46,6 +52,7 @@ class ResultRow:
     identity: str
     figures: Figures
     correct: dict[str, str] = field(default_factory=dict)  # by model, which test samples it got right, packed
+    made: MadeWith = field(default_factory=lambda: MadeWith(parts={}))
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Results:
 
     study: str
     about: str
-    source: dict[str, Any]  # the experiment that was varied, the user's settings, the behaviour version
+    source: dict[str, Any]  # the experiment that was varied, and the user's settings
     axes: dict[str, dict[str, Any]]  # by axis and label, what the label stands for
     columns: str | None
     rows: tuple[str, ...]
@@ -76,6 +83,11 @@ class Results:
     pupils: dict[Labels, Pupil] = field(default_factory=dict)  # of the second stage
     students: Results | None = None  # the second stage, whose first axes are these
 
+    def stale(self) -> dict[Labels, str]:
+        """Rows whose parts have another behaviour today, and why."""
+        why = {id(row.made): "; ".join(differences(row.made.parts)) for row in self.runs.values()}
+        return {cell: why[id(row.made)] for cell, row in self.runs.items() if why[id(row.made)]}
+
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, self.encode().encode())
@@ -85,6 +97,10 @@ class Results:
         names = [*dict.fromkeys(name for row in self.runs.values() for name in row.figures)]
         used = [name for name in names if any(row.figures.get(name) is not None for row in self.runs.values())]
         models = [*dict.fromkeys(which for row in self.runs.values() for which in row.correct)]
+        made: list[MadeWith] = []
+        for row in self.runs.values():
+            if row.made not in made:
+                made.append(row.made)
         head = {
             "format": RESULTS_FORMAT,
             "study": self.study,
@@ -95,19 +111,22 @@ class Results:
             "columns": self.columns,
             "rows": list(self.rows),
             "test_counts": self.test_counts,
-            "figures": [*self.axes, "identity", *used, *(f"{_CORRECT}{which}" for which in models)],
+            "made": [one.to_dict() for one in made],
+            "figures": [*self.axes, "identity", _MADE, *used, *(f"{_CORRECT}{which}" for which in models), _DIGESTS],
         }
+        head["digests"] = {key: _digest(value, 2 * _DIGITS) for key, value in head.items()}
         parts = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
         lines = [
             [
                 *cell,
                 row.identity,
+                made.index(row.made),
                 *(row.figures.get(name) for name in used),
                 *(row.correct.get(which) for which in models),
             ]
             for cell, row in self.runs.items()
         ]
-        parts.append(_lines("runs", lines))
+        parts.append(_lines("runs", [[*line, "".join(map(_digest, line))] for line in lines]))
         parts.append(_lines("failures", [[*cell, error] for cell, error in self.failures.items()]))
         parts.append(_lines("refused", [[*cell, error] for cell, error in self.refused.items()]))
         if self.joint_errors:
@@ -200,22 +219,29 @@ class _ResultsFile(StudyRecord):
             raise ValueError("its figures do not begin with its axes and the identity of a run")
         if self.students is not None and [*self.students.axes][: len(self.axes)] != [*self.axes]:
             raise ValueError("its students are not told apart by what tells their teachers apart")
+        for name, digest in self.digests.items():
+            if _digest(self._written(name), 2 * _DIGITS) != digest:
+                raise ValueError(f"{name} is not what was written")
         if (which := self.source.get("which", MODELS[0])) not in MODELS:
             raise ValueError(f"of a teacher's models {', '.join(MODELS)} there is none called {which!r}")
         return self
 
+    def _written(self, name: str) -> Any:
+        return self.model_dump(mode="json", include={name})[name]
+
     def results(self) -> Results:
         """The lines, each of which has the axes' labels first, by those labels."""
         names = [current_figure(name) for name in self.figures[len(self.axes) + 1 :]]
-        kinds = [_TEXT if name.startswith(_CORRECT) else _NUMBER for name in names]
+        kinds = [_TEXT if name.startswith(_CORRECT) or name == _DIGESTS else _NUMBER for name in names]
+        made = self.made or [MadeWith(parts={KERNEL: self.source.get("behaviour", 0)}, torch=EARLIER_TORCH)]
         return Results(
             self.study,
             self.about,
-            self.source,
+            {key: value for key, value in self.source.items() if key != "behaviour"},
             self.axes,
             self.columns,
             self.rows,
-            {cell: _row(names, *line) for cell, line in self._lines("runs", str, *kinds)},
+            {cell: self._row(names, made, cell, *line) for cell, line in self._lines("runs", str, *kinds)},
             {cell: why for cell, (why,) in self._lines("failures", str)},
             {cell: why for cell, (why,) in self._lines("refused", str)},
             {cell: why for cell, (why,) in self._lines("joint_errors", str)},
@@ -236,6 +262,51 @@ class _ResultsFile(StudyRecord):
         checked = TypeAdapter(shape, config=_FINITE).validate_python({what: getattr(self, what)})
         return ((one[:width], one[width:]) for one in checked[what])
 
+    def _row(
+        self, names: Sequence[str], made: Sequence[MadeWith], cell: Labels, identity: str, *values: Any
+    ) -> ResultRow:
+        """The figures of one line, which is refused where a digest or a count contradicts it."""
+        told = dict(zip(names, values, strict=True))
+        digests, number = told.pop(_DIGESTS, None), told.pop(_MADE, None)
+        if digests is not None:
+            _check_line(self.figures[:-1], [*cell, identity, *values[:-1]], digests)
+        correct = {
+            name.removeprefix(_CORRECT): bits
+            for name, bits in told.items()
+            if name.startswith(_CORRECT) and bits is not None
+        }
+        figures = {name: value for name, value in told.items() if not name.startswith(_CORRECT)}
+        _check_counts(cell, figures, correct)
+        if number is None:  # of an earlier format: identities did not have torch in them
+            return ResultRow(identity_from(identity, {}, made_by=EARLIER_TORCH), figures, correct, made[0])
+        return ResultRow(identity, figures, correct, made[int(number)])
+
+
+def _check_line(names: Sequence[str], line: Sequence[Any], digests: str) -> None:
+    """Refuse a line of which a value is not what was written."""
+    expected = [digests[start : start + _DIGITS] for start in range(0, len(digests), _DIGITS)]
+    for name, value, digest in zip_longest(names, line, expected):
+        if _digest(value) != digest:
+            labels = ", ".join(str(label) for label in line[: list(names).index("identity")])
+            raise ValueError(f"{name} of {labels} is not what was written (it says {value!r} now)")
+
+
+def _check_counts(cell: Labels, figures: Figures, correct: Mapping[str, str]) -> None:
+    """Refuse an accuracy that is not the share of test samples that a model got right."""
+    for which, bits in correct.items():
+        answers = unpacked(bits)  # refuses what is no such text
+        named = "accuracy" if which == "last" else which
+        accuracy = figures.get(named)
+        if accuracy is None or not answers or figures.get("finite") != 1 or figures.get("personal") is not None:
+            continue
+        right = sum(answers) / len(answers)
+        if abs(right - accuracy) > _ROUNDED:
+            raise ValueError(f"{named} of {', '.join(cell)} says {accuracy}, and {right:.6f} of its answers are right")
+
+
+def _digest(value: Any, digits: int = _DIGITS) -> str:
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=digits // 2).hexdigest()
+
 
 def _same_meaning(older: Any, newer: Any) -> bool:
     """Whether a label sets the same, also where the older file has a former name of a section or part."""
@@ -243,18 +314,6 @@ def _same_meaning(older: Any, newer: Any) -> bool:
         return bool(older == newer)
     both = [{key: spelt_out(key, value) for key, value in current_names(meaning).items()} for meaning in (older, newer)]
     return both[0] == both[1]
-
-
-def _row(names: Sequence[str], identity: str, *values: Any) -> ResultRow:
-    told = dict(zip(names, values, strict=True))
-    correct = {
-        name.removeprefix(_CORRECT): bits
-        for name, bits in told.items()
-        if name.startswith(_CORRECT) and bits is not None
-    }
-    for bits in correct.values():
-        unpacked(bits)  # refuses what is no such text
-    return ResultRow(identity, {name: value for name, value in told.items() if not name.startswith(_CORRECT)}, correct)
 
 
 def _lines(key: str, lines: Sequence[Iterable[Any]]) -> str:

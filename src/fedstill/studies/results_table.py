@@ -78,7 +78,20 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
     shown = axes[across] if across else [_named(results, metric)]
     header = (*(axis.replace("_", " ") for axis in down), *shown)
     caption, right = _caption(results, metric, axes, numbers), range(len(down), len(header))
-    return text_table(caption, header, thinned(rows, len(down)), right, joint_training_note(results))
+    return text_table(caption, header, thinned(rows, len(down)), right, notes(results))
+
+
+def notes(results: Results) -> str:
+    """What a reader must know of some of the runs; empty without any."""
+    return " ".join(filter(None, [stale_note(results), joint_training_note(results)]))
+
+
+def stale_note(results: Results) -> str:
+    """One sentence about runs that would give other numbers today; empty without any."""
+    stale = results.stale()
+    if not stale:
+        return ""
+    return f"Stale: {len(stale)} of {len(results.runs)} runs ({'; '.join(dict.fromkeys(stale.values()))})."
 
 
 def joint_training_note(results: Results) -> str:

@@ -17,7 +17,6 @@ from fedstill.core.files import writable_folder
 from fedstill.core.own_parts import OwnParts, fresh_token
 from fedstill.core.plugins import use_plugins
 from fedstill.core.table import Table
-from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.recipes import Recipe, recipe_by
 from fedstill.studies.executor import Executor, Lesson, executor_maker
 from fedstill.studies.extensions import PlannedRun, study_figures
@@ -205,7 +204,7 @@ class Study:
             if job is None:
                 refused[labels] = self.study_plan.refused[number]
             elif (run := ledger.run(job)) is not None:
-                runs[labels] = ResultRow(str(ledger.identity(job)), figures_of(run), correct_by(run))
+                runs[labels] = ResultRow(str(ledger.identity(job)), figures_of(run), correct_by(run), run.made)
                 if run.joint_error is not None:
                     joint_errors[labels] = run.joint_error
                 for figures in added:
@@ -220,7 +219,7 @@ class Study:
             axis: {one.label: raw for one, raw in zip(values, grid[axis], strict=True) if one.label in taken[axis]}
             for axis, values in axes.items()
         }
-        source = {"experiment": dict(experiment), "settings": self.settings, "behaviour": BEHAVIOUR}
+        source = {"experiment": dict(experiment), "settings": self.settings}
         return {
             "source": source,
             "axes": meanings,
