@@ -91,7 +91,7 @@ class ServerFile(Settings):
     """What deployment.yaml says."""
 
     name: str = Field(min_length=1, description="of the deployment")
-    address: str = Field(min_length=1, description="at which sites call the server")
+    address: str = Field(min_length=1, description="address at which sites reach the server")
     port: int = Field(ge=1, le=65535, description="on which it listens")
     sites: int = Field(ge=1, description="how many there are")
 
@@ -99,7 +99,7 @@ class ServerFile(Settings):
 class SiteFile(ServerFile):
     """What site.yaml says."""
 
-    site: int = Field(ge=0, description="its number, from 0")
+    site: int = Field(ge=0, description="number of the site, from 0")
 
 
 def open_server(path: Path) -> ServerFolder:

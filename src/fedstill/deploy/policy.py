@@ -39,7 +39,9 @@ class SitePolicy(Settings):
     """
 
     allow: frozenset[Kind] = Field(description="kinds of content that may leave this site")
-    experiment: str | None = Field(None, min_length=1, description="digest of the one experiment agreed on")
+    experiment: str | None = Field(
+        None, min_length=1, description="digest of the only experiment to take part in; unset: any"
+    )
 
     @field_validator("allow", mode="before")
     @classmethod

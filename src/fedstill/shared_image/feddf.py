@@ -79,21 +79,20 @@ class EnsembleSettings(StepSettings, LogitSettings):
         1.0,
         gt=0,
         le=1,
-        description="share of rounds in which clients also send weights, to start the server's model from",
+        description="fraction of rounds in which clients also send weights, from which the server's model starts",
     )
-    selection: Selection | None = Field(None, description="choose each round's samples by what the model makes of them")
+    selection: Selection | None = Field(
+        None, description="select each round's proxy samples by the model's outputs on them"
+    )
     schedule: Literal["uniform", "growing"] = Field(
-        "uniform", description="as many steps in every round, or from half as many up to all of them in the last"
+        "uniform",
+        description="the same number of steps in every round, or growing from half of them to all in the last round",
     )
-    mu: float = Field(
-        0.0, ge=0, description="clients are pulled towards the round's model as in FedProx; 0: they are not"
-    )
-    objective: str = Field(
-        "vanilla", description="how the server's model learns from the clients: one that needs logits"
-    )
+    mu: float = Field(0.0, ge=0, description="weight of FedProx's proximal term towards the round's model; 0: none")
+    objective: str = Field("vanilla", description="distillation loss of the server's model; one that needs only logits")
     downlink: Literal["model", "logits"] = Field(
         "model",
-        description="what goes down: the model; or, to clients that can make it of the one they have, what all said",
+        description="what the server sends: the model; or averaged logits, if clients can compute the model from them",
     )
 
 
