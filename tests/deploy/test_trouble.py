@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from base64 import b64encode
 from contextlib import ExitStack
@@ -193,7 +194,10 @@ def test_nothing_but_the_sites_interface_can_be_reached(stage: Any) -> None:
     assert stranger.status_code == 401
 
 
-def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(stage: Any) -> None:
+def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(
+    stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="fedstill")
     made = stage(1)
     policy = made.folder / "site-0" / "policy.yaml"
     policy.write_text("allow: [statistics, metrics]\n")
@@ -210,6 +214,8 @@ def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(stage: An
         thread.join(timeout=60)
     assert made.error is None
     assert made.done is not None
+    assert "site 0 refused: site 0 does not take part: fedavg sends parameters" in caplog.text
+    assert re.search(r"site 0 joined with \d+ training samples", caplog.text)
 
 
 def await_refusal(made: Any) -> None:

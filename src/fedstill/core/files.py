@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,8 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from fedstill.core.errors import InputError, RunError
+
+_log = logging.getLogger(__name__)
 
 
 def from_home(path: str | Path) -> Path:
@@ -77,7 +80,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON file's content; None where it is missing or damaged, so that it is made again."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, RecursionError):
+        _log.info("%s cannot be read as JSON", path, exc_info=True)
         return None
     return content
 

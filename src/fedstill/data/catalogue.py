@@ -13,8 +13,10 @@ A data set in code takes a function and a name, and can then be used everywhere 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 
 from fedstill.core.errors import InputError
 from fedstill.core.files import from_home
@@ -23,6 +25,8 @@ from fedstill.data.check import CheckReport, check
 from fedstill.data.files import FromFiles
 from fedstill.data.lookup import look_up
 from fedstill.data.roots import checked_name, data_root, record, recorded
+
+_log = logging.getLogger(__name__)
 
 __all__ = [
     "Available",
@@ -46,7 +50,11 @@ def load(name: str, root: Path | None = None, path: Path | None = None, part: bo
     (1, 8, 8)
     """
     loader, source = look_up(name, root, path)
-    return loader(replace(source, part=part))
+    begun = perf_counter()
+    bundle = loader(replace(source, part=part))
+    seconds, train, test = perf_counter() - begun, len(bundle.train), len(bundle.test)
+    _log.info("read %s: %d training and %d test samples in %.2f s", name, train, test, seconds)
+    return bundle
 
 
 def add(name: str, path: Path, root: Path | None = None) -> Bundle:

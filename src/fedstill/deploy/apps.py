@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedstill.core.message import MessageError
 from fedstill.deploy.site_service import Header, SiteService
 from fedstill.engines.flower.records import packed, salted, unpacked, unsalted
+
+_log = logging.getLogger(__name__)
 
 ENROL, ACCEPT, FINISH = "query.enrol", "query.accept", "query.finish"
 
@@ -24,6 +27,7 @@ def client_app(service: SiteService) -> ClientApp:
         try:
             tensors, header = unpacked(unsalted(message.content))
         except MessageError as error:
+            _log.info("a message of the server cannot be read", exc_info=True)
             return failed(message, str(error))
         return Message(salted(packed(*answer(tensors, header))), reply_to=message)
 

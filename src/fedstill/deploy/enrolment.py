@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from fedstill.deploy.site_registry import SiteFacts, experiment_digest, other_la
 from fedstill.engines.flower.grid import Letter, corresponded
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import Plan
+
+_log = logging.getLogger(__name__)
 
 _POLL = 0.05  # seconds
 
@@ -99,8 +102,10 @@ class Enrolment:
                 counts[site] = samples
                 del left[site]
                 self.watcher.note(f"site {site} takes part")
+                _log.info("site %d joined with %d training samples", site, samples)
             if left and self._tired(until, len(counts)):
                 self.watcher.note(f"going on without site {', '.join(map(str, left))}")
+                _log.info("resuming without sites %s", sorted(left))
                 break
         return counts
 
@@ -142,6 +147,7 @@ class Enrolment:
 
     def _refuse(self, site: int, why: str) -> None:
         self.refused[site] = self.link.since(self.link.nodes[site])
+        _log.info("site %d refused: %s", site, why)
         self.watcher.note(f"site {site} cannot take part: {' '.join(why.split())[:500]}")
 
 
@@ -155,4 +161,6 @@ def _read_roster(place: Path, sites: Sequence[int]) -> dict[int, SiteFacts]:
     try:
         return {site: SiteFacts.model_validate(content[str(site)]) for site in sites}
     except (ValueError, KeyError):
+        if content:
+            _log.warning("the list of sites in %s cannot be used: a new run begins", place, exc_info=True)
         return {}

@@ -5,6 +5,7 @@ Every process is a child of this one, and none outlives it.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from typing import IO, Self
 
 from fedstill.core.errors import RunError
 from fedstill.core.threads import child_environment
+
+_log = logging.getLogger(__name__)
 
 PARENT = "FEDSTILL_PARENT"  # whose death a child must not outlive
 _COMMAND = "import sys; from fedstill.cli import main; sys.argv[0] = 'fedstill'; main()"
@@ -92,6 +95,7 @@ class LocalDeployment:
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
+                _log.info("process %d did not end within 5 s: it is killed", process.pid)
                 process.kill()
                 process.wait()
         for file in self._files:

@@ -63,6 +63,7 @@ class RequestGuard:
             return
         whose = _claimed_key(scope)
         if whose not in self.left:
+            _log.info("a request with an unregistered key was refused")
             await _refuse(send, 401)
             return
         body, more = bytearray(), True
@@ -92,6 +93,7 @@ class RequestGuard:
 
         if metered and self.left[whose] < len(body):
             self.over.add(whose)
+            _log.info("a reply over the limit of %d bytes was refused", self.limit)
             await _refuse(send, 413)
             return
         await self.app(scope, again, noted)

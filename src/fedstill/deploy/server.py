@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.run import execute
 from fedstill.runtime.run_folder import RunFolder
+
+_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -57,17 +60,20 @@ def serve(
         Status(folder.path, link, sites) as status,
     ):
         watcher.note(f"listening on {terms.host} port {link.port}")
+        _log.info("listening on %s port %d for sites %s", terms.host, link.port, sites)
 
         def play(grid: Any) -> None:
             reception = Enrolment(link, wanted, sites, watcher, terms, folder.path / "rosters")
             plan = reception.gather()
             status.run(plan)
+            _log.info("%s: all sites enrolled, %d rounds", plan.folder_name, plan.rounds)
             nodes = {client: link.nodes[site] for client, site in enumerate(sites)}
             engine = Flower(link, nodes, plan.identity, terms.patience, terms.limit)
             done.append(execute(plan, engine, out, [*observers, status]))
             missing = _hand_out(link, sites, plan.identity, done[0], terms)
             lacking = f"site {', '.join(map(str, missing))} did not get the final model: run the same command again"
             watcher.note(lacking if missing else "every site has the final model")
+            _log.info("%s: final model sent, not received by sites %s", done[0].path.name, missing)
 
         server_app(play)(grid=link, context=Context(link.run.run_id, 0, {}, RecordDict(), {}))
     return done[0]

@@ -48,6 +48,7 @@ def take_part(
             try:
                 with SiteConnection(where, keys, authority) as line:
                     watcher.note(f"connected to {where}")
+                    _log.info("connected to %s", where)
                     lost_at = None
                     while True:
                         message = line.receive()
@@ -61,6 +62,7 @@ def take_part(
                 if lost_at is None:
                     lost_at = monotonic()
                     watcher.note(f"{error}: trying again until it can be reached")
+                    _log.info("connection to %s lost: %s", where, error, exc_info=True)
                 if isinstance(error, StillConnectedError) and monotonic() - lost_at > 6 * HEARTBEAT:
                     raise InputError(f"{error}: stop the other one") from None
                 sleep(_AGAIN)

@@ -11,7 +11,6 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -97,8 +96,10 @@ class SiteConnection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        with suppress(Exception):
+        try:
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        except Exception:  # the server forgets a silent site by itself
+            _log.debug("could not sign off at %s", self.address, exc_info=True)
         self._client.close()
 
     def receive(self) -> Message | None:
@@ -144,8 +145,10 @@ class SiteConnection:
     def _beat(self) -> None:
         """Say every few seconds that this site is there, also while it is training."""
         while not self._closing.wait(_BEAT):
-            with suppress(Exception):  # the next call on the main thread meets the same trouble, and says so
+            try:
                 self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT))
+            except Exception:  # the next call on the main thread fails in the same way, and is reported
+                _log.debug("a heartbeat to %s failed", self.address, exc_info=True)
 
     def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
         return self._guarded(lambda: call(request))

@@ -7,6 +7,7 @@ time, it is held against what the exchange declares and what the site's policy a
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from fedstill.deploy.received_model import write_received
 from fedstill.deploy.site_registry import SiteFacts, plugins, versions
 from fedstill.deploy.site_session import Agreement, SiteSession
 from fedstill.engines.flower.grid import answered
+
+_log = logging.getLogger(__name__)
 
 Header = dict[str, str | int | float]
 
@@ -102,6 +105,7 @@ class SiteService:
             return self._refused(str(error))
         self.parts[run] = part
         self.watcher.note(f"this site takes part in experiment {part.digest} as client {agreement.client}")
+        _log.info("run %s: takes part as client %d", run, agreement.client)
         return {"status": "ready", "samples": part.plan.profiles[0].samples}
 
     def exchange(self, request: Message, header: Mapping[str, Any]) -> tuple[Message, Header]:
@@ -112,8 +116,11 @@ class SiteService:
             outcome, kept = part.answer(request, header)
         except FedstillError as error:
             self.watcher.note(f"no answer to the server: {error}")
+            _log.info("a request of the server is not answered", exc_info=True)
             return Message({}), {"status": "failed", "detail": self._told(str(error)), "work": 0.0}
         self.watcher.answered(str(header["exchange"]), int(header["round"]), part.plan.rounds, outcome)
+        ended = outcome.detail if isinstance(outcome, Failure) else "replied"
+        _log.info("round %d, %s: %s", int(header["round"]) + 1, header["exchange"], ended)
         return answered(
             replace(outcome, detail=self._told(outcome.detail)) if isinstance(outcome, Failure) else outcome, kept
         )
@@ -125,6 +132,7 @@ class SiteService:
             self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
         except FedstillError as error:
             self.watcher.note(f"the final model could not be kept: {error}")
+            _log.info("the final model could not be kept", exc_info=True)
             return {"status": "failed", "detail": self._told(str(error))}
         return {"status": "kept"}
 
@@ -154,6 +162,7 @@ class SiteService:
 
     def _refused(self, why: str) -> Header:
         self.watcher.note(f"this site does not take part: {why}")
+        _log.info("declined to take part: %s", why)
         return {"status": "refused", "detail": self._told(why)}
 
     def _told(self, text: str) -> str:

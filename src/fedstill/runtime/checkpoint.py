@@ -7,6 +7,7 @@ what is known of the best rounds. The one before it is kept, so that a damaged f
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ from fedstill.core.message import Message, under
 from fedstill.core.records import RoundRecord, read_round
 from fedstill.core.task import Tensors
 from fedstill.runtime.sealed import DAMAGED, sealed, unsealed
+
+_log = logging.getLogger(__name__)
 
 NAME = "checkpoint.safetensors"
 PREVIOUS = "checkpoint-previous.safetensors"
@@ -104,6 +107,7 @@ def settle_on(folder: Path, progress: Progress) -> None:
     except FileNotFoundError:
         return
     except DAMAGED:
+        _log.info("%s is damaged: it is removed", folder / NAME, exc_info=True)
         newest = None
     if newest is None or (newest.round, newest.journal) != (progress.round, progress.journal):
         (folder / NAME).unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedstill.core.message import Message, MessageError, digest
 from fedstill.core.protocols import Reply, StateVersion
 from fedstill.core.task import Tensors
 from fedstill.runtime.checkpoint import candidates
+
+_log = logging.getLogger(__name__)
 
 
 class ClientStore:
@@ -111,6 +114,7 @@ class ClientStore:
             for client in self.holders():
                 self.load(client)
         except RunError:
+            _log.info("client state is damaged", exc_info=True)
             return False
         return True
 

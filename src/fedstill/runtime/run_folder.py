@@ -16,6 +16,7 @@ timing.json            times, apart from everything that can be compared byte fo
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from fedstill.core.message import Message, MessageError, under
 from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint
+
+_log = logging.getLogger(__name__)
 
 READABLE = (2, RUN_FORMAT)  # formats; 2 is translated when it is read (core.earlier_records)
 MODELS = ("last", "best", "selected")
@@ -81,6 +84,7 @@ class RunFolder:
         try:
             return None if content is None else read_result(content)
         except RecordError:
+            _log.info("the result in %s cannot be read: the run is repeated", self.path, exc_info=True)
             return None
 
     def save_result(self, result: RunResult) -> None:

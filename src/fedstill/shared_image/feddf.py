@@ -19,6 +19,7 @@ type of processor than the server's its model differs in the last digits; on the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -69,6 +70,8 @@ from fedstill.shared_image.shared_samples import (
     towards,
 )
 from fedstill.tasks.classification import Classification
+
+_log = logging.getLogger(__name__)
 
 INITIALISE = "initialise"
 LESSON = "lesson/"  # lesson/ROUND/...: a round's samples and the consensus logits on them
@@ -153,7 +156,8 @@ class FedDF(Method):
         embeddings, logits = pool_outputs(self.task, model, pool)
         try:
             return selection.select(embeddings, logits, self.size, context.streams)
-        except UnusableError:  # a model that says no numbers selects nothing; the journal says that it is not finite
+        except UnusableError:  # outputs that are not finite select nothing; the journal records that they are not
+            _log.info("outputs are not finite: proxy samples are drawn uniformly", exc_info=True)
             return draw_uniformly(len(pool), self.size, context.streams)
 
     def initialises(self, round: int) -> bool:

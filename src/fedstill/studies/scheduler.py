@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from fedstill.studies.executor import Lesson
 from fedstill.studies.jobs import Outcome
 from fedstill.studies.plan import Job, lessons
 from fedstill.studies.progress import StudyObserver, StudyProgress
+
+_log = logging.getLogger(__name__)
 
 
 class Scheduler:
@@ -21,6 +24,7 @@ class Scheduler:
         self.left: list[Lesson] = [*lessons(tally.waiting, parts)]
         self.left.sort(key=lambda lesson: lesson[0].teacher is None)
         self.elsewhere: list[Job] = []
+        _log.info("%d runs: %d to do, the others are reused", tally.total, len(tally.waiting))
 
     def next(self) -> Lesson | None:
         """A lesson whose teacher is there and that nobody else is working on; None if there is none just now."""
@@ -29,6 +33,8 @@ class Scheduler:
                 continue
             self.left.remove(lesson)
             if mine := [job for job in lesson if self._wanted(job)]:
+                for job in mine:
+                    _log.info("%s: started", _named(job))
                 return mine
         return None
 
@@ -47,6 +53,7 @@ class Scheduler:
                 self.elsewhere.append(job)
                 self.tally.halfway.pop(job, None)
             else:
+                _log.info("%s: %s%s", _named(job), outcome.state, outcome.error and f": {outcome.error}")
                 self._settle(job, outcome)
 
     def revisit(self) -> None:
@@ -60,9 +67,11 @@ class Scheduler:
     def _wanted(self, job: Job) -> bool:
         """Asked right before a job would start, since others may have done it by then."""
         if (known := self.tally.settled(job)) is not None:
+            _log.info("%s: reused (%s)", _named(job), known.state)
             self._settle(job, known)
             return False
         if self.ledger.busy(job):
+            _log.info("%s: another process is working on it", _named(job))
             self.elsewhere.append(job)
             return False
         return True
@@ -71,3 +80,8 @@ class Scheduler:
         self.tally.settle(job, outcome)
         for observer in self.observers:
             observer.settled(self.tally, job, outcome)
+
+
+def _named(job: Job) -> str:
+    """The labels of a job's cell, for log lines."""
+    return ", ".join(f"{axis} {label}" for axis, label in job.cell.labels.items()) or job.key
