@@ -57,8 +57,8 @@ def deploy_init(
         return
     console.print(
         f"{folder}: a server at {made.address}, port {made.port}, and {count(sites, 'site')};"
-        f" its certificate counts until {day(until)}\n"
-        f"who gets which folder, and what to do there: {folder / 'README.md'}\n"
+        f" its certificate is valid until {day(until)}\n"
+        f"instructions for the server and each site: {folder / 'README.md'}\n"
         f"keep {folder / 'authority'} offline, and give each site its own folder only",
         soft_wrap=True,
     )
@@ -85,7 +85,7 @@ def deploy_renew(
         print_json({"folder": str(folder), "address": made.address, "expires": until.isoformat()})
         return
     console.print(
-        f"{made.certificate} counts until {day(until)}: copy the files in {made.path} to the server's folder",
+        f"{made.certificate} is valid until {day(until)}: copy the files in {made.path} to the server's folder",
         soft_wrap=True,
     )
     if address is not None:
@@ -148,15 +148,15 @@ def deploy_status(folder: Folder, json: Json = False) -> None:
     if known is None:
         console.print("no server has run here yet: start one with `fedstill deploy server`")
         return
-    alive = known["state"] if known["alive"] else f"not running (last heard {known['at']}, then {known['state']})"
+    alive = known["state"] if known["alive"] else f"not running (last status {known['state']}, {known['at']})"
     console.print(f"server: {alive}")
     if known["run"]:
         console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}")
     rows = [
-        (name, "connected" if here and known["alive"] else "away", known["failures"].get(name, ""))
+        (name, "connected" if here and known["alive"] else "not connected", known["failures"].get(name, ""))
         for name, here in known["sites"].items()
     ]
-    table("", ("site", "is", "last lost"), rows)
+    table("", ("site", "state", "last failure"), rows)
 
 
 @with_flags("clients", rounds=3)

@@ -1,4 +1,4 @@
-"""Flower's two ends of an experiment: a ClientApp for a site's service, and a ServerApp that plays the rounds."""
+"""Flower's two ends of an experiment: a ClientApp for a site's service, and a ServerApp that runs the rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENROL, ACCEPT, FINISH = "query.enrol", "query.accept", "query.finish"
 
 
 def client_app(service: SiteService) -> ClientApp:
-    """Whatever arrives is answered, also what cannot be read."""
+    """Every message is answered, even one that cannot be read."""
     app = ClientApp()
 
     def replied(message: Message, answer: Callable[[Any, Any], tuple[Any, Header]]) -> Message:
@@ -51,7 +51,7 @@ def client_app(service: SiteService) -> ClientApp:
 
 
 def failed(message: Message, why: str) -> Message:
-    """The answer where there is none."""
+    """The reply to a message that could not be answered."""
     return Message(salted(packed({}, {"status": "failed", "detail": why})), reply_to=message)
 
 

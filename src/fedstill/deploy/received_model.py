@@ -1,4 +1,4 @@
-"""What a site takes home at the end: a run's folder with the shared models and its own, for `fedstill export`."""
+"""The final models at a site: a run's folder with the shared models and the site's own, for `fedstill export`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SERVER = "server/"  # the part of the server's state that makes a personal mode
 
 
 def last_message(folder: RunFolder, server: Tensors) -> Message:
-    """What the server sends when the run is over: its models, and what personal ones are completed with."""
+    """The server's last message: its models, and the tensors that complete personal ones."""
     models = {
         f"{which}/{architecture}/{name}": tensor
         for which in MODELS

@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: a server without data, and sites that have their own shard and nothing else.
+"""A whole deployment on this machine: a server without data, and sites with one shard each.
 
 Every process is a child of this one, and none outlives it.
 """
@@ -29,7 +29,7 @@ _COMMAND = "import sys; from fedstill.cli import main; sys.argv[0] = 'fedstill';
 
 
 def die_with_parent() -> None:
-    """Called in a child: end at once when the process that started it is gone, however it went."""
+    """Called in a child process: exit as soon as the parent process has ended."""
     parent = os.environ.get(PARENT)
     if parent is not None:
         threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
@@ -64,7 +64,7 @@ class LocalDeployment:
         )
 
     def wait(self, name: str) -> None:
-        """Until that one has ended; if another ends first, or it fails, that is an error with the end of its log."""
+        """Wait until a process has ended; its failure, or another process ending first, is an error."""
         while (code := self.processes[name].poll()) is None:
             for other, process in self.processes.items():
                 if other != name and process.poll() not in (None, 0):

@@ -1,4 +1,4 @@
-"""The server's process: wait for the sites, plan with what they say, play the rounds, give them the result."""
+"""The server's process: enrol the sites, plan, run the rounds, send the sites the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def serve(
     terms: ServerOptions,
     observers: Sequence[Observer] = (),
 ) -> RunFolder:
-    """Run an experiment with the sites of a deployment, or go on with it; the final model goes to all who are there."""
+    """Run or resume an experiment with a deployment's sites, and send the final model to those connected."""
     keys = folder.public_keys()
     sites = tuple(terms.sites) or tuple(sorted(keys))
     if unknown := sorted(set(sites) - set(keys)):
@@ -82,7 +82,7 @@ def serve(
 def _hand_out(
     link: ServerEndpoint, sites: Sequence[int], run: str, folder: RunFolder, terms: ServerOptions
 ) -> list[int]:
-    """The final models to all sites that are there; the sites that did not get them."""
+    """Send the final models to all connected sites; returns the sites that did not receive them."""
     found, _ = candidates(folder.path)
     store = SiteStore(len(sites))
     store.restore(found[0].clients)

@@ -1,4 +1,4 @@
-"""A site's process: connect, answer, and connect again when the line breaks, until somebody stops it."""
+"""A site's process: connect, answer requests, and reconnect after a lost connection, until it is stopped."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def take_part(
 
 
 def _answer(app: ClientApp, message: Message, context: Context, watcher: SiteWatcher) -> Message:
-    """Whatever a message makes of this site, the next one is answered too; what happened is this site's to read."""
+    """Answer a message; an error is shown at the site, and the next message is still answered."""
     try:
         return app(message, context)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A site's end of the line: what Flower's SuperNode does, without running what the server sends.
+"""A site's end of the connection: what Flower's SuperNode does, without running code that the server sends.
 
 A SuperNode fetches a program from the server with each run and executes it. This one speaks the same protocol
 (activate, heartbeat, pull, push; every call signed with the site's key, inside TLS) and hands messages to the code that
@@ -62,16 +62,16 @@ T = TypeVar("T")
 
 
 class SiteConnectionError(Exception):
-    """The server cannot be reached just now; it is worth trying again."""
+    """The server cannot be reached at the moment; retry."""
 
 
 class StillConnectedError(SiteConnectionError):
-    """The server believes that this site is connected: it was restarted a moment ago, or runs twice."""
+    """The server still lists this site as connected: it was just restarted, or runs twice."""
 
 
 @dataclass
 class SiteConnection:
-    """One connection to the server, from activation to the first thing that goes wrong."""
+    """One connection to the server, from activation to the first error."""
 
     address: str
     keys: Keys
@@ -143,7 +143,7 @@ class SiteConnection:
         return self.node
 
     def _beat(self) -> None:
-        """Say every few seconds that this site is there, also while it is training."""
+        """Send a heartbeat every few seconds, also during training."""
         while not self._closing.wait(_BEAT):
             try:
                 self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT))
@@ -154,7 +154,7 @@ class SiteConnection:
         return self._guarded(lambda: call(request))
 
     def _guarded(self, act: Callable[[], T]) -> T:
-        """Do it, and turn what httpx and Flower raise into what to do about it."""
+        """Call `act`, and translate errors of httpx and Flower."""
         try:
             return act()
         except httpx.HTTPStatusError as error:
@@ -162,7 +162,7 @@ class SiteConnection:
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except (ObjectPullError, ObjectPushError, KeyError, ValueError, TypeError) as error:
-            raise SiteConnectionError(f"a message did not arrive whole ({type(error).__name__})") from error
+            raise SiteConnectionError(f"a message did not arrive completely ({type(error).__name__})") from error
 
     def _refused(self, response: httpx.Response) -> Exception:
         match response.status_code:
@@ -192,7 +192,7 @@ class SiteConnection:
             return InputError(_certificate_trouble(self.address, cause))
         if cause is not None and "WRONG_VERSION_NUMBER" in str(cause):
             return InputError(
-                f"the server at {self.address} speaks without TLS: this site does not, so it will not join"
+                f"the server at {self.address} does not use TLS, and this site requires it: nothing was sent"
             )
         return SiteConnectionError(f"no answer from the server at {self.address} ({type(error).__name__})")
 
