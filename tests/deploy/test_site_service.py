@@ -127,7 +127,7 @@ def test_a_request_of_an_experiment_nobody_agreed_to_is_not_answered(service: Si
             Message({}), {"run": run, "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
         )
         assert not message
-        assert "has not agreed" in str(header["detail"])
+        assert "has not accepted" in str(header["detail"])
 
 
 def test_a_restarted_site_goes_on_with_what_it_had_agreed_to(service: SiteService) -> None:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all."""
+"""Atomic writing of files: complete or absent, never partial."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def sweep_temporaries(folder: Path, of: str = "") -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add a line and see it to the disk."""
+    """Append a line and flush it to the disk."""
     try:
         with open(path, "ab") as file:
             _write_through(file, line)
@@ -129,7 +129,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def disk_trouble(path: Path, error: OSError) -> RunError:
-    """A disk's complaint as one sentence that says what to do."""
+    """A disk error as one sentence with a remedy."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         why = "the disk is full: free some space"
     else:
@@ -157,7 +157,7 @@ def writable_file(path: Path) -> Path:
 
 
 def _write_through(file: IO[bytes], data: bytes) -> None:
-    """Write, and see it to the disk."""
+    """Write and flush to the disk."""
     file.write(data)
     file.flush()
     os.fsync(file.fileno())

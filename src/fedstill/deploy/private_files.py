@@ -36,13 +36,13 @@ def content(path: Path) -> bytes:
 
 
 def read_settings(path: Path, kind: type[Known], advice: str) -> Known:
-    """Read and validate a short YAML file; `advice` is the remedy for an empty one."""
+    """Read and validate a short YAML file; `advice` is the remedy for one without settings."""
     try:
         given = yaml.safe_load(content(path).decode())
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(given, dict):
-        raise InputError(f"{path} is empty: {advice}")
+        raise InputError(f"{path} holds no settings: {advice}")
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What a run has reached, in one file whose atomic replacement is the commit of a round.
+"""The checkpoint of a run: one file, whose atomic replacement commits a round.
 
 The checkpoint holds server and fleet state, which version of each client's state counts, the journal so far, and
 what is known of the best rounds. The one before it is kept, so that a damaged file costs one round, not the run.
@@ -38,7 +38,7 @@ class Leader:
 
 @dataclass(frozen=True)
 class Progress:
-    """Everything a run has reached after `round` rounds."""
+    """The complete state of a run after `round` rounds."""
 
     round: int
     server: Tensors
@@ -98,7 +98,7 @@ def candidates(folder: Path) -> tuple[list[Progress], list[str]]:
 
 
 def settle_on(folder: Path, progress: Progress) -> None:
-    """Go on from this checkpoint; a newer one does not count, and is removed.
+    """Resume from this checkpoint; a newer one, which is damaged or unusable, is removed.
 
     The next commit would put it in the place of the one before it, which is the only good one.
     """

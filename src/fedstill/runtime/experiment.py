@@ -72,7 +72,7 @@ class Choice(Settings):
 
 
 def spelt_out(section: str, value: Any) -> Any:
-    """A part's bare name as a mapping; and so a mere number, where that is the usual way to say it.
+    """A part's bare name, or a number where that is the short form, as a mapping.
 
     >>> spelt_out("partition", "iid"), spelt_out("dropout", 0.4)
     ({'name': 'iid'}, {'name': 'independent', 'rate': 0.4})
@@ -111,7 +111,7 @@ def settings_of(part: Any) -> type[Settings]:
 
 
 def _usual(section: str, description: str) -> Any:
-    """A section in which the usual part is chosen where nobody chose."""
+    """A section with a default part."""
     return Field(default_factory=lambda: _default_choice(section), description=description)
 
 
@@ -143,7 +143,7 @@ class TeacherSource(Settings):
         return self
 
     def facts(self) -> dict[str, Any]:
-        """What counts for a run's identity: whose weights, not where they lie."""
+        """The fields that enter a run's identity: the weights, not their location."""
         return self.model_dump(mode="json", exclude={"run", "file"} if self.sha256 else set())
 
 
@@ -154,12 +154,12 @@ class Initial(Settings):
     sha256: str | None = Field(None, description="SHA-256 of the weights; computed when they are loaded")
 
     def facts(self) -> dict[str, Any]:
-        """What counts for a run's identity: the weights, not where they lie."""
+        """The fields that enter a run's identity: the weights, not their location."""
         return self.model_dump(mode="json", exclude={"file"} if self.sha256 else set())
 
 
 class Experiment(Settings):
-    """One run, completely described: equal experiments on equal data give equal bits.
+    """The complete configuration of one run: equal experiments on equal data give equal bits.
 
     Slices add sections of their own (see `core.sections`), so instances are of the class that `experiment_class` gives.
     """

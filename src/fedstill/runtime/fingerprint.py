@@ -1,4 +1,4 @@
-"""What a run reads, as one text for its identity: plans, studies and deployments must agree on it."""
+"""The fingerprint of all data that a run reads, which is part of its identity."""
 
 from __future__ import annotations
 

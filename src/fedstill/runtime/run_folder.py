@@ -109,7 +109,7 @@ class RunFolder:
         return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}
 
     def save_timing(self, timing: dict[str, Any]) -> None:
-        """Without the ceremony that results get: losing a time is no loss."""
+        """Written non-atomically: losing a time is harmless."""
         (self.path / "timing.json").write_text(json.dumps(timing) + "\n")
 
     def journal(self) -> list[RoundRecord]:
@@ -132,7 +132,7 @@ class RunFolder:
         append_line(self.path / "journal.jsonl", _line(record))
 
     def restore_journal(self, records: tuple[RoundRecord, ...]) -> bool:
-        """Make the file say what the checkpoint says; True if it did not."""
+        """Restore the file from the checkpoint; True if they differed."""
         path = self.path / "journal.jsonl"
         right = b"".join(_line(record) for record in records)
         if path.exists() and path.read_bytes() == right:

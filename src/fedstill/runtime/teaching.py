@@ -10,7 +10,7 @@ from fedstill.runtime.method_inputs import PlanContext, method_inputs
 
 @method_inputs.register("teaching")
 def teaching(context: PlanContext) -> Teaching:
-    """Whom a student learns from, and how."""
+    """The teachers and the objective of a student."""
     chosen = context.experiment.objective
     assert chosen is not None
     kind = objectives[chosen.name]

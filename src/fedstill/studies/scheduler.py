@@ -1,4 +1,4 @@
-"""What may be started next: teachers before their students, students together, nothing that others do already."""
+"""The scheduler: teachers before their students, students jointly, nothing that another process works on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """The lessons that are left. A lesson is taken down with `next`, and ends with `returned`."""
+    """The groups of jobs that are left: `next` takes one that can be started, `returned` records its outcomes."""
 
     def __init__(self, tally: StudyProgress, observers: Sequence[StudyObserver], parts: int = 1) -> None:
         self.tally, self.observers = tally, observers
@@ -27,7 +27,7 @@ class Scheduler:
         _log.info("%d runs: %d to do, the others are reused", tally.total, len(tally.waiting))
 
     def next(self) -> Lesson | None:
-        """A lesson whose teacher is there and that nobody else is working on; None if there is none just now."""
+        """A group whose teacher is finished and that no other process works on; None if there is none now."""
         for lesson in list(self.left):
             if not self._ready(lesson[0]):
                 continue
@@ -57,7 +57,7 @@ class Scheduler:
                 self._settle(job, outcome)
 
     def revisit(self) -> None:
-        """Look again at what others were working on."""
+        """Put jobs that other processes were working on back into the queue."""
         self.left += list(lessons(self.elsewhere))
         self.elsewhere = []
 
@@ -65,7 +65,7 @@ class Scheduler:
         return self.ledger.identity(job) is not None or self.tally.settled(job) is not None
 
     def _wanted(self, job: Job) -> bool:
-        """Asked right before a job would start, since others may have done it by then."""
+        """Whether a job still has to be run: another process may have finished it."""
         if (known := self.tally.settled(job)) is not None:
             _log.info("%s: reused (%s)", _named(job), known.state)
             self._settle(job, known)

@@ -1,4 +1,4 @@
-"""What has been done about a run, as its folder tells: finished, being worked on, failed, or nothing yet.
+"""The status of a run, from its folder: finished, being worked on, failed, or not started.
 
 Several processes may work on one folder of runs. They agree through the runs' own locks and results, so that nothing
 else has to be kept consistent; only failures, of which a run's folder says nothing, have a place of their own:
