@@ -1,7 +1,7 @@
 """What a page of the documents tells a reader to do: files to write, code to run, commands to type, lines to see.
 
-A fenced block `LANGUAGE file=NAME` is a file, `python` without a name is run as it is, and in `console` lines with `$ `
-are typed (a backslash at the end goes on in the next line). Other lines there are what one should see; `…` in them
+A fenced block `LANGUAGE title="NAME"` is a file, `python` without a name is run as it is, and in `console` lines with
+`$ ` are typed (a backslash at the end goes on in the next line). Other lines there are what one should see; `…` in them
 stands for anything, such as a time or a hash.
 """
 
@@ -20,7 +20,7 @@ from .warm import Warm
 
 ROOT = Path(__file__).parent.parent
 FEDSTILL = [sys.executable, "-m", "fedstill"]
-_FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r'^```(\w*)(?: title="([^"\n]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 # How far figures may be from those shown: other CPUs round differently, and training amplifies the difference.
 _POINTS = 20.0  # in percent
@@ -39,7 +39,10 @@ class Block(NamedTuple):
 
 def all_blocks(page: str) -> list[Block]:
     found = _FENCE.findall((ROOT / page).read_text())
-    return [Block(language, extra.strip().removeprefix("file="), body) for language, extra, body in found]
+    return [
+        Block(language, extra.strip().removeprefix('title="').removesuffix('"'), body)
+        for language, extra, body in found
+    ]
 
 
 def blocks(page: str, language: str) -> list[tuple[str, str]]:

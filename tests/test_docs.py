@@ -97,3 +97,11 @@ def test_links_between_pages_lead_somewhere() -> None:
         assert len(page.read_text()) > 200, f"{page.name} is empty"
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_fence_is_one_that_the_site_can_render() -> None:
+    """The site shows a block with any other option as running text."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    fences = [line for page in pages for line in page.read_text().splitlines() if line.startswith("```")]
+    assert fences
+    assert [line for line in fences if not re.fullmatch(r'```(\w+( title="[^"]+")?)?', line)] == []

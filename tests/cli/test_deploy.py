@@ -27,7 +27,7 @@ def deploy(call: Call) -> Call:
 def test_init_says_what_to_do_next(deploy: Call) -> None:
     code, out, err = deploy("init", "clinics", "--sites", "3", "--address", "Clinics.example.org", "--port", "9443")
     assert (code, err) == (0, "")
-    assert "clinics: a server at clinics.example.org, port 9443, and three sites; its certificate counts until" in out
+    assert "clinics: a server at clinics.example.org, port 9443, and three sites; its certificate is valid until" in out
     assert "clinics/README.md" in out
     assert sorted(path.name for path in Path("clinics").iterdir()) == [
         "README.md",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,3 +107,15 @@ def test_a_process_without_a_parent_that_logs_is_left_alone(monkeypatch: pytest.
     before = list(logging.getLogger("fedstill").handlers)
     log_as_parent_does()
     assert logging.getLogger("fedstill").handlers == before
+
+
+def test_a_study_logs_the_data_it_reads_and_what_becomes_of_each_cell(tmp_path: Path) -> None:
+    file, small = tmp_path / "log.txt", {"data": "digits[:20%]", "model": "mlp", "clients": 2, "rounds": 1}
+    recipe = {"experiment": small, "grid": {"method": ["fedavg", "fednova"]}}
+    with logging_to("info", file):
+        fedstill.study(recipe, out=tmp_path / "runs")
+    text = file.read_text()
+    assert re.search(r"read digits\[:20%\]: \d+ training and \d+ test samples in \d+\.\d\d s", text)
+    for method in ("fedavg", "fednova"):
+        assert re.search(rf"method {method}: started\n(.*\n)*.*method {method}: done\n", text)
+    assert "2 runs: 2 to do, the others are reused" in text

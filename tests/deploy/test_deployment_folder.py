@@ -255,9 +255,9 @@ def remove(name: str) -> Damage:
         (remove("server/ca.crt"), "ca.crt is missing: copy the folder again"),
         (remove("server/server.crt"), "server.crt is missing"),
         (remove("server/server.key"), "server.key is missing"),
-        (lambda path: (path / "server/server.key").chmod(0o640), r"others may read .*: .* `chmod 600 .*server.key`"),
+        (lambda path: (path / "server/server.key").chmod(0o640), r"is readable by others: .* `chmod 600 .*server.key`"),
         (overwrite("server/deployment.yaml", "port: ["), "deployment.yaml cannot be read"),
-        (overwrite("server/deployment.yaml", ""), "deployment.yaml says nothing"),
+        (overwrite("server/deployment.yaml", ""), "deployment.yaml holds no settings"),
         (
             overwrite("server/deployment.yaml", "name: a\naddress: b\nport: 1\nsites: 0"),
             "deployment.yaml: sites: input",
@@ -285,7 +285,7 @@ def test_a_damaged_server_folder(damage: Damage, sentence: str, own: Path) -> No
     [
         (remove("site-1/ca.crt"), "ca.crt is missing"),
         (remove("site-1/site.key"), "site.key is missing"),
-        (lambda path: (path / "site-1/site.key").chmod(0o604), r"others may read .*: .* `chmod 600 .*site.key`"),
+        (lambda path: (path / "site-1/site.key").chmod(0o604), r"is readable by others: .* `chmod 600 .*site.key`"),
         (remove("site-1/policy.yaml"), "policy.yaml is missing: without a policy nothing leaves"),
         (
             overwrite("site-1/site.yaml", "name: a\naddress: b\nport: 1\nsites: 3\nsite: 3"),

@@ -127,7 +127,7 @@ def test_a_request_of_an_experiment_nobody_agreed_to_is_not_answered(service: Si
             Message({}), {"run": run, "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
         )
         assert not message
-        assert "has not agreed" in str(header["detail"])
+        assert "has not accepted" in str(header["detail"])
 
 
 def test_a_restarted_site_goes_on_with_what_it_had_agreed_to(service: SiteService) -> None:
@@ -193,10 +193,10 @@ def test_states_of_the_round_under_way_stay_until_it_is_over(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"classes": list("9876543210")}, "about other classes or samples"),
-        ({"classes": [f"class {number}" for number in range(16)]}, "about other classes or samples"),
-        ({"shape": [1, 9, 9]}, "about other classes or samples"),
-        ({"shape": [1, 10**6, 10**6]}, "about other classes or samples"),
+        ({"classes": list("9876543210")}, "other classes or sample shapes"),
+        ({"classes": [f"class {number}" for number in range(16)]}, "other classes or sample shapes"),
+        ({"shape": [1, 9, 9]}, "other classes or sample shapes"),
+        ({"shape": [1, 10**6, 10**6]}, "other classes or sample shapes"),
     ],
 )
 def test_an_experiment_about_other_data_is_refused(service: SiteService, changes: Any, sentence: str) -> None:
@@ -229,7 +229,7 @@ def test_a_client_that_is_not_there_is_refused(service: SiteService, client: int
 
 def test_other_data_than_the_run_began_with_is_refused(service: SiteService) -> None:
     said = service.accept({**offer(service), "fingerprint": "0" * 64})
-    assert "its data is not that with which this run began" in str(said["detail"])
+    assert "its data has changed since this run started" in str(said["detail"])
 
 
 def test_a_policy_without_statistics_says_nothing_of_the_data(service: SiteService) -> None:

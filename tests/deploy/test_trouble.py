@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from base64 import b64encode
 from contextlib import ExitStack
@@ -168,7 +169,7 @@ def test_a_server_without_tls_is_refused_by_a_site_that_was_not_told(stage: Any)
     ours, site = open_server(made.folder), open_site(made.folder, 0)
     with (
         ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), None),
-        pytest.raises(InputError, match="without TLS"),
+        pytest.raises(InputError, match="does not use TLS, and this site requires it"),
         SiteConnection(f"127.0.0.1:{made.port}", site.keys(), site.ca),
     ):
         pass
@@ -193,7 +194,10 @@ def test_nothing_but_the_sites_interface_can_be_reached(stage: Any) -> None:
     assert stranger.status_code == 401
 
 
-def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(stage: Any) -> None:
+def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(
+    stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="fedstill")
     made = stage(1)
     policy = made.folder / "site-0" / "policy.yaml"
     policy.write_text("allow: [statistics, metrics]\n")
@@ -210,6 +214,8 @@ def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(stage: An
         thread.join(timeout=60)
     assert made.error is None
     assert made.done is not None
+    assert "site 0 refused: site 0 does not take part: fedavg sends parameters" in caplog.text
+    assert re.search(r"site 0 joined with \d+ training samples", caplog.text)
 
 
 def await_refusal(made: Any) -> None:
@@ -225,7 +231,7 @@ def test_a_site_with_another_label_space_is_refused_until_it_has_the_right_data(
             thread = made.serve_in_background(rounds=1, model="mlp")
             await_refusal(made)
             assert (
-                "site 1 cannot take part: its data is about something else: its classes are a, b, c, d"
+                "site 1 cannot take part: its data has another label space: its classes are a, b, c, d"
                 in made.notes.text
             )
         with OddSite(made, 1):
@@ -323,7 +329,7 @@ def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, s
     shuffled = load(f"npz:{made.shard(0)}")
     with OddSite(made, 0), OddSite(made, 1, train=shuffled.train):
         run = made.serve(method="scaffold", model="mlp", terms={"wait": 1})
-    assert "site 1 cannot take part: its data has changed since this run began" in made.notes.text
+    assert "site 1 cannot take part: its data has changed since this run started" in made.notes.text
     first, second = run.journal()
     assert (first.accepted, second.accepted) == ((0, 1), (0,))
 

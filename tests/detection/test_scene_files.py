@@ -94,7 +94,7 @@ def test_scannet_without_lists_keeps_the_scans_of_a_room_together(tmp_path: Path
     scannet(tmp_path / "scannet", *names)
     bundle = load("scannet", tmp_path)
     assert (len(bundle.train), len(bundle.test)) == (10, 2)
-    assert bundle.notes == ("the files know no split: every fifth room is held out for testing",)
+    assert bundle.notes == ("the files have no split: every fifth room is held out for testing",)
     clouds = {row.tobytes() for row in bundle.test.columns["inputs"].numpy()}
     whole = load("scannet", path=scannet(tmp_path / "two", *names[:6]))
     assert len(whole.test) == 2  # scene0002_00 and scene0002_01 again

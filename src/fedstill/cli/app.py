@@ -117,7 +117,7 @@ def _assemble() -> Commands:
     single = {name: one for name, one in zip(commands, added, strict=True) if not isinstance(one, Commands)}
     whole = _group("fedstill", "Federated learning and knowledge distillation.", {**COMMANDS, **single})
     whole.add_typer(_group("data", "Data sets: list, check, add, show and partition them.", DATA_COMMANDS))
-    whole.add_typer(_group("deploy", "A federation across machines: folders, server and sites.", DEPLOY_COMMANDS))
+    whole.add_typer(_group("deploy", "Train across machines: set up and run a server and its sites.", DEPLOY_COMMANDS))
     for group in added:
         if isinstance(group, Commands):
             whole.add_typer(group)

@@ -27,27 +27,27 @@ def audit(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A study's results (.json) or folder, a run's folder, or a table made elsewhere (.csv).",
+            help="A study's results (.json) or folder, a run's folder, or a table from other software (.csv).",
             metavar="SOURCE",
             autocompletion=run_folders,
         ),
     ],
     delta: Annotated[float, typer.Option(help="Differences below this many percentage points are ignored.")] = 5.0,
     class_counts: Annotated[
-        str | None, typer.Option(help="Of a table's test set: 100,50,20 or a CSV file with a column count.")
+        str | None, typer.Option(help="Test samples per class, e.g. 100,50,20, or a CSV file with a column count.")
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Or how many classes, all of one size.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes, if all have the same size.")] = None,
     unit: Annotated[
         str,
         typer.Option(
-            help="Of a table's accuracies: percent or share; else told by the values.",
+            help="Unit of a table's accuracies: percent, share, or auto (by their values).",
             autocompletion=one_of("auto", "percent", "share"),
         ),
     ] = "auto",
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
-            help="Exit code 3 on this: masked, serious, warning, or a topic; repeatable.",
+            help="Exit with code 3 if found: masked, serious, warning, or a topic; repeatable.",
             autocompletion=named("findings"),
         ),
     ] = None,
@@ -57,10 +57,10 @@ def audit(
     device: Device = "cpu",
     plugin: Plugin = None,
     quiet: Quiet = False,
-    every: Annotated[bool, typer.Option("--all", help="Show every pair, not only those that stand out.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show all pairs, not only the most conspicuous ones.")] = False,
     json: Json = False,
 ) -> None:
-    """Is a student's accuracy really its teacher's?"""
+    """Test whether accuracy comes from the teacher or the labels."""
     from fedstill.audit.conditions import checked_conditions, met
     from fedstill.audit.verdict_rules import judge
 

@@ -19,13 +19,13 @@ State = Literal["finished", "unfinished", "being worked on", "cannot be read"]
 
 def clean(
     out: Out = Path("runs"),
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Free checkpoints of finished runs.")] = False,
-    unfinished: Annotated[bool, typer.Option("--unfinished", help="Remove unfinished runs.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Remove all runs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Delete checkpoints of finished runs.")] = False,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Delete unfinished runs.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without this, only show what would be deleted.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what runs take on disk, and free it."""
+    """Show the disk space that runs take, and free it."""
     from fedstill.studies.status import FAILURES
 
     if not out.is_dir():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # help need not wait for torch
 
 
 def data_list(data_root: Root = None, plugin: Plugin = None, json: Json = False) -> None:
-    """The data sets that are known, and which of them are here."""
+    """List known data sets and which are on this machine."""
     from fedstill.data.catalogue import available
 
     use_plugins(plugin or [])
@@ -39,12 +39,12 @@ def data_list(data_root: Root = None, plugin: Plugin = None, json: Json = False)
 
 def data_check(
     name: DataName,
-    path: Annotated[Path | None, typer.Option(help="Its file or folder, if not under the data root.")] = None,
+    path: Annotated[Path | None, typer.Option(help="File or folder of the data set, if not in --data-root.")] = None,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Counts, classes, shapes and everything that is wrong with a data set."""
+    """Show counts and shapes of a data set, and all its problems."""
     from fedstill.data.catalogue import check
 
     use_plugins(plugin or [])
@@ -86,16 +86,16 @@ def _show_report(report: CheckReport) -> None:
 def data_show(
     name: DataName,
     class_: Annotated[
-        str | None, typer.Option("--class", help="The class to show, or type of room; else a few of each.")
+        str | None, typer.Option("--class", help="Class or room type to show; default: a few of each.")
     ] = None,
-    count: Annotated[int, typer.Option(help="How many samples of a class, or scenes in all.")] = 6,
+    count: Annotated[int, typer.Option(help="Number of samples per class, or of scenes in total.")] = 6,
     out: Annotated[
-        Path | None, typer.Option(help="The picture (.png), or, for clouds and scenes, a page (.html).")
+        Path | None, typer.Option(help="Picture to write (.png), or a page (.html) for clouds and scenes.")
     ] = None,
     up: Annotated[
-        str, typer.Option(help="The axis of clouds that points up: x, y or z.", autocompletion=one_of("x", "y", "z"))
+        str, typer.Option(help="Which axis of a cloud points up: x, y or z.", autocompletion=one_of("x", "y", "z"))
     ] = "z",
-    turn: Annotated[float, typer.Option(help="Degrees to turn clouds about that axis, to see their front.")] = 0.0,
+    turn: Annotated[float, typer.Option(help="Degrees by which to rotate clouds about that axis.")] = 0.0,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
@@ -116,12 +116,12 @@ def data_show(
 
 
 def data_add(
-    name: Annotated[str, typer.Argument(help="A name for it: small letters, digits, - _ and .", metavar="NAME")],
-    path: Annotated[Path, typer.Argument(help="Its file or folder.", metavar="PATH")],
+    name: Annotated[str, typer.Argument(help="Name to give it: lower-case letters, digits, - _ and .", metavar="NAME")],
+    path: Annotated[Path, typer.Argument(help="File or folder of the data.", metavar="PATH")],
     data_root: Root = None,
     json: Json = False,
 ) -> None:
-    """Give a file or folder of yours a name."""
+    """Name a file or folder of your own, to use it as --data NAME."""
     from fedstill.data.catalogue import add
 
     bundle = add(name, path, data_root)
@@ -139,16 +139,19 @@ def data_add(
 def data_partition(
     name: DataName,
     partition: Annotated[
-        str, typer.Option(help="Partition, e.g. iid or dirichlet:alpha=0.1.", autocompletion=named("partitions"))
+        str,
+        typer.Option(
+            help="How data is split among clients, e.g. iid or dirichlet:alpha=0.1.", autocompletion=named("partitions")
+        ),
     ] = "iid",
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
     seed: SeedOfDraw = 0,
-    out: Annotated[Path | None, typer.Option(help="A picture to write (.png or .svg).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Picture to write (.png or .svg).")] = None,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Draw who would hold how much of which class."""
+    """Show how many samples of each class every client would hold."""
     from fedstill.core.dataset import has_boxes
     from fedstill.core.streams import Streams
     from fedstill.data.lookup import load

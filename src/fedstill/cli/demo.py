@@ -17,14 +17,15 @@ RECIPE = "demo"
 
 def demo(
     preset: Annotated[
-        str | None, typer.Option(help="tiny: see only whether everything works.", autocompletion=one_of("tiny"))
+        str | None,
+        typer.Option(help="tiny: only test whether everything works (seconds).", autocompletion=one_of("tiny")),
     ] = None,
     out: Out = Path("demo"),
-    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 2,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """The main job at a small scale: teachers, students, audit, report."""
+    """Train small teachers and students, audit them, write a report."""
     from fedstill.report.writer import write_study
     from fedstill.studies import Study
 

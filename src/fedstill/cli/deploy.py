@@ -25,20 +25,24 @@ if TYPE_CHECKING:  # help need not wait for torch
     from fedstill.runtime.result import Run
 
 INSECURE = "INSECURE: nothing is encrypted, anybody on the way can read and change it. Never do this with real data."
-Folder = Annotated[Path, typer.Argument(help="The deployment's folder.", metavar="DIR")]
+Folder = Annotated[
+    Path, typer.Argument(help="Folder made by `deploy init`, or the part of it on this machine.", metavar="DIR")
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="WITHOUT ENCRYPTION: for tests on one machine only.")]
-Days = Annotated[int, typer.Option(help="How long the server's certificate counts.")]
+Days = Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")]
 
 
 def deploy_init(
     folder: Folder,
-    sites: Annotated[int, typer.Option(help="How many sites take part.")],
-    address: Annotated[str, typer.Option(help="The name or IP at which sites call the server.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port on which the server listens.")] = 9092,
+    sites: Annotated[int, typer.Option(help="Number of sites.")],
+    address: Annotated[
+        str, typer.Option(help="Host name or IP address at which sites reach the server.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port on which the server listens.")] = 9092,
     days: Days = 365,
     json: Json = False,
 ) -> None:
-    """Make certificates, keys and instructions for a server and its sites."""
+    """Create certificates and keys for a server and its sites."""
     need_extra()
     from fedstill.deploy.certificates import day, expiry
     from fedstill.deploy.deployment_folder import make_deployment, open_server
@@ -53,8 +57,8 @@ def deploy_init(
         return
     console.print(
         f"{folder}: a server at {made.address}, port {made.port}, and {count(sites, 'site')};"
-        f" its certificate counts until {day(until)}\n"
-        f"who gets which folder, and what to do there: {folder / 'README.md'}\n"
+        f" its certificate is valid until {day(until)}\n"
+        f"instructions for the server and each site: {folder / 'README.md'}\n"
         f"keep {folder / 'authority'} offline, and give each site its own folder only",
         soft_wrap=True,
     )
@@ -62,11 +66,13 @@ def deploy_init(
 
 def deploy_renew(
     folder: Folder,
-    address: Annotated[str | None, typer.Option(help="Where sites call the server, if that has changed.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Host name or IP address of the server, if it has changed.")
+    ] = None,
     days: Days = 365,
     json: Json = False,
 ) -> None:
-    """Make a new certificate for the server; sites need nothing new."""
+    """Create a new certificate for the server; sites need no new files."""
     need_extra()
     from fedstill.deploy.certificates import day, expiry
     from fedstill.deploy.deployment_folder import open_server
@@ -79,7 +85,7 @@ def deploy_renew(
         print_json({"folder": str(folder), "address": made.address, "expires": until.isoformat()})
         return
     console.print(
-        f"{made.certificate} counts until {day(until)}: copy the files in {made.path} to the server's folder",
+        f"{made.certificate} is valid until {day(until)}: copy the files in {made.path} to the server's folder",
         soft_wrap=True,
     )
     if address is not None:
@@ -92,12 +98,12 @@ def deploy_split(
     flags: Flags,
     out: Annotated[Path, typer.Argument(help="Folder for the files.", metavar="OUT")],
     sites: Annotated[
-        int | None, typer.Option(help="How many sites; else as many as the experiment has clients.")
+        int | None, typer.Option(help="Number of sites; default: the experiment's number of clients.")
     ] = None,
     data_root: Root = None,
     json: Json = False,
 ) -> None:
-    """Cut an experiment's data into a file for each site, as a simulation would."""
+    """Write one data file per site, partitioned as in a simulation."""
     from fedstill.deploy.shard_files import write_shards
     from fedstill.runtime.plan import make_plan
 
@@ -123,7 +129,7 @@ def deploy_split(
 
 
 def deploy_status(folder: Folder, json: Json = False) -> None:
-    """What the server is doing, which sites are connected, and until when its certificate counts."""
+    """Show server activity, connected sites, certificate expiry."""
     need_extra()
     from fedstill.deploy.certificates import day, expiry
     from fedstill.deploy.deployment_folder import open_server
@@ -142,15 +148,15 @@ def deploy_status(folder: Folder, json: Json = False) -> None:
     if known is None:
         console.print("no server has run here yet: start one with `fedstill deploy server`")
         return
-    alive = known["state"] if known["alive"] else f"not running (last heard {known['at']}, then {known['state']})"
+    alive = known["state"] if known["alive"] else f"not running (last status {known['state']}, {known['at']})"
     console.print(f"server: {alive}")
     if known["run"]:
         console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}")
     rows = [
-        (name, "connected" if here and known["alive"] else "away", known["failures"].get(name, ""))
+        (name, "connected" if here and known["alive"] else "not connected", known["failures"].get(name, ""))
         for name, here in known["sites"].items()
     ]
-    table("", ("site", "is", "last lost"), rows)
+    table("", ("site", "state", "last failure"), rows)
 
 
 @with_flags("clients", rounds=3)
@@ -159,12 +165,14 @@ def deploy_try(
     flags: Flags,
     experiment: ExperimentName = "fedavg",
     data_root: Root = None,
-    compare: Annotated[bool, typer.Option(help="Also run it in this process, and compare the models.")] = True,
+    compare: Annotated[
+        bool, typer.Option(help="Also run the experiment in one process, and compare the models.")
+    ] = True,
     insecure: Insecure = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Rehearse a deployment on this machine: a server and all sites, each with its own shard only."""
+    """Rehearse on this machine with a server and all sites."""
     need_extra()
     stop_cleanly()
     from fedstill.deploy.create import SERVER

@@ -32,13 +32,19 @@ def deploy_server(
     experiment: ExperimentName,
     flags: Flags,
     out: Out = Path("runs"),
-    only: Annotated[str | None, typer.Option(help="Only these sites, e.g. 0,2; else all of the deployment.")] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "0.0.0.0",
-    port: Annotated[int | None, typer.Option(help="The port to listen on; else the deployment's.")] = None,
-    patience: Annotated[float, typer.Option(help="Seconds for one reply, after which a site counts as failed.")] = 3600,
-    wait: Annotated[float, typer.Option(help="Seconds for missing sites when an interrupted run goes on.")] = 60,
-    limit: Annotated[float, typer.Option(help="The largest reply that is accepted, in megabytes.")] = 1024,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew with whatever data the sites have now.")] = False,
+    only: Annotated[str | None, typer.Option(help="Only these sites, e.g. 0,2; default: all.")] = None,
+    host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; default: the one given to `deploy init`.")
+    ] = None,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to wait for one reply before the site counts as failed.")
+    ] = 3600,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for missing sites when resuming a run.")] = 60,
+    limit: Annotated[float, typer.Option(help="Largest reply that is accepted, in megabytes.")] = 1024,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start a new run with the data that the sites have now.")
+    ] = False,
     data_root: Root = None,
     device: Device = "cpu",
     insecure: Insecure = False,
@@ -46,7 +52,7 @@ def deploy_server(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run an experiment with a deployment's sites; the server has no data, and goes on where it was interrupted."""
+    """Run or resume an experiment as the server, without data."""
     from fedstill.deploy.server_options import ServerOptions, bytes_of
 
     chosen = flags.assemble(experiment)
@@ -64,14 +70,19 @@ def deploy_site(
     data: Annotated[
         str,
         typer.Option(
-            help="This site's own data: a file, npz:FILE, folder:FOLDER or a name.", autocompletion=named("datasets")
+            help="This site's data: npz:FILE, folder:FOLDER, or the name of a data set.",
+            autocompletion=named("datasets"),
         ),
     ],
-    site: Annotated[int | None, typer.Option(help="Its number, where DIR is the whole deployment's folder.")] = None,
-    server: Annotated[str | None, typer.Option(help="HOST:PORT of the server; else the deployment's.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Leave when an experiment has ended.")] = False,
+    site: Annotated[
+        int | None, typer.Option(help="Number of the site, if DIR is the folder of the whole deployment.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the server; default: the one given to `deploy init`.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Exit after one experiment.")] = False,
     proxy: Annotated[
-        list[str] | None, typer.Option(help="Shared samples that an experiment may use here, by name; repeatable.")
+        list[str] | None, typer.Option(help="Name of shared samples that experiments may use here; repeatable.")
     ] = None,
     insecure: Insecure = False,
     data_root: Root = None,
@@ -79,7 +90,7 @@ def deploy_site(
     plugin: Plugin = None,
     quiet: Quiet = False,
 ) -> None:
-    """Take part with this site's own data, as far as its policy file allows."""
+    """Take part with this site's data, as far as its policy file allows."""
     need_extra()
     from fedstill.core.hardware import check_device
     from fedstill.data.lookup import load

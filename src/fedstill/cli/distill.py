@@ -34,32 +34,41 @@ if TYPE_CHECKING:  # help need not wait for torch
 
 
 def distill(
-    student: Annotated[str, typer.Option(help="The student's model, by name.", autocompletion=named("models"))],
+    student: Annotated[str, typer.Option(help="Name of the student's model.", autocompletion=named("models"))],
     teacher: Annotated[
-        list[Path] | None, typer.Option(help="A run's folder; repeat it for several.", autocompletion=run_folders)
+        list[Path] | None, typer.Option(help="Folder of the teacher's run; repeatable.", autocompletion=run_folders)
     ] = None,
-    teacher_file: Annotated[Path | None, typer.Option(help="Or weights of your own (.safetensors).")] = None,
+    teacher_file: Annotated[Path | None, typer.Option(help="Instead of a run: a weights file (.safetensors).")] = None,
     teacher_model: Annotated[
         list[str] | None,
         typer.Option(
-            help="The model of --teacher-file, by name; or, where a run has several, which; repeatable.",
+            help="Model of --teacher-file; or, of a run with several models, which one; repeatable.",
             autocompletion=named("models"),
         ),
     ] = None,
-    teacher_call: Annotated[str | None, typer.Option(help="Or module:function that makes a torch module.")] = None,
+    teacher_call: Annotated[
+        str | None, typer.Option(help="module:function that returns the teacher as a torch module.")
+    ] = None,
     which: Which = "last",
     objective: Annotated[
-        str, typer.Option(help="E.g. vanilla, or dkd:temperature=4.", autocompletion=named("objectives"))
+        str,
+        typer.Option(help="Distillation loss, e.g. vanilla or dkd:temperature=4.", autocompletion=named("objectives")),
     ] = "vanilla",
     labels: Annotated[
-        str, typer.Option(help="use, no-ce or withhold.", autocompletion=one_of("use", "no-ce", "withhold"))
+        str,
+        typer.Option(
+            help="use; no-ce: no cross-entropy with labels; withhold: no labels at all.",
+            autocompletion=one_of("use", "no-ce", "withhold"),
+        ),
     ] = "use",
     proxy: Annotated[
         str | None,
-        typer.Option(help="Data to distil on; else the training split.", autocompletion=named("datasets")),
+        typer.Option(
+            help="Data set to distil on; default: the training split of --data.", autocompletion=named("datasets")
+        ),
     ] = None,
     data: Data = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", "--rounds", help="How many epochs.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", "--rounds", help="Number of epochs.")] = None,
     seed: Seed = None,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -70,7 +79,7 @@ def distill(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Distil a teacher into a student, or go on with it, or show it."""
+    """Distil a teacher into a student, or resume or show that run."""
     teachers = _teachers(teacher or [], teacher_file, teacher_model or [], teacher_call, which)
     flags = Flags(data=data, rounds=epochs, seed=seed, set_=set_, plugin=plugin)
     chosen = _assemble(teachers, student, objective, labels, proxy, flags)

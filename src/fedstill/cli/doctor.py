@@ -64,7 +64,7 @@ class Check:
 
 
 def doctor(out: Out = Path("runs"), data_root: Root = None, json: Json = False) -> None:
-    """What is right and wrong with this installation, and what to do."""
+    """Check this installation and suggest remedies."""
     findings = check_up(out, data_root)
     problems = sum(one.state == "problem" for one in findings)
     if json:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:  # help need not wait for torch
 
 def predict(
     run: RunFolder,
-    files: Annotated[list[Path], typer.Argument(help="Pictures, clouds, meshes, or .npy arrays.", metavar="FILE...")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Images, point clouds, meshes or .npy arrays.", metavar="FILE...")
+    ],
     which: Which = "last",
     client: OwnModel = None,
     architecture: Architecture = None,
@@ -60,16 +62,18 @@ def predict(
 
 def export(
     run: RunFolder,
-    file: Annotated[Path, typer.Argument(help="What to write: .onnx, or .pt2 for torch.export.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="File to write: .onnx, or .pt2 for torch.export.", metavar="FILE")],
     which: Which = "last",
     client: OwnModel = None,
     architecture: Architecture = None,
-    int8: Annotated[bool, typer.Option("--int8", help="8-bit weights (.onnx), with their accuracy measured.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantise weights to 8 bits (.onnx only), and measure the accuracy.")
+    ] = False,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Write a run's model as a file for other runtimes, checked."""
+    """Export a run's model to ONNX or torch.export, and check it."""
     from fedstill.export.export_run import export as write
 
     outcome = write(
@@ -91,23 +95,27 @@ def export(
 def latency(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Runs' folders; of two, teacher first.", metavar="RUN...", autocompletion=run_folders),
+        typer.Argument(
+            help="Folders of runs; to compare two, the teacher first.", metavar="RUN...", autocompletion=run_folders
+        ),
     ],
     which: Which = "last",
     architecture: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where clients have different models, which; one for all runs, or one each; repeatable.",
+            help="Model, if clients have different ones: one for all runs, or one per run; repeatable.",
             autocompletion=named("models"),
         ),
     ] = None,
-    passes: Annotated[int, typer.Option(help="Timed passes for each figure.")] = 100,
-    seconds: Annotated[float, typer.Option(help="End a setting early after so long, with 5 passes or more.")] = 20.0,
+    passes: Annotated[int, typer.Option(help="Number of timed forward passes per measurement.")] = 100,
+    seconds: Annotated[
+        float, typer.Option(help="Stop a measurement after this many seconds, but not before 5 passes.")
+    ] = 20.0,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Parameters, bytes and milliseconds of runs' models."""
+    """Measure the parameters, size and latency of runs' models."""
     from fedstill.core.plugins import use_plugins
     from fedstill.export.latency import Protocol, measure, ratios
     from fedstill.export.subject import Subject

@@ -98,9 +98,11 @@ class Commands(typer.Typer):
 
 LogLevel = Annotated[
     str | None,
-    typer.Option("--log-level", help="Show log records from this level on: debug, info, warning or error."),
+    typer.Option("--log-level", help="Show log records of this level and above: debug, info, warning or error."),
 ]
-LogFile = Annotated[Path | None, typer.Option("--log-file", help="Append log records to this file, not to stderr.")]
+LogFile = Annotated[
+    Path | None, typer.Option("--log-file", help="Append log records to this file instead of showing them.")
+]
 
 
 def with_logging(command: Callable[..., None]) -> Callable[..., None]:

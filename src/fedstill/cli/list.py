@@ -21,15 +21,15 @@ def list_(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="One shelf, e.g. methods, objectives, models, datasets, recipes or studies.",
+            help="What to list, e.g. methods, objectives, models, datasets, recipes or studies; default: all.",
             autocompletion=named("shelves"),
         ),
     ] = None,
-    traffic: Annotated[bool, typer.Option("--traffic", help="What a client of each method sends, measured.")] = False,
+    traffic: Annotated[bool, typer.Option("--traffic", help="Show the measured traffic of each method.")] = False,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Everything that can be chosen by name, with a sentence each."""
+    """List methods, models, data sets etc., with a sentence each."""
     from fedstill.core.plugins import use_plugins
 
     if traffic and what != "methods":

@@ -95,7 +95,7 @@ def _folders(typed: str) -> Iterator[Path]:
 
 
 _PAGES = (".html", ".htm")
-_SEED = "Seed of every random draw."
+_SEED = "Seed of all random draws."
 _DATA = "Data set, npz:FILE or folder:FOLDER."
 
 
@@ -114,24 +114,25 @@ def _in_runs(path: Path) -> Path:
 
 # How a command behaves.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and stop.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder that holds the runs.")]
-Picture = Annotated[Path, typer.Option("--out", help="The picture (.png).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and exit.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the runs.")]
+Picture = Annotated[Path, typer.Option("--out", help="Picture to write (.png).")]
 Html = Annotated[
     Path | None, typer.Option("--html", help="Also write a page with figures (.html).", callback=html_path)
 ]
 Root = Annotated[
-    Path | None, typer.Option("--data-root", help="Where data sets are; else FEDSTILL_DATA, else your data folder.")
+    Path | None,
+    typer.Option("--data-root", help="Folder of data sets; default: $FEDSTILL_DATA, else your data folder."),
 ]
 Plugin = Annotated[
-    list[Path] | None, typer.Option("--plugin", help="A Python file with parts of your own; repeatable.")
+    list[Path] | None, typer.Option("--plugin", help="A Python file with methods, models etc. of your own; repeatable.")
 ]
 Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="cpu, cuda or mps; bits are promised on the cpu only.",
+        help="cpu, cuda or mps; only cpu gives the same bits every time.",
         autocompletion=one_of("cpu", "cuda", "mps"),
     ),
 ]
@@ -140,51 +141,62 @@ Device = Annotated[
 ExperimentName = Annotated[
     str,
     typer.Argument(
-        help="A method, a recipe, or a recipe file.",
+        help="Name of a method or recipe, or a recipe file.",
         metavar="METHOD_OR_RECIPE",
         autocompletion=named("methods", "recipes"),
     ),
 ]
 Preset = Annotated[
     str | None,
-    typer.Option("--preset", help="A recipe's scale, e.g. paper, lite or tiny.", autocompletion=layers("presets")),
+    typer.Option("--preset", help="Size of a recipe, e.g. paper, lite or tiny.", autocompletion=layers("presets")),
 ]
 Variant = Annotated[
     str | None,
     typer.Option(
         "--variant",
-        help="A recipe's variant, e.g. as-published, corrected or recalibrated.",
+        help="Variant of a recipe, e.g. as-published, corrected or recalibrated.",
         autocompletion=layers("variants"),
     ),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. training.rate=0.01; repeatable.")]
 Data = Annotated[str | None, typer.Option("--data", help=_DATA, autocompletion=named("datasets"))]
 DataName = Annotated[str, typer.Argument(help=_DATA, metavar="NAME", autocompletion=named("datasets"))]
-Model = Annotated[str | None, typer.Option("--model", help="Model, by name.", autocompletion=named("models"))]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Name of a model; default: the one for this kind of data.", autocompletion=named("models")
+    ),
+]
 Cut = Annotated[
     str | None,
-    typer.Option("--partition", help="Partition, e.g. iid or dirichlet:alpha=0.1.", autocompletion=named("partitions")),
+    typer.Option(
+        "--partition",
+        help="How data is split among clients, e.g. iid or dirichlet:alpha=0.1.",
+        autocompletion=named("partitions"),
+    ),
 ]
 Participation = Annotated[
     str | None,
     typer.Option(
-        "--participation", help="Who takes part, e.g. random:fraction=0.1.", autocompletion=named("participation")
+        "--participation",
+        help="How clients are sampled, e.g. random:fraction=0.1.",
+        autocompletion=named("participation"),
     ),
 ]
 Dropout = Annotated[
     str | None,
     typer.Option(
         "--dropout",
-        help="Who drops out, e.g. 0.4, or bursty:rate=0.4,replace=true.",
+        help="Rate of dropout or its kind, e.g. 0.4 or bursty:rate=0.4.",
         autocompletion=named("dropouts"),
     ),
 ]
-Clients = Annotated[int | None, typer.Option("--clients", help="Number of clients.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="How many rounds.")]
+Clients = Annotated[int | None, typer.Option("--clients", help="Number of clients; unset: the recipe's, else 10.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds; unset: the recipe's, else mostly 10.")]
 Seed = Annotated[int | None, typer.Option("--seed", help=_SEED)]
 SeedOfDraw = Annotated[int, typer.Option("--seed", help=_SEED)]
 Query = Annotated[
-    list[str] | None, typer.Option("--query", help="Classes that a client asks the others for, e.g. 3:7,8; repeatable.")
+    list[str] | None, typer.Option("--query", help="CLIENT:CLASSES that a client queries, e.g. 3:7,8; repeatable.")
 ]
 
 # A run and its models.
@@ -194,21 +206,25 @@ RunFolder = Annotated[
 Which = Annotated[
     str,
     typer.Option(
-        "--which", help="Of a run's models: last, best or selected.", autocompletion=one_of("last", "best", "selected")
+        "--which",
+        help="Which of the run's models: last, best or selected.",
+        autocompletion=one_of("last", "best", "selected"),
     ),
 ]
-OwnModel = Annotated[int | None, typer.Option("--client", help="A client's own model, where the method has such.")]
+OwnModel = Annotated[
+    int | None, typer.Option("--client", help="Use this client's personal model, if the method trains them.")
+]
 Architecture = Annotated[
     str | None,
     typer.Option(
         "--architecture",
-        help="Where clients have different models, which by name; else the first.",
+        help="Model, if clients have different ones; default: the first.",
         autocompletion=named("models"),
     ),
 ]
 OneData = Annotated[
     str | None,
-    typer.Option("--data", help="Of a study on several data sets, which is meant.", autocompletion=named("datasets")),
+    typer.Option("--data", help="Data set, if the study has several.", autocompletion=named("datasets")),
 ]
 
 

@@ -29,12 +29,12 @@ _KINDS: dict[Any, str] = {str: "TEXT", int: "INTEGER", float: "FLOAT", Path: "PA
 
 
 def reference(
-    out: Annotated[Path | None, typer.Option(help="The file (.md); else it is printed.")] = None,
-    names: Annotated[Path | None, typer.Option(help="Also write the names that shells complete (.json).")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write (.md); default: print it.")] = None,
+    names: Annotated[Path | None, typer.Option(help="Also write the names for shell completion (.json).")] = None,
     records: Annotated[Path | None, typer.Option(help="Also write the JSON Schema of records (.json).")] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Write down every command, part and setting, as Markdown."""
+    """Write the reference of all commands and settings, as Markdown."""
     from fedstill.cli.reference_page import reference_page
     from fedstill.cli.reference_records import schema_text
 

@@ -21,14 +21,14 @@ def report(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page (.html); else beside the results.", callback=html_path)
+        Path | None, typer.Option(help="Page to write (.html); default: next to the results.", callback=html_path)
     ] = None,
     data: OneData = None,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Write one HTML page about a study, its audit, or some runs."""
+    """Write an HTML report of a study and its audit, or of runs."""
     from fedstill.report.writer import report as write_report
 
     print_page(write_report(sources, out, data=data, data_root=data_root, plugins=plugin or []), json)

@@ -32,16 +32,19 @@ def run(
     flags: Flags,
     out: Out = Path("runs"),
     engine: Annotated[
-        str, typer.Option(help="in-process, processes, flower-ray or wire.", autocompletion=named("engines"))
+        str,
+        typer.Option(
+            help="Where clients run: in-process, processes, flower-ray or wire.", autocompletion=named("engines")
+        ),
     ] = "in-process",
-    workers: Annotated[int, typer.Option(help="Processes of the engines processes and flower-ray.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of processes, for the engines processes and flower-ray.")] = 2,
     data_root: Root = None,
     device: Device = "cpu",
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run an experiment, go on with it, or show a finished one."""
+    """Run an experiment, resume it, or show its result."""
     chosen = flags.assemble(experiment)
     if dry_run:
         show_plan(chosen, data_root, json)
@@ -51,7 +54,7 @@ def run(
 
 @with_flags()
 def egress(experiment: ExperimentName, flags: Flags, data_root: Root = None, json: Json = False) -> None:
-    """What leaves a client in this experiment, with measured sizes."""
+    """Show what leaves a client in a round, with measured sizes."""
     from fedstill.runtime.egress_manifest import egress_manifest
     from fedstill.runtime.plan import make_plan
 
@@ -67,7 +70,7 @@ def egress(experiment: ExperimentName, flags: Flags, data_root: Root = None, jso
 
 
 def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
-    """A run's rounds as a table and a curve."""
+    """Show a run's rounds as a table and a curve."""
     from fedstill.core.plugins import use_plugins
     from fedstill.runtime.result import Run
     from fedstill.tasks.task_choice import measure_of

@@ -56,38 +56,38 @@ def study(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe, its file, or a results file (.json) to draw again.", autocompletion=named("studies")
+            help="A recipe, a recipe file, or a results file (.json) to show again.", autocompletion=named("studies")
         ),
     ],
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Seeds, in place of those that the recipe has; repeatable.")
-    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed to use instead of the recipe's; repeatable.")] = None,
     set_: Set = None,
     out: Out = Path("runs"),
-    workers: Annotated[int | None, typer.Option(help="Worker processes, at most one for each core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of worker processes, at most one per core; default: 1, on Ray all cores.")
+    ] = None,
     executor: Annotated[
-        str, typer.Option(help="local, or ray for many machines.", autocompletion=one_of("local", "ray"))
+        str, typer.Option(help="local, or ray for several machines.", autocompletion=one_of("local", "ray"))
     ] = "local",
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: HOST:PORT or auto; else one is made.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster: HOST:PORT or auto; default: start one.")] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the table shows, e.g. accuracy, best, personal; repeatable.", autocompletion=named("metrics")
+            help="Metric in the table, e.g. accuracy, best or personal; repeatable.", autocompletion=named("metrics")
         ),
     ] = None,
-    table: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
-    results: Annotated[Path | None, typer.Option(help="Write, or extend, a small file of all figures (.json).")] = None,
+    table: Annotated[Path | None, typer.Option(help="File for the table, as Markdown.")] = None,
+    results: Annotated[Path | None, typer.Option(help="File for all figures (.json); extended if it exists.")] = None,
     data_root: Root = None,
     device: Device = "cpu",
     preset: Preset = None,
     variant: Variant = None,
     plugin: Plugin = None,
     dry_run: DryRun = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat the runs that failed before.")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run a grid of experiments, or go on with it; show its table."""
+    """Run a grid of experiments, or resume it, and show its table."""
     output = StudyOutput(metric or [], table, results, json, quiet)
     if recipe.endswith(".json"):
         _refuse_unused(context)

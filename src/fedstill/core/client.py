@@ -1,4 +1,4 @@
-"""What every engine does where the data is: make the client, let it reply, see to what leaves."""
+"""What every engine does next to the data: construct the client, compute its reply, check egress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 def answer(
     factory: ClientFactory, exchange: Exchange, who: Profile, request: Message, state: Tensors, context: RoundContext
 ) -> Reply | Failure:
-    """One client's reply, or why there is none; a client that fails never takes the round down with it."""
+    """One client's reply, or its failure; the failure of a client does not end the round."""
     work = 0.0
     try:
         client = factory(who, state, context)

@@ -39,7 +39,7 @@ class Dataset(Protocol):
         ...
 
     def unlabelled(self) -> Dataset:
-        """The same rows without their labels: label-free training is handed this, so that it cannot cheat."""
+        """The same rows without their labels: label-free training gets only this."""
         ...
 
 
@@ -128,7 +128,7 @@ class Relabelled:
 
 
 class Told:
-    """Samples with what was said of each, as a column `said` beside them."""
+    """Samples with the outputs computed for each, as a further column `said`."""
 
     def __init__(self, data: Dataset, said: Tensor) -> None:
         self.data, self.said = data, said
@@ -148,7 +148,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Proxy:
-    """Samples that clients and server share, with a digest by which they know that they do."""
+    """Samples that clients and server share, verified by a digest."""
 
     data: Dataset
     digest: str  # sha256, in hex

@@ -1,4 +1,4 @@
-"""What can go wrong, by who has to act on it."""
+"""Exceptions, by who has to act on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALSO_CALLED = {"lr": "rate"}  # elsewhere, in a word that is not at all alike
 
 
 class FedstillError(Exception):
-    """One clear sentence for the person at the keyboard; the command line prints it without a traceback."""
+    """One clear sentence for the user; the command line prints it without a traceback."""
 
     exit_code = 1
 

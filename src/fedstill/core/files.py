@@ -1,9 +1,10 @@
-"""Files that are whole or not there at all."""
+"""Atomic writing of files: complete or absent, never partial."""
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,8 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from fedstill.core.errors import InputError, RunError
+
+_log = logging.getLogger(__name__)
 
 
 def from_home(path: str | Path) -> Path:
@@ -77,7 +80,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON file's content; None where it is missing or damaged, so that it is made again."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, RecursionError):
+        _log.info("%s cannot be read as JSON", path, exc_info=True)
         return None
     return content
 
@@ -114,7 +120,7 @@ def sweep_temporaries(folder: Path, of: str = "") -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add a line and see it to the disk."""
+    """Append a line and flush it to the disk."""
     try:
         with open(path, "ab") as file:
             _write_through(file, line)
@@ -123,7 +129,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def disk_trouble(path: Path, error: OSError) -> RunError:
-    """A disk's complaint as one sentence that says what to do."""
+    """A disk error as one sentence with a remedy."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         why = "the disk is full: free some space"
     else:
@@ -151,7 +157,7 @@ def writable_file(path: Path) -> Path:
 
 
 def _write_through(file: IO[bytes], data: bytes) -> None:
-    """Write, and see it to the disk."""
+    """Write and flush to the disk."""
     file.write(data)
     file.flush()
     os.fsync(file.fileno())

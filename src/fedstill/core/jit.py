@@ -1,4 +1,4 @@
-"""The one door to numba: compiled once for a machine, typed for mypy."""
+"""The only use of numba's decorator: compiled once per machine, typed for mypy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule of three kinds of state, in one place.
+"""The three kinds of model state: parameters, float buffers, counters.
 
 * **parameters** go through the method (server optimisers, control variates, proximal terms);
 * **float buffers** (BatchNorm's running statistics) are plainly averaged, never put through anything else;

@@ -1,4 +1,4 @@
-"""Names that a package gives when they are first used, so that importing it does not import all that is behind them."""
+"""Lazy attributes of a package: its modules are imported when one of their names is first used."""
 
 from __future__ import annotations
 

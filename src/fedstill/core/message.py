@@ -1,4 +1,4 @@
-"""The only thing that crosses between client and server: named tensors, encoded as safetensors, never pickle."""
+"""Messages, the only data exchanged by client and server: named tensors, encoded as safetensors, never pickle."""
 
 from __future__ import annotations
 

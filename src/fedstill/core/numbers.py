@@ -1,4 +1,4 @@
-"""Numbers as people read them. A no-break space keeps a number and its unit on one line."""
+"""Formatting of numbers for readers. A no-break space keeps a number and its unit on one line."""
 
 from __future__ import annotations
 

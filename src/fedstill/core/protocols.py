@@ -1,4 +1,4 @@
-"""Who talks to whom: clients, exchanges, methods, engines and participation policies.
+"""Interfaces of clients, exchanges, methods, engines and participation policies.
 
 Server, fleet and client state are all named tensors, so that one piece of checkpoint code serves all three.
 """
@@ -38,7 +38,7 @@ class StateVersion:
 
 @dataclass(frozen=True, slots=True)  # there may be millions
 class Profile:
-    """What the server may know of a client.
+    """The server's knowledge of a client.
 
     `last_round` is the last one whose reply was accepted (None: never), `kept` the version of its state that counts now
     (None: there is none): where states stay with the clients, they find them by it.
@@ -141,7 +141,7 @@ class Failure:
 
 
 class Exchange(ABC):
-    """One trip to the clients and back. Methods, surveys and evaluation are all made of these."""
+    """One request to the clients and their replies. Methods, surveys and evaluation consist of exchanges."""
 
     name: str
     egress: Sequence[Egress] = ()
@@ -247,7 +247,7 @@ class Method(Exchange):
         """Refuse settings that cannot work with so many clients a round."""
 
     def rounds(self, given: int) -> int:
-        """How many rounds are played where a configuration says so many."""
+        """The number of rounds to run, given the configured number."""
         return given
 
     def same_with_more_rounds(self, few: int, many: int) -> bool:

@@ -68,7 +68,9 @@ class FailureRecord(Record):
     """A client whose reply does not count."""
 
     client: int = Field(description="client id")
-    reason: Reason = Field(description="dropout, empty battery, refused reply, error at the client, no training step")
+    reason: Reason = Field(
+        description="dropout, empty battery, refused reply, error at the client, or no training step"
+    )
     detail: str = Field(description="one sentence")
 
 

@@ -1,4 +1,4 @@
-"""One small registry for everything that is chosen by name."""
+"""The registry of everything that is chosen by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be learnt: classes, model factory, loss and metrics. A task holds no data."""
+"""Tasks: classes, model factory, loss and metrics. A task holds no data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Output:
-    """What a model says of a batch; `terms` are the task's loss terms and need labels (empty without them)."""
+    """A model's outputs for a batch; `terms` are the task's loss terms, empty without labels."""
 
     logits: Tensor
     features: Tensor

@@ -21,15 +21,17 @@ class Training(Settings):
     optimiser: Literal["sgd", "adam", "adamw"] = Field("sgd", description="of local training")
     rate: float = Field(0.05, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")
-    weight_decay: float = Field(0.0, ge=0, description="pull of weights towards zero")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay")
     clip: float | None = Field(None, gt=0, description="largest gradient norm")
-    schedule: Literal["constant", "step", "cosine"] = Field("constant", description="of the rate, over rounds")
+    schedule: Literal["constant", "step", "cosine"] = Field(
+        "constant", description="schedule of the learning rate over rounds"
+    )
     step_every: int = Field(20, ge=1, description="rounds between the steps of `step`")
-    step_factor: float = Field(0.7, gt=0, le=1, description="what each step of `step` leaves of the rate")
+    step_factor: float = Field(0.7, gt=0, le=1, description="factor of the learning rate at each step of `step`")
     keep_optimiser: bool = Field(False, description="keep the optimiser's moments between rounds")
-    warmup: int = Field(0, ge=0, description="rounds in which the rate rises to what the schedule says")
+    warmup: int = Field(0, ge=0, description="warm-up: rounds in which the learning rate rises linearly")
     encoder_rate: float = Field(
-        1.0, gt=0, description="factor of the rate for a model's encoder, where it has one to be treated apart"
+        1.0, gt=0, description="factor of the learning rate for a model's encoder, if it has a separate one"
     )
 
     def optimiser_of(self, model: nn.Module) -> Optimiser:

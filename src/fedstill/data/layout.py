@@ -73,7 +73,7 @@ def tidy(
         if len(whole.labels):
             rows = dict(zip(("train", "test"), hold_out(whole.labels), strict=True))
             splits = {part: _taken(whole, some) for part, some in rows.items() if len(some)}
-            found.notes.append("the files know no split: a fifth of every class is held out for testing")
+            found.notes.append("the files have no split: a fifth of every class is held out for testing")
         else:
             found.faults.append(f"every class has a single sample: nothing can be learned and tested ({whole.where})")
     return {part: splits[part] for part in ("train", "validation", "test") if part in splits}, classes

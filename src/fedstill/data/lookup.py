@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.files import from_home
 from fedstill.data.bundle import Bundle, Loader, Source, datasets
 from fedstill.data.named_slices import part_of, sliced
 from fedstill.data.roots import data_root, recorded
+
+_log = logging.getLogger(__name__)
 
 _PREFIXES = ("npz", "folder")
 
@@ -22,7 +26,11 @@ def load(name: str, root: Path | None = None, path: Path | None = None, part: bo
     (1, 8, 8)
     """
     loader, source = look_up(name, root, path)
-    return loader(replace(source, part=part))
+    begun = perf_counter()
+    bundle = loader(replace(source, part=part))
+    seconds, train, test = perf_counter() - begun, len(bundle.train), len(bundle.test)
+    _log.info("read %s: %d training and %d test samples in %.2f s", name, train, test, seconds)
+    return bundle
 
 
 def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tuple[Loader, Source]:

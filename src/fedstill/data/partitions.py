@@ -173,8 +173,10 @@ class Dirichlet(Partition):
     """Each class is shared in proportions drawn from Dirichlet(alpha): small alpha is skewed, large is even."""
 
     alpha: float = Field(0.5, gt=0, description="concentration; 0.1 is strong skew, 100 is nearly iid")
-    min_samples: int = Field(1, ge=0, description="no client gets fewer; drawn anew until it holds")
-    tries: int = Field(100, ge=1, description="how often to draw before giving up")
+    min_samples: int = Field(
+        1, ge=0, description="smallest number of samples per client; the partition is redrawn until it holds"
+    )
+    tries: int = Field(100, ge=1, description="number of redraws before giving up")
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         if clients * self.min_samples > len(labels):
@@ -198,7 +200,7 @@ class Dirichlet(Partition):
 class Pathological(Partition):
     """Each client holds a few classes only, in random amounts."""
 
-    classes_per_client: int = Field(2, ge=1, description="classes a client holds")
+    classes_per_client: int = Field(2, ge=1, description="number of classes per client")
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         counts = np.bincount(labels.numpy(), minlength=classes)

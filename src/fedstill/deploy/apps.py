@@ -1,7 +1,8 @@
-"""Flower's two ends of an experiment: a ClientApp for a site's service, and a ServerApp that plays the rounds."""
+"""Flower's two ends of an experiment: a ClientApp for a site's service, and a ServerApp that runs the rounds."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +14,20 @@ from fedstill.core.message import MessageError
 from fedstill.deploy.site_service import Header, SiteService
 from fedstill.engines.flower.encoding import packed, salted, unpacked, unsalted
 
+_log = logging.getLogger(__name__)
+
 ENROL, ACCEPT, FINISH = "query.enrol", "query.accept", "query.finish"
 
 
 def client_app(service: SiteService) -> ClientApp:
-    """Whatever arrives is answered, also what cannot be read."""
+    """Every message is answered, even one that cannot be read."""
     app = ClientApp()
 
     def replied(message: Message, answer: Callable[[Any, Any], tuple[Any, Header]]) -> Message:
         try:
             tensors, header = unpacked(unsalted(message.content))
         except MessageError as error:
+            _log.info("a message of the server cannot be read", exc_info=True)
             return failed(message, str(error))
         return Message(salted(packed(*answer(tensors, header))), reply_to=message)
 
@@ -47,7 +51,7 @@ def client_app(service: SiteService) -> ClientApp:
 
 
 def failed(message: Message, why: str) -> Message:
-    """The answer where there is none."""
+    """The reply to a message that could not be answered."""
     return Message(salted(packed({}, {"status": "failed", "detail": why})), reply_to=message)
 
 

@@ -1,4 +1,4 @@
-"""Certificates of a deployment: by which sites know that they talk to their server and to nobody else.
+"""Certificates of a deployment: sites use them to authenticate the server.
 
 An authority of the deployment's own signs them, so that sites trust this server and no other, whatever their machines
 trust otherwise.
@@ -50,7 +50,7 @@ def checked_address(address: str) -> str:
 
 
 def make_authority(name: str, now: datetime | None = None) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
-    """A key that signs, and the certificate by which everybody knows its signature."""
+    """The authority's key and its self-signed certificate."""
     moment = now or datetime.now(UTC)
     key = make_key()
     subject = _called(f"Fedstill authority of {name}")
@@ -72,7 +72,7 @@ def make_server_certificate(
     days: int,
     now: datetime | None = None,
 ) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
-    """A key for the server and a certificate for the address at which sites call it."""
+    """A key for the server and a certificate for the address at which sites reach it."""
     moment = now or datetime.now(UTC)
     if moment >= authority.not_valid_after_utc:
         raise InputError(
@@ -112,12 +112,12 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def expiry(path: Path) -> datetime:
-    """The last moment at which a certificate counts."""
+    """The time until which a certificate is valid."""
     return read_certificate(path).not_valid_after_utc
 
 
 def check_certificate(ca: Path, certificate: Path, address: str, now: datetime | None = None) -> None:
-    """Refuse, before anybody calls, a certificate that every site would refuse, in words that say what to do."""
+    """Refuse a certificate that every site would refuse, with a remedy."""
     authority, made = read_certificate(ca), read_certificate(certificate)
     try:
         made.verify_directly_issued_by(authority)

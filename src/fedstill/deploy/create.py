@@ -47,7 +47,7 @@ MOST_SITES = 1000
 def make_deployment(
     path: Path, sites: int, address: str = DEFAULT_ADDRESS, port: int = DEFAULT_PORT, days: int = DEFAULT_DAYS
 ) -> None:
-    """Everything a server and its sites need to know each other, in a new folder."""
+    """Write everything that a server and its sites need into a new folder."""
     address = checked_address(address)
     if not 1 <= sites <= MOST_SITES:
         raise InputError(f"a deployment has 1 to {MOST_SITES:,} sites, not {sites}")
@@ -125,7 +125,7 @@ def _page(facts: Mapping[str, Any], now: datetime, expires: datetime, authority_
 
 
 def private_folder(path: Path) -> Path:
-    """A new folder that only its owner can look into."""
+    """A new folder that only its owner can read."""
     path.mkdir()
     path.chmod(0o700)
     return path

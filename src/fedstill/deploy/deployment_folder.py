@@ -22,7 +22,7 @@ __all__ = ["ServerFolder", "SiteFolder", "make_deployment", "open_server", "open
 
 @dataclass(frozen=True)
 class ServerFolder:
-    """What the server's machine has."""
+    """The folder on the server's machine."""
 
     path: Path
     name: str
@@ -45,7 +45,7 @@ class ServerFolder:
     def public_keys(self) -> dict[int, bytes]:
         """The sites that may take part, each with its public key as Flower registers it.
 
-        A site whose file was taken away is not among them: that is how a stolen key is shut out.
+        A site whose file was deleted is not included: this is how a stolen key is revoked.
         """
         files = {site: self.path / "sites" / f"{site}.pub" for site in range(self.sites)}
         known = {site: registered_bytes(read_site_public(path)) for site, path in files.items() if path.exists()}
@@ -61,7 +61,7 @@ class ServerFolder:
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """What one site has."""
+    """The folder on a site's machine."""
 
     path: Path
     name: str
@@ -79,7 +79,7 @@ class SiteFolder:
         return self.path / "site.key"
 
     def keys(self) -> tuple[EllipticCurvePrivateKey, EllipticCurvePublicKey]:
-        """The pair that proves to the server which site this is."""
+        """The key pair that authenticates this site to the server."""
         key = read_site_key(self.key)
         return key, key.public_key()
 
@@ -88,18 +88,18 @@ class SiteFolder:
 
 
 class ServerFile(Settings):
-    """What deployment.yaml says."""
+    """Contents of deployment.yaml."""
 
     name: str = Field(min_length=1, description="of the deployment")
-    address: str = Field(min_length=1, description="at which sites call the server")
+    address: str = Field(min_length=1, description="address at which sites reach the server")
     port: int = Field(ge=1, le=65535, description="on which it listens")
     sites: int = Field(ge=1, description="how many there are")
 
 
 class SiteFile(ServerFile):
-    """What site.yaml says."""
+    """Contents of site.yaml."""
 
-    site: int = Field(ge=0, description="its number, from 0")
+    site: int = Field(ge=0, description="number of the site, from 0")
 
 
 def open_server(path: Path) -> ServerFolder:

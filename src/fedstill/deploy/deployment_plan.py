@@ -1,4 +1,4 @@
-"""Plans where nobody has all the data: the server's, and a site's."""
+"""Plans without access to all the data: the server's, and a site's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedstill.tasks.task_choice import task_kind
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What all sites' data is about: enough to make a task without any of it."""
+    """The label space that all sites share: enough to construct a task without data."""
 
     classes: tuple[str, ...]
     kind: Kind
@@ -105,13 +105,13 @@ def server_plan(
 
 
 def with_samples(plan: Plan, samples: Sequence[int]) -> Plan:
-    """The plan with as many training samples for each client as its site says it has left."""
+    """The plan with each client's number of training samples as its site reports it."""
     profiles = [replace(who, samples=count) for who, count in zip(plan.profiles, samples, strict=True)]
     return replace(plan, profiles=profiles)
 
 
 class _NoClients:
-    """A server has no clients to make: sites make their own."""
+    """A server constructs no clients: each site constructs its own."""
 
     def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
         raise NotImplementedError("clients of a deployment are made at their sites")
@@ -119,7 +119,7 @@ class _NoClients:
 
 @dataclass(frozen=True)
 class OwnClient:
-    """A site has one client, over all the data it has."""
+    """A site has one client, on all of its data."""
 
     task: Task
     bundle: Bundle

@@ -1,8 +1,9 @@
-"""How an experiment comes about: sites arrive, say what their data is about, and agree, or are refused."""
+"""Enrolment: sites connect, describe their data, and accept the experiment or are refused."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,11 +21,13 @@ from fedstill.engines.flower.grid_engine import Letter, corresponded
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import Plan
 
+_log = logging.getLogger(__name__)
+
 _POLL = 0.05  # seconds
 
 
 class ServerWatcher(Protocol):
-    """Whoever sits at the server, or its log."""
+    """Shows the server's messages to its operator."""
 
     def note(self, text: str) -> None: ...
 
@@ -33,7 +36,7 @@ class ServerWatcher(Protocol):
 
 @dataclass
 class Enrolment:
-    """Sites come, say what their data is about, and agree to the experiment; only then does it begin."""
+    """Sites describe their data and accept the experiment before it starts."""
 
     link: ServerEndpoint
     experiment: Experiment
@@ -41,10 +44,10 @@ class Enrolment:
     watcher: ServerWatcher
     terms: ServerOptions
     rosters: Path
-    refused: dict[int, str] = field(default_factory=dict)  # when the site had connected: it is not asked twice
+    refused: dict[int, str] = field(default_factory=dict)  # connection time of refused sites: no second request
 
     def gather(self) -> Plan:
-        """The plan, once every site has agreed; a run that goes on waits only so long for those who are missing."""
+        """The plan, once every site has accepted; a resumed run waits a limited time for missing sites."""
         place = self.rosters / f"{experiment_digest(self.experiment)}.json"
         before = {} if self.terms.fresh else _read_roster(place, self.sites)
         until = monotonic() + self.terms.wait if before else None
@@ -60,7 +63,7 @@ class Enrolment:
         return with_samples(plan, [facts[site].samples for site in self.sites])
 
     def _facts(self, before: Mapping[int, SiteFacts], until: float | None) -> dict[int, SiteFacts]:
-        """What each site says of its data; of a run that has begun, what it said then, if it says the same now."""
+        """Each site's description of its data; a resumed run requires the same fingerprint as before."""
         facts: dict[int, SiteFacts] = {}
         while len(facts) < len(self.sites):
             new = {site: _greeting() for site in self.sites if site not in facts}
@@ -72,7 +75,7 @@ class Enrolment:
                     self._refuse(site, str(error))
                     continue
                 if before and told.fingerprint != before[site].fingerprint:
-                    self._refuse(site, "its data has changed since this run began: begin anew with --fresh")
+                    self._refuse(site, "its data has changed since this run started: start a new run with --fresh")
                     continue
                 facts[site] = before.get(site, told)
             if len(facts) == len(self.sites):
@@ -86,7 +89,7 @@ class Enrolment:
     def _agreed(
         self, plan: Plan, question: DataFacts, facts: Mapping[int, SiteFacts], until: float | None
     ) -> dict[int, int]:
-        """By site that agreed, how many samples it trains on."""
+        """The number of training samples of each site that accepted."""
         counts: dict[int, int] = {}
         left = {site: self._offer(plan, question, client, facts[site]) for client, site in enumerate(self.sites)}
         while left:
@@ -99,13 +102,15 @@ class Enrolment:
                 counts[site] = samples
                 del left[site]
                 self.watcher.note(f"site {site} takes part")
+                _log.info("site %d joined with %d training samples", site, samples)
             if left and self._tired(until, len(counts)):
-                self.watcher.note(f"going on without site {', '.join(map(str, left))}")
+                self.watcher.note(f"resuming without site {', '.join(map(str, left))}")
+                _log.info("resuming without sites %s", sorted(left))
                 break
         return counts
 
     def _tired(self, until: float | None, here: int) -> bool:
-        """Whether a run that goes on has waited long enough, and somebody is there."""
+        """Whether a resumed run has waited long enough and some site is connected."""
         return until is not None and monotonic() > until and here > 0
 
     def _offer(self, plan: Plan, question: DataFacts, client: int, facts: SiteFacts) -> dict[str, str | int | float]:
@@ -125,7 +130,7 @@ class Enrolment:
     def _ask_who_is_new(
         self, what: str, headers: Mapping[int, Mapping[str, str | int | float]]
     ) -> Iterable[tuple[int, Mapping[str, Any]]]:
-        """The good answers of sites that are connected and were not refused since they connected."""
+        """Valid replies of connected sites, except those refused since they connected."""
         online = set(self.link.get_node_ids())
         letters = [
             Letter(site, node, what, {}, header)
@@ -137,11 +142,12 @@ class Enrolment:
             if header.get("status") in ("here", "ready"):
                 yield site, header
             elif answer.unreadable or not answer.trouble:
-                self._refuse(site, str(header.get("detail", "its answer cannot be read")))
+                self._refuse(site, str(header.get("detail", "its reply cannot be read")))
         sleep(_POLL)
 
     def _refuse(self, site: int, why: str) -> None:
         self.refused[site] = self.link.since(self.link.nodes[site])
+        _log.info("site %d refused: %s", site, why)
         self.watcher.note(f"site {site} cannot take part: {' '.join(why.split())[:500]}")
 
 
@@ -150,9 +156,11 @@ def _greeting() -> dict[str, str | int | float]:
 
 
 def _read_roster(place: Path, sites: Sequence[int]) -> dict[int, SiteFacts]:
-    """Who took part when this experiment began; nobody if it has not begun."""
+    """The sites that took part when this experiment started; empty if it has not started."""
     content = read_json(place) or {}
     try:
         return {site: SiteFacts.model_validate(content[str(site)]) for site in sites}
     except (ValueError, KeyError):
+        if content:
+            _log.warning("the list of sites in %s cannot be used: a new run begins", place, exc_info=True)
         return {}

@@ -1,4 +1,4 @@
-"""Key pairs: the server's own, and those by which it knows its sites."""
+"""Key pairs: the server's own, and those that authenticate its sites."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)  # what cryptography 
 
 
 def make_key() -> EllipticCurvePrivateKey:
-    """ECDSA on P-384: what Flower's nodes are documented with, and every TLS library takes."""
+    """ECDSA on P-384, as in Flower's documentation; every TLS library supports it."""
     return generate_private_key(SECP384R1())
 
 

@@ -1,4 +1,4 @@
-"""What a site lets go: its own file, which no server can change."""
+"""The site's policy: which kinds of content may leave. No server can change it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 EXAMPLE = """\
 # What may leave this site. An experiment that sends anything else is refused here, before it starts.
 # Kinds: parameters (weights of models), statistics (counts, sums and means), metrics (how much work was done),
-#        logits and features (what a model says of single samples: these can tell a lot about them),
+#        logits and features (a model's outputs for single samples: these can reveal a lot about them),
 #        labels and inputs (the data itself).
 allow: [parameters, statistics, metrics]
 
@@ -39,7 +39,9 @@ class SitePolicy(Settings):
     """
 
     allow: frozenset[Kind] = Field(description="kinds of content that may leave this site")
-    experiment: str | None = Field(None, min_length=1, description="digest of the one experiment agreed on")
+    experiment: str | None = Field(
+        None, min_length=1, description="digest of the only experiment to take part in; unset: any"
+    )
 
     @field_validator("allow", mode="before")
     @classmethod
@@ -59,7 +61,7 @@ class SitePolicy(Settings):
         return value
 
     def forbidden(self, leaves: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The lines of a manifest that this policy does not allow; what is of no known kind is never allowed."""
+        """The lines of a manifest that this policy does not allow; unknown kinds are never allowed."""
         return [line for line in leaves if line.get("kind") not in self.allow]
 
     def refusal(self, manifest: Mapping[str, Any], site: int | None = None, digest: str | None = None) -> str | None:
@@ -84,7 +86,7 @@ class SitePolicy(Settings):
 
 
 def read_policy(path: Path) -> SitePolicy:
-    """A site's policy file. One that cannot be understood is refused: nothing is allowed by mistake."""
+    """Read a site's policy file; an invalid file is an error, so that nothing is allowed by mistake."""
     if not path.exists():
         raise InputError(f"{path} is missing: without a policy nothing leaves; write `allow: [...]` into it")
     return read_settings(path, SitePolicy, "write what may leave, as in `allow: [parameters, statistics, metrics]`")

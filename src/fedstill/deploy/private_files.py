@@ -1,4 +1,4 @@
-"""Files of a deployment: complete or complained about, and the lock of the process that runs from its folder."""
+"""Files of a deployment, and the lock of the process that runs from its folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def site_name(site: int | str) -> str:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file of a deployment, or a sentence."""
+    """The bytes of a file of a deployment, or an `InputError`."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -36,13 +36,13 @@ def content(path: Path) -> bytes:
 
 
 def read_settings(path: Path, kind: type[Known], advice: str) -> Known:
-    """A short YAML file, validated; what is wrong with it is one sentence, with advice where it says nothing."""
+    """Read and validate a short YAML file; `advice` is the remedy for one without settings."""
     try:
         given = yaml.safe_load(content(path).decode())
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(given, dict):
-        raise InputError(f"{path} says nothing: {advice}")
+        raise InputError(f"{path} holds no settings: {advice}")
     try:
         return kind.model_validate(given)
     except ValidationError as error:
@@ -53,7 +53,7 @@ def private_content(path: Path) -> bytes:
     """The bytes of a private key, which nobody but its owner may be able to read."""
     data = content(path)
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InputError(f"others may read the private key {path}: keep it to yourself with `chmod 600 {path}`")
+        raise InputError(f"the private key {path} is readable by others: restrict it with `chmod 600 {path}`")
     return data
 
 

@@ -1,8 +1,9 @@
-"""What a site takes home at the end: a run's folder with the shared models and its own, for `fedstill export`."""
+"""The final models at a site: a run's folder with the shared models and the site's own, for `fedstill export`."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,12 +23,14 @@ from fedstill.runtime.plan import Plan
 from fedstill.runtime.run import described
 from fedstill.runtime.run_folder import MODELS, RunFolder, pack_models
 
+_log = logging.getLogger(__name__)
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")  # of a run: it becomes a folder here
 _SERVER = "server/"  # the part of the server's state that makes a personal model complete
 
 
 def last_message(folder: RunFolder, server: Tensors) -> Message:
-    """What the server sends when the run is over: its models, and what personal ones are completed with."""
+    """The server's last message: its models, and the tensors that complete personal ones."""
     models = {
         f"{which}/{architecture}/{name}": tensor
         for which in MODELS
@@ -45,6 +48,7 @@ def write_received(site: Path, plan: Plan, states: SiteStates, models: Message, 
         name, round = str(header["name"]), int(header["kept"])
         kept = None if round < 0 else StateVersion(round, str(header["state"]))
     except (KeyError, ValueError, OverflowError, RecursionError):
+        _log.info("the server's last message cannot be read", exc_info=True)
         result, kept, name = None, None, ""
     if result is None or not _NAME.fullmatch(name):
         raise RunError("the server's last message cannot be read")

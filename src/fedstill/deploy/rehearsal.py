@@ -1,10 +1,11 @@
-"""A whole deployment on this machine: a server without data, and sites that have their own shard and nothing else.
+"""A whole deployment on this machine: a server without data, and sites with one shard each.
 
 Every process is a child of this one, and none outlives it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -21,12 +22,14 @@ from typing import IO, Self
 from fedstill.core.errors import RunError
 from fedstill.core.hardware import child_environment
 
+_log = logging.getLogger(__name__)
+
 PARENT = "FEDSTILL_PARENT"  # whose death a child must not outlive
 _COMMAND = "import sys; from fedstill.cli import main; sys.argv[0] = 'fedstill'; main()"
 
 
 def die_with_parent() -> None:
-    """Called in a child: end at once when the process that started it is gone, however it went."""
+    """Called in a child process: exit as soon as the parent process has ended."""
     parent = os.environ.get(PARENT)
     if parent is not None:
         threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
@@ -61,7 +64,7 @@ class LocalDeployment:
         )
 
     def wait(self, name: str) -> None:
-        """Until that one has ended; if another ends first, or it fails, that is an error with the end of its log."""
+        """Wait until a process has ended; its failure, or another process ending first, is an error."""
         while (code := self.processes[name].poll()) is None:
             for other, process in self.processes.items():
                 if other != name and process.poll() not in (None, 0):
@@ -92,6 +95,7 @@ class LocalDeployment:
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
+                _log.info("process %d did not end within 5 s: it is killed", process.pid)
                 process.kill()
                 process.wait()
         for file in self._files:

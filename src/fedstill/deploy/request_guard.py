@@ -1,7 +1,7 @@
-"""The door of the server: what may come in from outside, and how much of it.
+"""Checks of incoming requests at the server: who may send, and how much.
 
 Flower's own interface to sites is behind it. It trusts registered sites more than we do: it keeps what they announce in
-one store for all, expands whatever graph of objects they describe, and counts nothing.
+one store for all, expands any graph of objects that they describe, and has no limits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class RequestGuard:
-    """Lets requests to the sites' interface through: from keys that are registered, and of each only so much.
+    """Passes on requests to the sites' interface from registered keys, up to a limit of bytes for each.
 
     A site gets a new allowance whenever it is asked something, so that one that floods the server fills nothing. The
     key is only claimed here; what its owner did not sign is turned away inside, and is not counted as the owner's.
@@ -63,6 +63,7 @@ class RequestGuard:
             return
         whose = _claimed_key(scope)
         if whose not in self.left:
+            _log.info("a request with an unregistered key was refused")
             await _refuse(send, 401)
             return
         body, more = bytearray(), True
@@ -92,6 +93,7 @@ class RequestGuard:
 
         if metered and self.left[whose] < len(body):
             self.over.add(whose)
+            _log.info("a reply over the limit of %d bytes was refused", self.limit)
             await _refuse(send, 413)
             return
         await self.app(scope, again, noted)

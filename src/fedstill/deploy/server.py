@@ -1,7 +1,8 @@
-"""The server's process: wait for the sites, plan with what they say, play the rounds, give them the result."""
+"""The server's process: enrol the sites, plan, run the rounds, send the sites the result."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from fedstill.runtime.observers import Observer
 from fedstill.runtime.run import execute
 from fedstill.runtime.run_folder import RunFolder
 
+_log = logging.getLogger(__name__)
+
 
 def serve(
     folder: ServerFolder,
@@ -36,7 +39,7 @@ def serve(
     terms: ServerOptions,
     observers: Sequence[Observer] = (),
 ) -> RunFolder:
-    """Run an experiment with the sites of a deployment, or go on with it; the final model goes to all who are there."""
+    """Run or resume an experiment with a deployment's sites, and send the final model to those connected."""
     keys = folder.public_keys()
     sites = tuple(terms.sites) or tuple(sorted(keys))
     if unknown := sorted(set(sites) - set(keys)):
@@ -57,17 +60,20 @@ def serve(
         Status(folder.path, link, sites) as status,
     ):
         watcher.note(f"listening on {terms.host} port {link.port}")
+        _log.info("listening on %s port %d for sites %s", terms.host, link.port, sites)
 
         def play(grid: Any) -> None:
             reception = Enrolment(link, wanted, sites, watcher, terms, folder.path / "rosters")
             plan = reception.gather()
             status.run(plan)
+            _log.info("%s: all sites enrolled, %d rounds", plan.folder_name, plan.rounds)
             nodes = {client: link.nodes[site] for client, site in enumerate(sites)}
             engine = Flower(link, nodes, plan.identity, terms.patience, terms.limit)
             done.append(execute(plan, engine, out, [*observers, status]))
             missing = _hand_out(link, sites, plan.identity, done[0], terms)
             lacking = f"site {', '.join(map(str, missing))} did not get the final model: run the same command again"
             watcher.note(lacking if missing else "every site has the final model")
+            _log.info("%s: final model sent, not received by sites %s", done[0].path.name, missing)
 
         server_app(play)(grid=link, context=Context(link.run.run_id, 0, {}, RecordDict(), {}))
     return done[0]
@@ -76,7 +82,7 @@ def serve(
 def _hand_out(
     link: ServerEndpoint, sites: Sequence[int], run: str, folder: RunFolder, terms: ServerOptions
 ) -> list[int]:
-    """The final models to all sites that are there; the sites that did not get them."""
+    """Send the final models to all connected sites; returns the sites that did not receive them."""
     found, _ = candidates(folder.path)
     store = SiteStore(len(sites))
     store.restore(found[0].clients)

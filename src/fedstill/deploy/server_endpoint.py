@@ -1,7 +1,7 @@
-"""The server's end of the line: Flower's SuperLink inside this process, with one door.
+"""The server's end of the connection: Flower's SuperLink inside this process, with one interface.
 
 Flower's own command opens three interfaces on one port: to sites (Fleet), to those who register keys and start runs
-(Control, which asks nobody for credentials), and to server programs (Runtime). Here only the first can be reached: this
+(Control, which requires no credentials), and to server programs (Runtime). Here only the first can be reached: this
 process registers the sites' keys, and nobody outside can start a run or hand over a program.
 """
 
@@ -119,7 +119,7 @@ class ServerEndpoint(Grid):
         threading.Thread(target=self._stay_alive, args=(task,), daemon=True).start()
         while not self._server.started:
             if not self._thread.is_alive():
-                raise RunError("the server could not be started: see to its certificate and key")
+                raise RunError("the server could not be started: check its certificate and key")
             sleep(0.01)
         return self
 
@@ -179,7 +179,7 @@ class ServerEndpoint(Grid):
         return str(message.metadata.message_id)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies that have come, whole; one whose pieces do not arrive is an error reply, as for a lost site."""
+        """Complete replies that have arrived; one whose pieces do not arrive becomes an error reply."""
         asked = set(message_ids)
         for reply in self.state.get_message_res(message_ids=asked - self._coming.keys(), run_id=self.run.run_id):
             self._coming[reply.metadata.reply_to_message_id] = (reply, monotonic() + _PATIENCE)
@@ -202,7 +202,7 @@ class ServerEndpoint(Grid):
             if any(self.state.get_object(self.run.run_id, one) == b"" for one in wanted):
                 if monotonic() < until:
                     return None
-                raise ValueError("it did not arrive whole")
+                raise ValueError("it did not arrive completely")
             contents = {one: self.state.get_object(self.run.run_id, one) for one in wanted}
             message = cast(Message, inflate_object_from_contents(name, contents))
             if not isinstance(message, Message) or not message.has_content():

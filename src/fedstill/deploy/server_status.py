@@ -1,4 +1,4 @@
-"""What a server is doing, in a file beside its keys, for `fedstill deploy status`."""
+"""The server's status, in a file beside its keys, for `fedstill deploy status`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Status:
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """What the server said last, and under `alive` whether it still runs; None if it never ran here, or not whole."""
+    """The server's last status, with `alive` for whether it still runs; None without a readable file."""
     try:
         told = _Told.model_validate_json((folder / NAME).read_bytes())
     except (OSError, ValidationError):

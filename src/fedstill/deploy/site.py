@@ -1,4 +1,4 @@
-"""A site's process: connect, answer, and connect again when the line breaks, until somebody stops it."""
+"""A site's process: connect, answer requests, and reconnect after a lost connection, until it is stopped."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def take_part(
             try:
                 with SiteConnection(where, keys, authority) as line:
                     watcher.note(f"connected to {where}")
+                    _log.info("connected to %s", where)
                     lost_at = None
                     while True:
                         message = line.receive()
@@ -61,13 +62,14 @@ def take_part(
                 if lost_at is None:
                     lost_at = monotonic()
                     watcher.note(f"{error}: trying again until it can be reached")
+                    _log.info("connection to %s lost: %s", where, error, exc_info=True)
                 if isinstance(error, StillConnectedError) and monotonic() - lost_at > 6 * HEARTBEAT:
                     raise InputError(f"{error}: stop the other one") from None
                 sleep(_AGAIN)
 
 
 def _answer(app: ClientApp, message: Message, context: Context, watcher: SiteWatcher) -> Message:
-    """Whatever a message makes of this site, the next one is answered too; what happened is this site's to read."""
+    """Answer a message; an error is shown at the site, and the next message is still answered."""
     try:
         return app(message, context)
     except Exception as error:

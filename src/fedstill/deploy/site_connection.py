@@ -1,4 +1,4 @@
-"""A site's end of the line: what Flower's SuperNode does, without running what the server sends.
+"""A site's end of the connection: what Flower's SuperNode does, without running code that the server sends.
 
 A SuperNode fetches a program from the server with each run and executes it. This one speaks the same protocol
 (activate, heartbeat, pull, push; every call signed with the site's key, inside TLS) and hands messages to the code that
@@ -11,7 +11,6 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -63,16 +62,16 @@ T = TypeVar("T")
 
 
 class SiteConnectionError(Exception):
-    """The server cannot be reached just now; it is worth trying again."""
+    """The server cannot be reached at the moment; retry."""
 
 
 class StillConnectedError(SiteConnectionError):
-    """The server believes that this site is connected: it was restarted a moment ago, or runs twice."""
+    """The server still lists this site as connected: it was just restarted, or runs twice."""
 
 
 @dataclass
 class SiteConnection:
-    """One connection to the server, from activation to the first thing that goes wrong."""
+    """One connection to the server, from activation to the first error."""
 
     address: str
     keys: Keys
@@ -97,8 +96,10 @@ class SiteConnection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        with suppress(Exception):
+        try:
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        except Exception:  # the server forgets a silent site by itself
+            _log.debug("could not sign off at %s", self.address, exc_info=True)
         self._client.close()
 
     def receive(self) -> Message | None:
@@ -142,16 +143,18 @@ class SiteConnection:
         return self.node
 
     def _beat(self) -> None:
-        """Say every few seconds that this site is there, also while it is training."""
+        """Send a heartbeat every few seconds, also during training."""
         while not self._closing.wait(_BEAT):
-            with suppress(Exception):  # the next call on the main thread meets the same trouble, and says so
+            try:
                 self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT))
+            except Exception:  # the next call on the main thread fails in the same way, and is reported
+                _log.debug("a heartbeat to %s failed", self.address, exc_info=True)
 
     def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
         return self._guarded(lambda: call(request))
 
     def _guarded(self, act: Callable[[], T]) -> T:
-        """Do it, and turn what httpx and Flower raise into what to do about it."""
+        """Call `act`, and translate errors of httpx and Flower."""
         try:
             return act()
         except httpx.HTTPStatusError as error:
@@ -159,7 +162,7 @@ class SiteConnection:
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except (ObjectPullError, ObjectPushError, KeyError, ValueError, TypeError) as error:
-            raise SiteConnectionError(f"a message did not arrive whole ({type(error).__name__})") from error
+            raise SiteConnectionError(f"a message did not arrive completely ({type(error).__name__})") from error
 
     def _refused(self, response: httpx.Response) -> Exception:
         match response.status_code:
@@ -189,7 +192,7 @@ class SiteConnection:
             return InputError(_certificate_trouble(self.address, cause))
         if cause is not None and "WRONG_VERSION_NUMBER" in str(cause):
             return InputError(
-                f"the server at {self.address} speaks without TLS: this site does not, so it will not join"
+                f"the server at {self.address} does not use TLS, and this site requires it: nothing was sent"
             )
         return SiteConnectionError(f"no answer from the server at {self.address} ({type(error).__name__})")
 

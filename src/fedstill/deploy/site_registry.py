@@ -1,4 +1,4 @@
-"""Who takes part, and what they say of their data: all that a server without data plans a run by."""
+"""The sites and the descriptions of their data, from which a server without data plans a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _known_kind(name: str) -> str:
 
 
 class SiteFacts(Settings):
-    """What a site tells of its data, and nothing else of it leaves before the first round."""
+    """A site's description of its data; nothing else about it leaves before the first round."""
 
     samples: int = Field(ge=0, le=10**12)  # for training; those kept to select a round by are not counted
     classes: tuple[str, ...] = Field(min_length=1, max_length=100_000)
@@ -67,7 +67,7 @@ class SiteFacts(Settings):
             return cls.model_validate_json(text)
         except ValidationError as error:
             what = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise InputError(f"what it says of its data cannot be right: {what}") from None
+            raise InputError(f"its description of its data is invalid: {what}") from None
 
     @property
     def label_space(self) -> tuple[Any, ...]:
@@ -76,10 +76,10 @@ class SiteFacts(Settings):
 
 
 def other_label_spaces(facts: Mapping[int, SiteFacts]) -> dict[int, str]:
-    """The sites whose data asks another question than most sites' does, each with why; of equals the first counts."""
+    """The sites whose label space differs from that of most sites, each with the difference; ties go to the first."""
     common, _ = Counter(one.label_space for _, one in sorted(facts.items())).most_common(1)[0]
     return {
-        site: f"its data is about something else: {_differ(one.label_space, common)}"
+        site: f"its data has another label space: {_differ(one.label_space, common)}"
         for site, one in facts.items()
         if one.label_space != common
     }
@@ -100,7 +100,7 @@ def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
     name = experiment.method.name
     if methods[name].pooled:
         raise InputError(
-            f"{name} wants all data in one place, and a deployment has it at its sites: use `fedstill run`"
+            f"{name} needs all data in one place, and a deployment has it at its sites: use `fedstill run`"
         )
     if experiment.attack.name != "none":
         raise InputError("attacks are simulated, and this is a deployment: leave `attack` out")

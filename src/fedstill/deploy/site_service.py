@@ -7,6 +7,7 @@ time, it is held against what the exchange declares and what the site's policy a
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ from fedstill.deploy.site_registry import SiteFacts, plugins, versions
 from fedstill.deploy.site_session import Agreement, SiteSession
 from fedstill.engines.flower.grid_engine import answered
 
+_log = logging.getLogger(__name__)
+
 Header = dict[str, str | int | float]
 
 _RUN = re.compile(r"[0-9a-f]{16}")
@@ -34,7 +37,7 @@ _PATH = re.compile(r"…?(?:[A-Za-z]:)?[/\\][^\s:'\",)]+")
 
 
 class SiteWatcher(Protocol):
-    """Whoever sits at the site, or its log."""
+    """Shows the site's messages to its operator."""
 
     def note(self, text: str) -> None: ...
 
@@ -46,7 +49,7 @@ class SiteWatcher(Protocol):
 
 
 class SiteService:
-    """Answers the server's messages for one site; whatever is wrong with one is said, and the next is awaited."""
+    """Answers the server's messages for one site; an invalid message gets an error reply."""
 
     def __init__(
         self,
@@ -72,23 +75,23 @@ class SiteService:
         except InputError as error:
             return self._refused(str(error))
         if "statistics" not in allowed:
-            return self._refused("its policy does not let it say what its data is about (statistics)")
+            return self._refused("its policy does not allow it to describe its data (statistics)")
         if header.get("plugins") != plugins():
             return self._refused("its plugins are not those of the server: start both with the same --plugin files")
         return {"status": "here", "facts": SiteFacts.of(self.bundle).model_dump_json()}
 
     def accept(self, header: Mapping[str, Any]) -> Header:
-        """The second: will you take part in this? Shown to the site, with what will leave it, before it answers."""
+        """Accept or refuse an experiment, after showing the site's operator what will leave."""
         try:
             run, called = str(header.get("run")), header.get("experiment")
             if not _RUN.fullmatch(run):
-                return self._refused("the server's run has no proper name")
+                return self._refused("the server's run has an invalid name")
             if header.get("fingerprint") != self.bundle.fingerprint():
-                return self._refused("its data is not that with which this run began")
+                return self._refused("its data has changed since this run started")
             agreement = Agreement.read(str(header.get("agreement")))
             part = self._made(agreement, run)
             if part.digest != called:
-                return self._refused(f"it makes {part.digest} of the experiment {called}: their recipes differ")
+                return self._refused(f"it computes {part.digest} as the digest of {called}: their recipes differ")
             manifest = part.rehearsed()
             self.watcher.manifest(manifest, part.digest)
             facts = {"fingerprint": self.bundle.fingerprint(), "manifest": manifest}
@@ -102,6 +105,7 @@ class SiteService:
             return self._refused(str(error))
         self.parts[run] = part
         self.watcher.note(f"this site takes part in experiment {part.digest} as client {agreement.client}")
+        _log.info("run %s: takes part as client %d", run, agreement.client)
         return {"status": "ready", "samples": part.plan.profiles[0].samples}
 
     def exchange(self, request: Message, header: Mapping[str, Any]) -> tuple[Message, Header]:
@@ -111,20 +115,24 @@ class SiteService:
                 raise InputError(refusal)
             outcome, kept = part.answer(request, header)
         except FedstillError as error:
-            self.watcher.note(f"no answer to the server: {error}")
+            self.watcher.note(f"request not answered: {error}")
+            _log.info("a request of the server is not answered", exc_info=True)
             return Message({}), {"status": "failed", "detail": self._told(str(error)), "work": 0.0}
         self.watcher.answered(str(header["exchange"]), int(header["round"]), part.plan.rounds, outcome)
+        ended = outcome.detail if isinstance(outcome, Failure) else "replied"
+        _log.info("round %d, %s: %s", int(header["round"]) + 1, header["exchange"], ended)
         return answered(
             replace(outcome, detail=self._told(outcome.detail)) if isinstance(outcome, Failure) else outcome, kept
         )
 
     def finish(self, models: Message, header: Mapping[str, Any]) -> Header:
-        """The experiment is over: its models, and this site's own, are put where `fedstill export` finds them."""
+        """Store the final models, and this site's own, where `fedstill export` finds them."""
         try:
             part = self._part(str(header.get("run")))
             self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
         except FedstillError as error:
             self.watcher.note(f"the final model could not be kept: {error}")
+            _log.info("the final model could not be kept", exc_info=True)
             return {"status": "failed", "detail": self._told(str(error))}
         return {"status": "kept"}
 
@@ -137,10 +145,10 @@ class SiteService:
         if run not in self.parts:
             place = self._agreements / f"{run}.json"
             if not _RUN.fullmatch(run) or not place.is_file():
-                raise InputError("this site has not agreed to this run")
+                raise InputError("this site has not accepted this run")
             agreement = Agreement.read(place.read_text())
             if agreement.fingerprint != self.bundle.fingerprint():
-                raise RunError(f"this site agreed to run {run} with other data than it has now")
+                raise RunError(f"this site accepted run {run} with other data than it has now")
             self.parts[run] = self._made(agreement, run)
         return self.parts[run]
 
@@ -149,15 +157,16 @@ class SiteService:
         return SiteSession(agreement, self.bundle, states, self.data_root, self.proxies, self.device)
 
     def _refusal(self, part: SiteSession) -> str | None:
-        """Asked again with each request: a policy may be tightened while an experiment runs."""
+        """Read with each request: a policy may be tightened while an experiment runs."""
         return self.folder.policy().refusal(part.agreement.manifest, self.folder.site, part.digest)
 
     def _refused(self, why: str) -> Header:
         self.watcher.note(f"this site does not take part: {why}")
+        _log.info("declined to take part: %s", why)
         return {"status": "refused", "detail": self._told(why)}
 
     def _told(self, text: str) -> str:
-        """What the server may hear of an error: our sentences without paths; of others' exceptions only the kind."""
+        """The part of an error that is sent to the server: our messages without paths, otherwise only the type."""
         kind, colon, _ = text.partition(": ")
         foreign = colon and kind.isidentifier() and kind.endswith(("Error", "Exception", "Exit", "Warning"))
         ours = kind in ("InputError", "RunError", "UnusableError", "BusyError", "UndeclaredEgressError")

@@ -48,7 +48,7 @@ _PUBLIC = re.compile(r"patches:(china|flower|noise:\d+x\d+|heads:\d+|skimage:\w+
 
 
 class Agreement(Settings):
-    """What a site has agreed to: kept in its folder, so that a restarted site goes on at once."""
+    """What a site has accepted: kept in its folder, so that a restarted site continues at once."""
 
     experiment: dict[str, Any]
     question: DataFacts
@@ -103,7 +103,7 @@ class SiteSession:
             fits = question.shape[1:] == own.shape[1:] and LEAST_POINTS <= question.shape[0] <= own.shape[0]
         asked, here = ((one.classes, one.kind, one.point_labels) for one in (question, own))
         if asked != here or not fits:
-            raise InputError("the experiment is about other classes or samples than this site's data")
+            raise InputError("the experiment has other classes or sample shapes than this site's data")
 
     def _planned(self, experiment: Experiment) -> Plan:
         client = self.agreement.client
@@ -158,5 +158,5 @@ def _number(header: Mapping[str, Any], name: str, least: int = -1) -> int:
     """A number of a round as the server names it."""
     number = header.get(name)
     if not isinstance(number, int) or not least <= number < 2**31:
-        raise InputError(f"the server's request names no proper {name}")
+        raise InputError(f"the server's request has an invalid {name}")
     return number

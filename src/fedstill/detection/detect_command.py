@@ -33,9 +33,9 @@ def detect(
             help="Scans (.ply .obj .npy .npz .txt ...) in metres with z up, or folders of them.", metavar="SCAN..."
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="Write the boxes (.json).")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the boxes (.json).")] = None,
     html: Html = None,
-    least: Annotated[float, typer.Option(help="The score that a box must have, from 0 to 1.")] = 0.3,
+    least: Annotated[float, typer.Option(help="Lowest score of a box to keep, from 0 to 1.")] = 0.3,
     which: Which = "last",
     client: OwnModel = None,
     architecture: Architecture = None,
@@ -43,7 +43,7 @@ def detect(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Find objects in scans of your own with a run's detector."""
+    """Detect objects in your own scans with a run's detector."""
     from fedstill.detection.scans import detect as find
     from fedstill.runtime.result import Run
 

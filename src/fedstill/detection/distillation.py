@@ -70,7 +70,9 @@ def findings(teacher: Found, least: float) -> TeachingQueries:
 
 class MatchingSettings(Softened):
     beta: float = Field(1.0, ge=0, description="beta: weight of the features of matched queries, beside soft targets")
-    least: float = Field(0.5, ge=0, le=1, description="how sure the teacher must be of a class for a query to teach")
+    least: float = Field(
+        0.5, ge=0, le=1, description="lowest class probability of the teacher for a query to be distilled"
+    )
 
 
 @objectives.register("detector")

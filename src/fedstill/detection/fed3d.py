@@ -65,9 +65,9 @@ class Fed3DSettings(Settings):
         "prompts-and-heads",
         description="what is trained and communicated; the rest of the model is frozen, and sent to each client once",
     )
-    local_weights: bool = Field(True, description="objects weigh by how wrong the client's own model is about them")
+    local_weights: bool = Field(True, description="weight objects by the error of the client's own model on them")
     global_weights: bool = Field(
-        True, description="classes weigh by how wrong all clients are about them, for which they send class statistics"
+        True, description="weight classes by the error of all clients on them, for which they send class statistics"
     )
 
 

@@ -25,21 +25,23 @@ def pretrain(
     data: Annotated[
         str,
         typer.Argument(
-            help="Scenes to learn from, e.g. rooms-unlabelled.", metavar="DATA", autocompletion=named("datasets")
+            help="Scenes to pre-train on, e.g. rooms-unlabelled.", metavar="DATA", autocompletion=named("datasets")
         ),
     ],
     model: Annotated[
         str | None,
-        typer.Option(help="Whose encoder: a detector, by name; else detr3d-lite.", autocompletion=named("models")),
+        typer.Option(help="Name of the detector; default: detr3d-lite.", autocompletion=named("models")),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="How many epochs.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Only the first so many scenes.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Use only this many scenes, the first ones.")] = None,
     seed: Seed = None,
     set_: Set = None,
-    out: Annotated[Path, typer.Option(help="The weights (.safetensors); a .json beside them says how.")] = Path(
-        "encoder.safetensors"
-    ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that was made otherwise.")] = False,
+    out: Annotated[
+        Path, typer.Option(help="File for the weights (.safetensors); their settings go into a .json next to it.")
+    ] = Path("encoder.safetensors"),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that was made with other settings.")
+    ] = False,
     data_root: Root = None,
     device: Device = "cpu",
     plugin: Plugin = None,

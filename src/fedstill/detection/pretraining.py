@@ -35,16 +35,21 @@ class Pretraining(Settings):
     """One pre-training, completely described: equal ones on equal data give equal bits."""
 
     data: str = Field(min_length=1, description="scenes, by name, npz:FILE or folder:FOLDER")
-    model: str = Field("detr3d-lite", description="a detector, by name")
+    model: str = Field("detr3d-lite", description="name of a detector")
     epochs: int = Field(60, ge=1, le=100_000, description="passes over the scenes")
-    rows: int | None = Field(None, ge=2, description="how many scenes, the first ones; left out, all for training")
+    rows: int | None = Field(
+        None, ge=2, description="number of scenes to use, the first ones; unset: all training scenes"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="of every random draw")
-    points: int | None = Field(None, ge=1, description="points per scene; left out, the model decides")
-    hidden: float = Field(0.6, gt=0, lt=1, description="share of patches that are hidden")
-    reach: float = Field(1.0, gt=0, description="radius of what is to be said of a patch, in radii of its own ball")
-    layers: int = Field(2, ge=1, description="of the decoder, which is thrown away afterwards")
+    points: int | None = Field(None, ge=1, description="points per scene; unset: the model's default")
+    hidden: float = Field(0.6, gt=0, lt=1, description="fraction of patches that are masked")
+    reach: float = Field(
+        1.0, gt=0, description="radius of the region to reconstruct around a patch, relative to the patch's radius"
+    )
+    layers: int = Field(2, ge=1, description="layers of the decoder, which is discarded afterwards")
     augmentation: Choice = Field(
-        default_factory=lambda: choose("augmentation", "scenes"), description="of scenes, anew in every epoch"
+        default_factory=lambda: choose("augmentation", "scenes"),
+        description="augmentation of scenes, redrawn in every epoch",
     )
     training: Training = Field(default_factory=lambda: Training(**_TRAINING), description="a turn is an epoch")
 

@@ -26,8 +26,10 @@ class SceneAugmentation(Augmentation):
 
     mirror_x: bool = Field(True, description="mirror half of the scenes in x")
     mirror_y: bool = Field(True, description="mirror half of the scenes in y")
-    quarter_turns: bool = Field(True, description="also turn by 90, 180 or 270 degrees")
-    turn: float = Field(0.0, ge=0, le=180, description="largest further turn, degrees; 5 (ScanNet) to 30 (SUN RGB-D)")
+    quarter_turns: bool = Field(True, description="also rotate by 90, 180 or 270 degrees")
+    turn: float = Field(
+        0.0, ge=0, le=180, description="largest further rotation, degrees; 5 (ScanNet) to 30 (SUN RGB-D)"
+    )
     scale_low: float = Field(0.9, gt=0, description="smallest scale")
     scale_high: float = Field(1.1, gt=0, description="largest scale")
 

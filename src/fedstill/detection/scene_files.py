@@ -52,7 +52,7 @@ def holds_scenes(path: Path) -> bool:
 
 
 def read_scenes(folder: Path, found: FileFindings) -> dict[str, Scenes]:
-    """Scenes by split, in whatever layout they are found; files that know no split are given one."""
+    """Scenes by split, in whatever layout they are found; files without a split are given one."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder of scenes; expected is {EXPECTED}")
     if scans := _holding(folder, SCANS):
@@ -127,7 +127,7 @@ def _cut(scenes: Scenes, room: Callable[[str], str], found: FileFindings) -> dic
         return {}
     held = set(rooms[min(2, len(rooms) - 1) :: 5])
     aside = torch.tensor([room(name) in held for name in scenes.names])
-    found.notes.append("the files know no split: every fifth room is held out for testing")
+    found.notes.append("the files have no split: every fifth room is held out for testing")
     return {
         "train": some_scenes(scenes, (~aside).nonzero().flatten()),
         "test": some_scenes(scenes, aside.nonzero().flatten()),

@@ -23,9 +23,11 @@ class ClassSubset(Partition):
     """
 
     by_boxes: ClassVar[bool] = True
-    share: float = Field(0.7, gt=0, le=1, description="of the classes that a client knows")
-    scenes_share: float = Field(0.7, gt=0, le=1, description="of the scenes with any of them that it has")
-    most: int | None = Field(None, ge=1, description="scenes that a client has at most")
+    share: float = Field(0.7, gt=0, le=1, description="fraction of the classes that a client holds")
+    scenes_share: float = Field(
+        0.7, gt=0, le=1, description="fraction of the scenes with any of these classes that a client holds"
+    )
+    most: int | None = Field(None, ge=1, description="largest number of scenes per client")
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         return self.cut_alike(labels, labels, clients, classes, streams)

@@ -39,16 +39,20 @@ class Clusters(Section):
     participation = "clusters"
     for_many = True
 
-    number: int | None = Field(None, ge=1, description="of clusters; left out, by silhouette")
-    most: int = Field(8, ge=2, description="clusters that are tried where the number is left out")
+    number: int | None = Field(None, ge=1, description="number of clusters; unset: chosen by silhouette")
+    most: int = Field(8, ge=2, description="largest number of clusters that is tried if it is unset")
     statistics: tuple[Literal["mean", "std", "skewness"], ...] | Literal["labels"] = Field(
         ("mean", "std"),
-        description="of all numbers in a client's inputs, which it sends: mean, std, skewness; or labels, the share of"
+        description="statistics that a client sends: mean, std or skewness of its inputs; or labels, the share of"
         " each class",
     )
-    noise: float = Field(0.0, ge=0, description="standard deviation of the noise that a client adds to what it sends")
+    noise: float = Field(
+        0.0, ge=0, description="standard deviation of the noise that a client adds to these statistics"
+    )
     every: int | None = Field(
-        None, ge=1, description="rounds after which all are surveyed again, and clusters made anew; left out: each once"
+        None,
+        ge=1,
+        description="rounds between surveys, after which clusters are recomputed; unset: each client is surveyed once",
     )
 
     @model_validator(mode="after")

@@ -42,10 +42,10 @@ class Link(Settings):
 
     down: float = Field(gt=0, description="Mbit/s from the server to the device")
     up: float = Field(gt=0, description="Mbit/s from the device to the server")
-    down_slope: float = Field(ge=0, description="percent of the battery's capacity an hour of download takes")
-    down_offset: float = Field(description="percent of the battery's capacity any download takes beside that")
-    up_slope: float = Field(ge=0, description="percent of the battery's capacity an hour of upload takes")
-    up_offset: float = Field(description="percent of the battery's capacity any upload takes beside that")
+    down_slope: float = Field(ge=0, description="percent of the battery's capacity per hour of download")
+    down_offset: float = Field(description="percent of the battery's capacity per download, in addition")
+    up_slope: float = Field(ge=0, description="percent of the battery's capacity per hour of upload")
+    up_offset: float = Field(description="percent of the battery's capacity per upload, in addition")
 
     def download(self, size: int) -> tuple[float, float]:
         """Seconds that so many bytes take, and the percentage of a battery."""
@@ -65,10 +65,10 @@ class Wifi(Link):
 
     down: float = Field(50.0, gt=0, description="Mbit/s from the server to the device")
     up: float = Field(20.0, gt=0, description="Mbit/s from the device to the server")
-    down_slope: float = Field(18.09, ge=0, description="percent of the battery's capacity an hour of download takes")
-    down_offset: float = Field(0.17, description="percent of the battery's capacity any download takes beside that")
-    up_slope: float = Field(21.24, ge=0, description="percent of the battery's capacity an hour of upload takes")
-    up_offset: float = Field(-2.68, description="percent of the battery's capacity any upload takes beside that")
+    down_slope: float = Field(18.09, ge=0, description="percent of the battery's capacity per hour of download")
+    down_offset: float = Field(0.17, description="percent of the battery's capacity per download, in addition")
+    up_slope: float = Field(21.24, ge=0, description="percent of the battery's capacity per hour of upload")
+    up_offset: float = Field(-2.68, description="percent of the battery's capacity per upload, in addition")
 
 
 class Cellular(Link):
@@ -81,10 +81,10 @@ class Cellular(Link):
 
     down: float = Field(4.0, gt=0, description="Mbit/s from the server to the device")
     up: float = Field(1.0, gt=0, description="Mbit/s from the device to the server")
-    down_slope: float = Field(20.59, ge=0, description="percent of the battery's capacity an hour of download takes")
-    down_offset: float = Field(-1.09, description="percent of the battery's capacity any download takes beside that")
-    up_slope: float = Field(15.31, ge=0, description="percent of the battery's capacity an hour of upload takes")
-    up_offset: float = Field(2.67, description="percent of the battery's capacity any upload takes beside that")
+    down_slope: float = Field(20.59, ge=0, description="percent of the battery's capacity per hour of download")
+    down_offset: float = Field(-1.09, description="percent of the battery's capacity per download, in addition")
+    up_slope: float = Field(15.31, ge=0, description="percent of the battery's capacity per hour of upload")
+    up_offset: float = Field(2.67, description="percent of the battery's capacity per upload, in addition")
 
 
 def _transfer(size: int, speed: float, slope: float, offset: float) -> tuple[float, float]:

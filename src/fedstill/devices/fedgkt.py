@@ -95,9 +95,10 @@ PARTS_EGRESS = (
 
 class FedGktSettings(ServerSettings):
     extractors: Literal["average", "private"] = Field(
-        "average", description="the clients' parts: averaged into one model; or at home, each client with its own"
+        "average",
+        description="average: clients' parts are averaged into one model; otherwise each client keeps its own",
     )
-    precision: Precision = Field("full", description="of features on the wire")
+    precision: Precision = Field("full", description="precision of transmitted features")
 
 
 @methods.register("fedgkt")

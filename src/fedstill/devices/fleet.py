@@ -69,11 +69,13 @@ Share = Annotated[Span, AfterValidator(_share)]
 class Tier(Settings):
     """Devices of one kind; of a range every device draws its own value, all alike likely."""
 
-    share: float = Field(1.0, ge=0, description="how many of all clients, relative to the shares of the other tiers")
-    capacity: Positive = Field(description="of the battery, mAh; one number or a range")
-    watts: Positive = Field(description="taken while training, W; one number or a range")
-    speed: Positive = Field(description="of training, GFLOP/s; one number or a range")
-    charge: Share = Field((0.5, 1.0), description="at the start, as a share of the capacity; one number or a range")
+    share: float = Field(1.0, ge=0, description="share of clients in this tier, relative to the other tiers")
+    capacity: Positive = Field(description="battery capacity, mAh; one number or a range")
+    watts: Positive = Field(description="power while training, W; one number or a range")
+    speed: Positive = Field(description="speed of training, GFLOP/s; one number or a range")
+    charge: Share = Field(
+        (0.5, 1.0), description="charge at the start, as a share of the capacity; one number or a range"
+    )
 
 
 # Capacity and power are those of phones in the thesis that `Link` names. Speeds are ours, a guess at what training
@@ -110,19 +112,26 @@ class Fleet(Section):
 
     tiers: dict[str, Tier] = Field(
         default_factory=lambda: {name: Tier(**settings) for name, settings in TIERS.items()},
-        description="kinds of devices by name; of low, mid and high only what should differ has to be said",
+        description="kinds of devices by name; for low, mid and high only the values that differ from the defaults",
     )
-    volts: float = Field(3.85, gt=0, description="of all batteries, V: a capacity in mAh times volts is energy")
-    wifi_share: float = Field(0.7, ge=0, le=1, description="of the clients on Wi-Fi; the others are on 3G")
+    volts: float = Field(3.85, gt=0, description="voltage of all batteries, V; converts mAh to energy")
+    wifi_share: float = Field(0.7, ge=0, le=1, description="fraction of clients on Wi-Fi; the others are on 3G")
     wifi: Wifi = Field(default_factory=Wifi, description="the Wi-Fi link")
-    cellular: Cellular = Field(default_factory=Cellular, description="the mobile link, 3G as it comes")
-    communication_factor: float = Field(1.0, ge=0, description="by which energy of every transfer is multiplied")
-    background: float = Field(0.1, ge=0, description="taken by everything else that runs on a device, W")
-    hours: float = Field(0.25, ge=0, description="between two rounds, in which all devices drain in the background, h")
-    recharge: float = Field(
-        0.05, ge=0, le=1, description="gained between two rounds by a plugged-in device, as a share of its capacity"
+    cellular: Cellular = Field(default_factory=Cellular, description="the mobile link, by default 3G")
+    communication_factor: float = Field(1.0, ge=0, description="factor of the energy of every transfer")
+    background: float = Field(0.1, ge=0, description="background power of a device, W")
+    hours: float = Field(
+        0.25, ge=0, description="time between two rounds, during which all devices consume background power, h"
     )
-    plugged: float = Field(0.3, ge=0, le=1, description="chance that a device that was not asked is plugged in then")
+    recharge: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="charge gained between two rounds by a plugged-in device, as a share of its capacity",
+    )
+    plugged: float = Field(
+        0.3, ge=0, le=1, description="probability that a device that was not sampled is plugged in between two rounds"
+    )
 
     @field_validator("tiers", mode="before")
     @classmethod

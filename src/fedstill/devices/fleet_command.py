@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # help need not wait for torch
     from fedstill.devices.fleet_page import Described
     from fedstill.runtime.experiment import Experiment
 
-fleet_app = Commands(name="fleet", help="Devices with batteries: look at them.")
+fleet_app = Commands(name="fleet", help="Simulated devices with batteries.")
 commands.register("fleet")(fleet_app)
 
 
@@ -44,7 +44,7 @@ def fleet_show(
     data_root: Root = None,
     json: Json = False,
 ) -> None:
-    """Devices by tier, and what a round costs them; of a run, also what became of them. Nothing is run."""
+    """Show devices by tier, and what a round costs them."""
     from fedstill.devices.fleet_page import described, write_fleet_page
     from fedstill.report.writer import checked_page
     from fedstill.runtime.result import Run

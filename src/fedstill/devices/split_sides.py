@@ -29,9 +29,9 @@ SOFT = "soft-targets"
 class ServerSettings(Settings):
     """How the server's part learns."""
 
-    temperature: float = Field(2.0, gt=0, description="T: at which client and server compare what they say")
-    server_epochs: int = Field(5, ge=1, description="passes of the server over the features of a round")
-    server_rate: float = Field(1e-3, gt=0, description="learning rate of the server, whose steps are Adam's")
+    temperature: float = Field(2.0, gt=0, description="T: temperature at which client and server logits are compared")
+    server_epochs: int = Field(5, ge=1, description="epochs of the server over the features of a round")
+    server_rate: float = Field(1e-3, gt=0, description="learning rate of the server, with Adam")
     server_batch: int = Field(64, ge=2, description="samples per step of the server")
 
 

@@ -26,9 +26,13 @@ def contrast(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 class ContrastSettings(Settings):
     # Below one: at one nothing would train the classifier.
-    alpha: float = Field(0.5, ge=0, lt=1, description="alpha: weight of the contrast; 1 - alpha of the labels")
-    contrast_temperature: float = Field(0.07, gt=0, description="divides the cosines that are contrasted")
-    width: int = Field(128, ge=1, description="of the space into which both heads map")
+    alpha: float = Field(
+        0.5, ge=0, lt=1, description="alpha: weight of the contrastive term; the label term has 1 - alpha"
+    )
+    contrast_temperature: float = Field(
+        0.07, gt=0, description="temperature of the contrastive term, which divides the cosines"
+    )
+    width: int = Field(128, ge=1, description="dimension of the embeddings that are contrasted")
 
 
 @objectives.register("crd")

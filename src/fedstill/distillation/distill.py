@@ -55,7 +55,7 @@ def moments(generation: int) -> str:
 
 @dataclass(frozen=True)
 class Teaching:
-    """Whom a student learns from, and how."""
+    """The teachers and the objective of a student."""
 
     objective: Objective
     teachers: Sequence[TeacherModel] = ()

@@ -34,7 +34,7 @@ def attention(student: Tensor, teacher: Tensor) -> Tensor:
 
 class FeatureSettings(IntermediateSettings):
     normalise: bool | None = Field(
-        None, description="scale features to length one before comparing; left out: unless beta is `reference`"
+        None, description="scale features to unit length before comparing; unset: yes, unless beta is `reference`"
     )
 
 

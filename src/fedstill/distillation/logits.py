@@ -97,7 +97,9 @@ class Vanilla(_Logits):
 
 
 class SelfSettings(Softened):
-    generations: int = Field(2, ge=1, description="students in a row, each taught by the one before; the last counts")
+    generations: int = Field(
+        2, ge=1, description="number of students in sequence, each taught by the one before; the last one is the result"
+    )
 
 
 @objectives.register("self")

@@ -23,7 +23,9 @@ Terms = dict[str, Tensor]
 class Mixed(Settings):
     """The weight between labels and teacher."""
 
-    alpha: float = Field(0.5, ge=0, le=1, description="alpha: weight of what the teacher says; 1 - alpha of the labels")
+    alpha: float = Field(
+        0.5, ge=0, le=1, description="alpha: weight of the teacher's term; the label term has 1 - alpha"
+    )
 
 
 class Softened(Mixed):

@@ -20,10 +20,12 @@ from fedstill.distillation.objective import Objective
 
 
 class DistillationSettings(Settings):
-    labels: LabelMode = Field("use", description="use them; no-ce: without cross-entropy; withhold: hand over none")
-    proxy: str | None = Field(None, description="data set to distil on; left out, the training split")
-    share: float = Field(1.0, gt=0, le=1, description="of the proxy data, drawn evenly from its classes")
-    same_model: bool = Field(False, description="allow a student of the teacher's own architecture")
+    labels: LabelMode = Field(
+        "use", description="use: train with labels; no-ce: without the cross-entropy; withhold: no labels at all"
+    )
+    proxy: str | None = Field(None, description="data set to distil on; unset: the training split")
+    share: float = Field(1.0, gt=0, le=1, description="fraction of the proxy data to use, stratified by class")
+    same_model: bool = Field(False, description="allow a student with the teacher's architecture")
 
 
 def proxy_data(

@@ -1,4 +1,4 @@
-"""Where clients run. Engines carry messages and decide nothing; all of them give the same bits."""
+"""Where clients run. Engines only transport messages and contain no FL logic; all of them give the same bits."""
 
 from __future__ import annotations
 

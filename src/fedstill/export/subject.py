@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,8 @@ from fedstill.runtime.defaults import resolve
 from fedstill.runtime.result import Run
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.task_choice import task_name
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Subject:
         try:
             data = self.test_data
         except InputError:
+            _log.info("the test data is not here: random inputs are used", exc_info=True)
             drawn = Streams(0).draw("export", "inputs").uniform(-1, 1, (count, *self.task.shape))
             return torch.from_numpy(drawn).float(), "random"
         # From a small test set the same samples again and again.

@@ -33,9 +33,9 @@ FIRST, SECOND = "first/", "second/"
 
 
 class AdaptiveSettings(FedAvgSettings):
-    eta: float = Field(0.05, gt=0, description="server rate")
+    eta: float = Field(0.05, gt=0, description="server learning rate")
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
-    beta2: float | None = Field(None, ge=0, lt=1, description="decay of the second; left out, the preset decides")
+    beta2: float | None = Field(None, ge=0, lt=1, description="decay of the second moment; unset: by the preset")
     tau: float = Field(1e-3, gt=0, description="floor of the denominator: how adaptive the server is")
     preset: Literal["original", "seed"] = Field(
         "original", description="original: beta2 0.99, second moment from tau^2; seed: 0.999, from zero"

@@ -31,7 +31,7 @@ from fedstill.methods.robust import with_robust_buffers, with_robust_recalibrati
 
 class ClippedMeanSettings(ModelSettings):
     norm: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
-        "median", description="C: the longest update that counts in full; or the median length of the round's updates"
+        "median", description="C: norm to which updates are clipped, or median: the median norm of the round's updates"
     )
 
 

@@ -25,7 +25,9 @@ PERSONAL = "personal/"
 
 
 class DittoSettings(FedAvgSettings):
-    pull: float = Field(0.1, ge=0, description="lambda: how strongly personal models are held to the shared one")
+    pull: float = Field(
+        0.1, ge=0, description="lambda: strength with which personal models are regularised towards the shared one"
+    )
 
 
 @methods.register("ditto")

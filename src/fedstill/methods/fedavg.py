@@ -47,11 +47,12 @@ class ModelSettings(Settings):
 
     buffers: Literal["average", "recalibrate", "as-parameters"] = Field(
         "average",
-        description="running statistics: averaged; measured again on the merged model in an extra exchange; or, to"
-        " reproduce an artefact, put through the server's rule as if they were weights",
+        description="BatchNorm statistics: averaged; re-estimated for the aggregated model in an extra exchange; or, to"
+        " reproduce an artefact, updated by the server's rule as if they were weights",
     )
     recalibration: Literal["one-pass", "layer-by-layer"] = Field(
-        "one-pass", description="all layers in one exchange, or one exchange a layer: as if the data were pooled"
+        "one-pass",
+        description="one-pass: all layers in one exchange; otherwise one exchange per layer, which equals pooled data",
     )
 
     @property
@@ -61,7 +62,7 @@ class ModelSettings(Settings):
 
 
 class FedAvgSettings(ModelSettings):
-    weights: Weighting = Field("samples", description="how much each client's model counts")
+    weights: Weighting = Field("samples", description="weight of each client's model in the average")
 
     @property
     def weighting(self) -> Weighting:

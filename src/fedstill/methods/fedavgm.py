@@ -25,7 +25,7 @@ MOMENTUM = "momentum/"
 
 
 class FedAvgMSettings(FedAvgSettings):
-    eta: float = Field(1.0, gt=0, description="server rate")
+    eta: float = Field(1.0, gt=0, description="server learning rate")
     beta: float = Field(0.9, ge=0, lt=1, description="server momentum")
 
 

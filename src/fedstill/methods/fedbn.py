@@ -34,7 +34,7 @@ LOCAL, PROXY = "local/", "proxy/"
 
 
 class FedBnSettings(Settings):
-    weights: Weighting = Field("samples", description="how much each client's model counts")
+    weights: Weighting = Field("samples", description="weight of each client's model in the average")
     proxy: Literal["none", "average"] = Field(
         "none", description="average: clients upload BatchNorm layers too, for a central model that they ignore"
     )

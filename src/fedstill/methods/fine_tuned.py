@@ -33,7 +33,7 @@ ROUNDS = "rounds"  # how many are played: exchanges are chosen by state and roun
 
 class FineTunedSettings(FedAvgSettings):
     tuning_epochs: int | None = Field(
-        None, ge=1, description="epochs of each client's own training at the end; none: twice those of a round"
+        None, ge=1, description="epochs of each client's fine-tuning at the end; none: twice those of a round"
     )
 
 

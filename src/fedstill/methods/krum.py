@@ -37,12 +37,12 @@ from fedstill.methods.robust import floats, median, sent, with_robust_buffers, w
 
 class KrumSettings(ModelSettings):
     attackers: int | None = Field(
-        None, ge=0, description="f: replies of a round that may lie; left out, as many as the replies allow"
+        None, ge=0, description="f: number of malicious replies to tolerate; unset: as many as possible"
     )
 
 
 class MultiKrumSettings(KrumSettings):
-    keep: int | None = Field(None, ge=1, description="m: models to average, n - f at most; left out, n - f")
+    keep: int | None = Field(None, ge=1, description="m: number of models to average, at most n - f; unset: n - f")
 
 
 @methods.register("krum")

@@ -33,9 +33,13 @@ START = "start/"  # start/ARCHITECTURE/...: where the server's state keeps what 
 
 class LocalSettings(Settings):
     patience: int | None = Field(
-        None, ge=1, description="stop after so many epochs without becoming better on the share held out; none: never"
+        None,
+        ge=1,
+        description="patience: stop after this many epochs without improvement on held-out data; none: never",
     )
-    hold_out: float = Field(0.1, gt=0, lt=1, description="share of a client's data that is held out for that")
+    hold_out: float = Field(
+        0.1, gt=0, lt=1, description="fraction of a client's data that is held out for early stopping"
+    )
 
 
 @methods.register("local-only")

@@ -43,7 +43,8 @@ CONTROL = "control/"
 
 class ScaffoldSettings(ModelSettings):
     correction: Literal["step", "gradient"] = Field(
-        "step", description="of plain SGD steps, as published; or of the gradient, before any local optimiser"
+        "step",
+        description="what is corrected: plain SGD steps, as published, or the gradient before any optimiser",
     )
 
 

@@ -27,7 +27,7 @@ from fedstill.methods.robust import floats, sent, with_robust_buffers, with_robu
 
 
 class TrimmedMeanSettings(ModelSettings):
-    beta: float = Field(0.2, ge=0, lt=0.5, description="share of the replies cut off at either end of a coordinate")
+    beta: float = Field(0.2, ge=0, lt=0.5, description="fraction of the replies removed at each end, per coordinate")
 
 
 @methods.register("trimmed-mean")

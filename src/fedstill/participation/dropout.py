@@ -27,7 +27,7 @@ When = Literal["before", "during", "after"]
 class Dropout(Settings):
     """What all kinds have in common: whether clients that drop out or have an empty battery are replaced."""
 
-    replace: bool = Field(False, description="sample replacement clients, of the same cluster first")
+    replace: bool = Field(False, description="sample replacement clients, from the same cluster first")
     replacements_can_drop: bool = Field(False, description="whether replacement clients can drop out as well")
 
     @classmethod
@@ -75,7 +75,10 @@ class NoDropout(Dropout):
 class Chance(Dropout):
     """Kinds in which clients drop out."""
 
-    when: When = Field("after", description="before the request, during its work, or after it, with its reply")
+    when: When = Field(
+        "after",
+        description="when a client drops out: before the request, during its work, or after it, with its reply",
+    )
 
     def dropout_event(
         self, client: int, context: RoundContext, when: When | None = None, fraction: float | None = None
@@ -91,8 +94,8 @@ class Chance(Dropout):
 class Independent(Chance):
     """Each sampled client with the same chance, whatever happened before."""
 
-    rate: Probability = Field(..., description="chance that a sampled client drops out, or share of the cohort")
-    of_cohort: bool = Field(False, description="exactly that share of the cohort, rounded, in every round")
+    rate: Probability = Field(..., description="probability that a sampled client drops out, or fraction of the cohort")
+    of_cohort: bool = Field(False, description="drop exactly this fraction of the cohort, rounded, in every round")
 
     def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
         luck = {client: context.streams.draw("dropout", client).random() for client in cohort}
@@ -111,8 +114,8 @@ class Bursty(Chance):
     so that the share away stays at `rate`. The first round is drawn from that share.
     """
 
-    rate: float = Field(..., ge=0, lt=1, description="share of clients that are away, in the long run")
-    length: float = Field(..., ge=1, description="rounds that they stay away, on average")
+    rate: float = Field(..., ge=0, lt=1, description="long-term fraction of clients that are away")
+    length: float = Field(..., ge=1, description="mean number of rounds that a client stays away")
 
     @model_validator(mode="after")
     def _such_a_chain_exists(self) -> Self:

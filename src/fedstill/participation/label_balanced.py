@@ -27,10 +27,10 @@ MOST = 10_000  # of a cohort: every place is compared for every candidate
 class LabelBalanced(Weighted):
     """Clients that complement one another: together they have the fleet's mix of classes."""
 
-    candidates: int | None = Field(
-        None, ge=1, description="how many are drawn to choose from; left out, four times the cohort"
+    candidates: int | None = Field(None, ge=1, description="number of candidates; unset: four times the cohort")
+    noise: float = Field(
+        0.0, ge=0, description="standard deviation of the noise that clients add to the share of each class"
     )
-    noise: float = Field(0.0, ge=0, description="standard deviation that clients add to the share of each class")
 
     @property
     def needs(self) -> frozenset[str]:

@@ -30,7 +30,7 @@ class Policy(Settings):
     draws_evenly: ClassVar[bool] = False  # True: all clients that can be reached are sampled with equal probability
 
     availability: Probability | tuple[Probability, ...] = Field(
-        1.0, description="chance that a client can be reached in a round; one number, or one per client"
+        1.0, description="probability that a client can be reached in a round; one number, or one per client"
     )
 
     @property
@@ -102,8 +102,8 @@ class Everyone(Policy):
 class Sized(Policy):
     """A policy that samples a fraction or a number of clients."""
 
-    fraction: float | None = Field(None, gt=0, le=1, description="of all clients; at least one is sampled")
-    number: int | None = Field(None, ge=1, description="of clients per round")
+    fraction: float | None = Field(None, gt=0, le=1, description="fraction of clients to sample, at least one client")
+    number: int | None = Field(None, ge=1, description="number of clients to sample per round")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:

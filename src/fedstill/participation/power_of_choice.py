@@ -37,10 +37,13 @@ class PowerOfChoice(Weighted):
 
     reads_losses: ClassVar[bool] = True
 
-    candidates: int | None = Field(None, ge=1, description="d: how many are drawn; left out, twice the cohort")
-    draw: Literal["samples", "evenly"] = Field("samples", description="a candidate's chance: by samples, or the same")
+    candidates: int | None = Field(None, ge=1, description="d: number of candidates; unset: twice the cohort")
+    draw: Literal["samples", "evenly"] = Field(
+        "samples", description="probability of a candidate: proportional to its samples, or equal"
+    )
     losses: Literal["last", "poll"] = Field(
-        "last", description="the loss that each client reported last; or poll: that of the shared model, measured now"
+        "last",
+        description="last: the loss that each client reported last; poll: the loss of the shared model, measured now",
     )
     former_values: ClassVar[Mapping[str, Mapping[str, str]]] = {"losses": {"ask": "poll"}}
 

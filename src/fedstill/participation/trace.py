@@ -47,7 +47,9 @@ class DropoutFile:
 class Trace(Chance):
     """Replayed from a file, by round and client."""
 
-    file: str = Field(..., min_length=1, description="a table with columns round, client and perhaps when, fraction")
+    file: str = Field(
+        ..., min_length=1, description="CSV file with the columns round, client and optionally when, fraction"
+    )
 
     @cached_property
     def recorded(self) -> DropoutFile:

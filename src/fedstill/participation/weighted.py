@@ -34,11 +34,13 @@ class Weighted(Sized):
 
     battery_aware: bool = Field(False, description="prefer full batteries, and leave out those below the threshold")
     threshold: Probability = Field(0.2, description="level below which a device is not sampled, as a share of capacity")
-    floor: float = Field(0.05, gt=0, le=1, description="weight of an empty battery against 1 for a full one")
-    power: float = Field(1.0, gt=0, description="of the level in the weight: above 1, full batteries count for more")
-    history: bool = Field(False, description="weigh by the share of rounds that a client finished of those it began")
-    prior: float = Field(1.0, gt=0, description="finished rounds that everyone is credited with beforehand")
-    link: float = Field(1.0, ge=1, description="how many times likelier a device on Wi-Fi is; 1: links do not count")
+    floor: float = Field(0.05, gt=0, le=1, description="weight of an empty battery, relative to 1 for a full one")
+    power: float = Field(
+        1.0, gt=0, description="exponent of the charge level: above 1, full batteries are preferred more strongly"
+    )
+    history: bool = Field(False, description="weight clients by their fraction of finished rounds")
+    prior: float = Field(1.0, gt=0, description="finished rounds credited to every client at the start")
+    link: float = Field(1.0, ge=1, description="factor of the weight for devices on Wi-Fi; 1: no effect")
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:

@@ -48,10 +48,15 @@ MIXED, VOTES = "mixed/", "votes"  # the model with the helper's parameters; how 
 
 class ClueSettings(LocalSettings):
     significant: float = Field(
-        0.1, gt=0, le=1, description="share of the helper's weights, the most significant, that are taken over"
+        0.1, gt=0, le=1, description="fraction of the helper's weights, the most significant, that are copied"
     )
-    threshold: float = Field(0.01, ge=0, le=1, description="least probability of a class in noise to be known")
-    noise: int = Field(20, ge=1, description="samples of noise that a model is probed with")
+    threshold: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="probe threshold: smallest probability of a class on noise for it to count as known",
+    )
+    noise: int = Field(20, ge=1, description="number of noise samples for the probe")
 
 
 @methods.register("clue")

@@ -59,7 +59,7 @@ OFFER_EGRESS = (
 class PeerSettings(LocalSettings):
     teachers: Literal["weights", "program"] = Field(
         "weights",
-        description="how a model goes to the others: its weights; or as an ONNX program, which they can run whatever it"
+        description="format of models sent to peers: weights; or an ONNX program, which runs whatever its architecture"
         " is, and which needs pip install 'fedstill[export]'",
     )
 

@@ -56,16 +56,18 @@ START = "start-head/"  # what all clients' heads start from
 
 class PFNMSettings(LocalSettings):
     over: Literal["features", "inputs"] = Field(
-        "features", description="what the matched layer reads: features of the mean extractor, or inputs as they are"
+        "features", description="input of the matched layer: features of the averaged extractor, or raw inputs"
     )
     hidden: int = Field(100, ge=1, description="neurons of each client's hidden layer")
     head_epochs: int | None = Field(None, ge=1, description="of that layer's training; none: as of the model's")
     variance: float = Field(0.1, gt=0, description="sigma^2: of clients' neurons around global ones")
     prior_variance: float = Field(10.0, gt=0, description="sigma0^2: of global neurons around zero")
     gamma: float = Field(1.0, gt=0, description="mass of the buffet process: the larger, the more new neurons")
-    sweeps: int = Field(3, ge=0, description="how often all clients are matched once more")
+    sweeps: int = Field(3, ge=0, description="number of further matching passes over all clients")
     limit: int = Field(700, ge=1, description="most global neurons")
-    class_counts: bool = Field(True, description="outgoing weights count by how many samples of a class a client has")
+    class_counts: bool = Field(
+        True, description="weight outgoing weights by the client's number of samples of each class"
+    )
 
 
 @methods.register("pfnm")

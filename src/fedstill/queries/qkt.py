@@ -39,25 +39,34 @@ FirstPhase = Callable[[nn.Module, list[nn.Module]], Trained]  # trains the whole
 class TransferSettings(PeerSettings):
     """How much and from whom is learnt."""
 
-    transfer_epochs: int = Field(25, ge=1, description="of the whole model on the client's data")
-    alpha: float = Field(1.0, ge=0, description="weight of what teachers say, beside labels")
-    temperature: float = Field(1.0, gt=0, description="of probabilities that are compared")
+    transfer_epochs: int = Field(25, ge=1, description="epochs of training the whole model on the client's data")
+    alpha: float = Field(1.0, ge=0, description="weight of the distillation term relative to the label term")
+    temperature: float = Field(1.0, gt=0, description="temperature of the probabilities that are compared")
 
 
 class QKTSettings(TransferSettings):
-    query_weight: float = Field(1.5, ge=0, description="lambda: weight of classes that are asked for; local ones: 1")
-    threshold: float = Field(0.01, ge=0, le=1, description="least probability of a class in noise to be known")
-    noise: int = Field(20, ge=1, description="samples of noise that a model is probed with")
-    noise_scale: float = Field(1.0, gt=0, description="standard deviation of that noise; inputs lie in -1 to 1")
-    filter: bool = Field(True, description="learn only from peers that know a class asked for")
-    mask: bool = Field(True, description="of what they say, heed local classes and those asked for only")
-    refine: bool = Field(True, description="put the head back to what it was, and let it learn once more by itself")
-    head_epochs: int | None = Field(None, ge=1, description="of the head by itself; none: as many as of the whole")
-    frozen: float = Field(0.0, ge=0, le=1, description="share of the head's weights, the most important, that stay")
+    query_weight: float = Field(1.5, ge=0, description="lambda: weight of queried classes; local classes have 1")
+    threshold: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="probe threshold: smallest probability of a class on noise for it to count as known",
+    )
+    noise: int = Field(20, ge=1, description="number of noise samples for the probe")
+    noise_scale: float = Field(1.0, gt=0, description="standard deviation of the probe's noise; inputs are in -1 to 1")
+    filter: bool = Field(True, description="learn only from peers that know a queried class")
+    mask: bool = Field(True, description="mask the peers' outputs to local and queried classes")
+    refine: bool = Field(True, description="reset the head to its earlier weights and train it once more alone")
+    head_epochs: int | None = Field(
+        None, ge=1, description="epochs of training the head alone; none: as many as for the whole model"
+    )
+    frozen: float = Field(
+        0.0, ge=0, le=1, description="fraction of the head's weights, the most important, that is kept"
+    )
     tune: bool = Field(
         False,
-        description="stop each phase after the epoch that is best on the run's validation share. No client has such"
-        " samples of what it asks for: it shows what could be gained, in simulations only",
+        description="stop each phase after its best epoch on the run's validation data. No real client has such"
+        " samples of the queried classes: an upper bound, for simulations only",
     )
 
 
@@ -81,9 +90,9 @@ class QKT(PeerMethod):
 
 
 class NaiveSettings(QKTSettings):
-    filter: bool = Field(False, description="learn only from peers that know a class asked for")
-    mask: bool = Field(False, description="of what they say, heed local classes and those asked for only")
-    refine: bool = Field(False, description="put the head back to what it was, and let it learn once more by itself")
+    filter: bool = Field(False, description="learn only from peers that know a queried class")
+    mask: bool = Field(False, description="mask the peers' outputs to local and queried classes")
+    refine: bool = Field(False, description="reset the head to its earlier weights and train it once more alone")
 
 
 @methods.register("naive-kd")

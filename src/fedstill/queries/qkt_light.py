@@ -38,11 +38,16 @@ COMMON = "common/"  # the model of the first phase, where it is everybody's
 
 
 class LightSettings(QKTSettings):
-    head_epochs: int | None = Field(5, ge=1, description="of the head by itself; none: as many as of the whole")
-    first_phase: Literal["student", "server", "volunteer"] = Field(
-        "student", description="who learns from all peers: each client; the server, on `proxy`; or one for all"
+    head_epochs: int | None = Field(
+        5, ge=1, description="epochs of training the head alone; none: as many as for the whole model"
     )
-    proxy: str | None = Field(None, description="what the server learns on: a data set, unlabelled, or patches:IMAGE")
+    first_phase: Literal["student", "server", "volunteer"] = Field(
+        "student",
+        description="who learns from all peers: each client; the server, on `proxy`; or one client for all",
+    )
+    proxy: str | None = Field(
+        None, description="data on which the server distils: a data set, without labels, or patches:IMAGE"
+    )
 
 
 @methods.register("qkt-light")

@@ -29,17 +29,20 @@ class Queries(Section):
 
     about = "who asks the federation for which classes"
 
-    classes: Literal["single", "multi"] = Field("single", description="each client asks for one class, or for several")
-    under: int = Field(50, ge=1, description="a class with fewer samples at a client may be asked for")
+    classes: Literal["single", "multi"] = Field(
+        "single", description="whether each client queries one class or several"
+    )
+    under: int = Field(50, ge=1, description="a client may query a class of which it has fewer samples")
     by_hand: dict[int, tuple[int, ...]] = Field(
-        default_factory=dict, description="classes by client, instead of a draw; who is not named asks for nothing"
+        default_factory=dict,
+        description="queried classes by client, instead of a random draw; clients that are not listed query nothing",
     )
     below: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="instead, ask for classes that the client's own model gets right less often than this, among"
-        " samples it did not train on; classes it has no sample of are among them",
+        description="instead, query the classes on which the recall of the client's own model is below this, on"
+        " samples it did not train on; classes without samples are included",
     )
 
     def check_experiment(self, clients: int, classes: tuple[str, ...], method: type[Method]) -> None:

@@ -30,11 +30,13 @@ _CLIENTS = 30  # in that of what all models seem to know
 @commands.register("query")
 def query(
     run: RunFolder,
-    client: Annotated[int | None, typer.Option(help="Who asks.")] = None,
+    client: Annotated[int | None, typer.Option(help="Number of the client that queries.")] = None,
     class_: Annotated[
-        list[str] | None, typer.Option("--class", help="For which class, by number or name; repeatable.")
+        list[str] | None, typer.Option("--class", help="Class to query, by number or name; repeatable.")
     ] = None,
-    probe: Annotated[bool, typer.Option("--probe", help="Ask nobody: only show what all models seem to know.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Only probe which classes each model knows; train nothing.")
+    ] = False,
     method: Annotated[
         str,
         typer.Option(help="qkt, qkt-light or naive-kd.", autocompletion=one_of("qkt", "qkt-light", "naive-kd")),
@@ -42,7 +44,8 @@ def query(
     set_: Set = None,
     out: Out = Path("runs"),
     html: Annotated[
-        Path | None, typer.Option(help="The page with its figures; else in the new run's folder.", callback=html_path)
+        Path | None,
+        typer.Option(help="Page with figures (.html); default: in the new run's folder.", callback=html_path),
     ] = None,
     data_root: Root = None,
     device: Device = "cpu",
@@ -51,7 +54,7 @@ def query(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Let a client of a finished run ask the others for a class."""
+    """Let a client of a finished run query the others for a class."""
     use_plugins(plugin or [])
     if probe:
         _show_probe(run, set_ or [], data_root, device, json)

@@ -14,7 +14,7 @@ _OF_QUERY = "accuracy on the client's own classes and those of its query"
 class ClientQuery(Record):
     """What became of one client's query."""
 
-    query: tuple[int, ...] = Field(description="classes that it asked for")
+    query: tuple[int, ...] = Field(description="queried classes")
     accuracy: float = Field(description=_OF_QUERY)
     before: float | None = Field(None, description="the same before the query, where that is known")
     gain: float | None = Field(None, description="mean recall gained on the classes of the query")
@@ -35,7 +35,9 @@ class PrintedQueries(RecordSection):
     forgetting: float | None = Field(None, description="mean recall lost on clients' own classes, zero or negative")
     uniform: float = Field(description="mean recall over own classes and those of queries")
     clients: int = Field(description="number of clients with a query")
-    compared_with: str | None = Field(None, description="the run of local-only that says what clients were before")
+    compared_with: str | None = Field(
+        None, description="the run of local-only with the clients' models before the queries"
+    )
     each: dict[int, ClientQuery] = Field(description="by client id")
 
 
@@ -46,8 +48,8 @@ class QueryRecord(RecordSection):
     part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"result", "printed run"})
 
     run: str = Field(description="the run whose clients were queried")
-    client: int = Field(description="the client that asked")
-    classes: tuple[int, ...] = Field(description="classes that it asked for")
+    client: int = Field(description="client with the query")
+    classes: tuple[int, ...] = Field(description="queried classes")
     teachers: tuple[int, ...] = Field(description="clients whose models passed the probe")
     before: tuple[float, ...] = Field(description="recall of each class before the query")
     after: tuple[float, ...] = Field(description="recall of each class after the query")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from fedstill.core.errors import InputError
 from fedstill.data.point_labels import has_point_labels, kind_names, shape_kinds
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.result import Run
+
+_log = logging.getLogger(__name__)
 
 # What shards follow from, beside the data itself. A validation share is cut before them, or with `on-site` after.
 _CUT = {"data", "partition", "clients", "seed", "validation", "evaluation"}
@@ -58,6 +61,7 @@ def _table(run: Run, data_root: Path | None) -> Holdings | None:
     try:
         plan = make_plan(run.experiment, data_root)
     except InputError:
+        _log.info("the report leaves out the partition of %s", run.path, exc_info=True)
         return None
     if plan.fingerprint != run.config["fingerprint"]:
         return None

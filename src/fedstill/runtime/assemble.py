@@ -1,4 +1,4 @@
-"""Putting an experiment together: method defaults, recipe, overlays, flags and `key=value` settings."""
+"""Assembling an experiment: method defaults, recipe, overlays, flags and `key=value` settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOLD = 5  # of the parts that have a setting, where none of them was chosen
 
 
 def make_experiment(given: Mapping[str, Any]) -> Experiment:
-    """Validate a configuration; what is wrong with it comes as one sentence.
+    """Validate a configuration; an error is one sentence.
 
     A method's own defaults go below what was given, and pooled data leaves nothing to partition or to choose.
     """

@@ -1,4 +1,4 @@
-"""What a run has reached, in one file whose atomic replacement is the commit of a round.
+"""The checkpoint of a run: one file, whose atomic replacement commits a round.
 
 The checkpoint holds server and fleet state, which version of each client's state counts, the journal so far, and
 what is known of the best rounds. The one before it is kept, so that a damaged file costs one round, not the run.
@@ -7,6 +7,7 @@ what is known of the best rounds. The one before it is kept, so that a damaged f
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ from fedstill.core.message import Message, under
 from fedstill.core.records import RoundRecord, read_round
 from fedstill.core.task import Tensors
 from fedstill.runtime.sealed import DAMAGED, sealed, unsealed
+
+_log = logging.getLogger(__name__)
 
 NAME = "checkpoint.safetensors"
 PREVIOUS = "checkpoint-previous.safetensors"
@@ -35,7 +38,7 @@ class Leader:
 
 @dataclass(frozen=True)
 class Progress:
-    """Everything a run has reached after `round` rounds."""
+    """The complete state of a run after `round` rounds."""
 
     round: int
     server: Tensors
@@ -95,7 +98,7 @@ def candidates(folder: Path) -> tuple[list[Progress], list[str]]:
 
 
 def settle_on(folder: Path, progress: Progress) -> None:
-    """Go on from this checkpoint; a newer one does not count, and is removed.
+    """Resume from this checkpoint; a newer one, which is damaged or unusable, is removed.
 
     The next commit would put it in the place of the one before it, which is the only good one.
     """
@@ -104,6 +107,7 @@ def settle_on(folder: Path, progress: Progress) -> None:
     except FileNotFoundError:
         return
     except DAMAGED:
+        _log.info("%s is damaged: it is removed", folder / NAME, exc_info=True)
         newest = None
     if newest is None or (newest.round, newest.journal) != (progress.round, progress.journal):
         (folder / NAME).unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedstill.core.message import Message, MessageError, digest
 from fedstill.core.protocols import Reply, StateVersion
 from fedstill.core.task import Tensors
 from fedstill.runtime.checkpoint import candidates
+
+_log = logging.getLogger(__name__)
 
 
 class ClientStore:
@@ -67,7 +70,7 @@ class ClientStore:
         self._staged[client] = (round, _checksum(data))
 
     def take(self, reply: Reply, round: int) -> None:
-        """Stage what an accepted reply says of its client's state."""
+        """Stage the client state of an accepted reply."""
         if reply.state is not None:
             self.stage(reply.profile.id, round, reply.state)
 
@@ -111,6 +114,7 @@ class ClientStore:
             for client in self.holders():
                 self.load(client)
         except RunError:
+            _log.info("client state is damaged", exc_info=True)
             return False
         return True
 
@@ -137,9 +141,9 @@ def _checksum(data: bytes) -> int:
 
 
 class SiteStore:
-    """What the server knows of states that stay at the sites: which round wrote each one, and its digest.
+    """The server's record of states that stay at the sites: the round that wrote each one, and its digest.
 
-    The same questions as to a `ClientStore`, so that a round does not know where states are.
+    It has the interface of a `ClientStore`, so that a round does not depend on where states are.
     """
 
     def __init__(self, clients: int) -> None:
@@ -180,19 +184,19 @@ class SiteStore:
         self._staged.clear()
 
     def sound(self) -> bool:
-        """Nobody here can tell: a site that has lost its state says so when it is asked."""
+        """Cannot be checked here: a site that has lost its state replies with an error."""
         return True
 
     def holders(self) -> list[int]:
         return _holders(self.rounds, self._staged)
 
     def sweep(self, older: Sequence[Tensors] = ()) -> None:
-        """Sites see to their own files."""
+        """Sites delete their own files."""
 
 
 Store = ClientStore | SiteStore
 
 
 def _holders(rounds: Tensor, staged: Iterable[int]) -> list[int]:
-    """The clients that have state, those of the round being played included."""
+    """The clients that have state, including those staged in the current round."""
     return sorted({*torch.nonzero(rounds >= 0).flatten().tolist(), *staged})

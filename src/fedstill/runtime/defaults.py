@@ -1,4 +1,4 @@
-"""What the kind of data and the model decide of an experiment, where nobody else did."""
+"""Defaults of an experiment that depend on the kind of data and the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POINT_MODEL = "pointnet2-segmentation-lite"  # where every point of a cloud has 
 
 
 def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]:
-    """Fill in what the data and the model decide where the user did not; and clouds with as many points as decided."""
+    """Fill in unset fields from data and model, and reduce clouds to the resulting number of points."""
     experiment = settled(experiment, bundle.kind, has_point_labels(bundle.train), bundle.shape[0])
     return experiment, bundle if experiment.points is None else bundle.with_points(experiment.points)
 
@@ -38,7 +38,7 @@ def settled(experiment: Experiment, kind: str, point_labels: bool, points: int) 
 
 
 def decided_by(kind: str, model: str | None, method: type[Method]) -> dict[str, Any]:
-    """What the kind of data, the method for that kind, and the model decide where nobody else does."""
+    """Defaults from the kind of data, from the method for that kind, and from the model."""
     model = model or data_kinds[kind].model
     builder = models[model]
     own = getattr(builder, "defaults", {})

@@ -1,4 +1,4 @@
-"""How good the models are: the shared ones, and where a method has them, each client's own."""
+"""Evaluation of the shared models and, where a method has them, of each client's own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CentralEvaluator:
         return None if labels is None or labels.ndim > 1 else labels.tolist()
 
     def predictions(self, models: Mapping[str, Tensors]) -> list[int] | None:
-        """The class said of every test sample, -1 where the output is not finite; None where that is not one thing."""
+        """The predicted class of every test sample, -1 where the output is not finite; None without single classes."""
         if len(models) != 1 or self.truth() is None:
             return None
         ((architecture, state),) = models.items()

@@ -1,4 +1,4 @@
-"""What clients at real sites have answered in the round under way, on disk before anything is made of it.
+"""A durable log of the replies of real sites in the current round, written before they are used.
 
 A simulation computes the round that a crash interrupted again, to the same bits. A site cannot be relied on to answer
 twice alike: it may be gone, its privacy noise comes from its operating system, and it may refuse to be asked again. So
@@ -87,7 +87,7 @@ class ExchangeLog:
 
 
 class DurableEngine:
-    """An engine around another one: what it yields is on disk, and what is on disk is not asked for again."""
+    """Wraps an engine: results are written to disk, and recorded results are not requested again."""
 
     def __init__(self, engine: Engine, log: ExchangeLog) -> None:
         self.engine, self.log = engine, log

@@ -70,7 +70,7 @@ class Choice(Settings):
 
 
 def spelt_out(section: str, value: Any) -> Any:
-    """A part's bare name as a mapping; and so a mere number, where that is the usual way to say it.
+    """A part's bare name, or a number where that is the short form, as a mapping.
 
     >>> spelt_out("partition", "iid"), spelt_out("dropout", 0.4)
     ({'name': 'iid'}, {'name': 'independent', 'rate': 0.4})
@@ -109,7 +109,7 @@ def settings_of(part: Any) -> type[Settings]:
 
 
 def _usual(section: str, description: str) -> Any:
-    """A section in which the usual part is chosen where nobody chose."""
+    """A section with a default part."""
     return Field(default_factory=lambda: _default_choice(section), description=description)
 
 
@@ -123,13 +123,14 @@ class TeacherSource(Settings):
     """Where a teacher comes from: a run; a file of weights and a model; or a function of the user's own."""
 
     run: str | None = Field(None, description="a run's folder")
-    file: str | None = Field(None, description="weights, as safetensors")
-    call: str | None = Field(None, description="module:function that makes a torch module")
+    file: str | None = Field(None, description="weights file (.safetensors)")
+    call: str | None = Field(None, description="module:function that returns a torch module")
     model: str | None = Field(
-        None, description="by name, for a file of weights; of a run with several, which, and left out the first"
+        None,
+        description="name of the model, for a weights file; or which model of a run with several (unset: the first)",
     )
     which: Which = Field("last", description="which of a run's models")
-    sha256: str | None = Field(None, description="of its weights; found out when it is loaded")
+    sha256: str | None = Field(None, description="SHA-256 of its weights; computed when it is loaded")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -140,61 +141,67 @@ class TeacherSource(Settings):
         return self
 
     def facts(self) -> dict[str, Any]:
-        """What counts for a run's identity: whose weights, not where they lie."""
+        """The fields that enter a run's identity: the weights, not their location."""
         return self.model_dump(mode="json", exclude={"run", "file"} if self.sha256 else set())
 
 
 class Initial(Settings):
     """Weights to start from: all of a model's, or some, e.g. a pre-trained encoder's."""
 
-    file: str = Field(description="weights, as safetensors")
-    sha256: str | None = Field(None, description="of the weights; found out when they are loaded")
+    file: str = Field(description="weights file (.safetensors)")
+    sha256: str | None = Field(None, description="SHA-256 of the weights; computed when they are loaded")
 
     def facts(self) -> dict[str, Any]:
-        """What counts for a run's identity: the weights, not where they lie."""
+        """The fields that enter a run's identity: the weights, not their location."""
         return self.model_dump(mode="json", exclude={"file"} if self.sha256 else set())
 
 
 class Experiment(Settings):
-    """One run, completely described: equal experiments on equal data give equal bits.
+    """The complete configuration of one run: equal experiments on equal data give equal bits.
 
     Slices add sections of their own (see `core.sections`), so instances are of the class that `experiment_class` gives.
     """
 
     method: Choice = Field(description="what is sent, what is learned at the clients, how replies are aggregated")
     data: str = Field("digits", min_length=1, description="a data set, npz:FILE or folder:FOLDER")
-    model: str | None = Field(None, description="by name; left out, the kind of data decides")
+    model: str | None = Field(None, description="name of the model; unset: the default for the kind of data")
     models: dict[str, int] = Field(
         default_factory=dict,
-        description="clients of different shapes: how many have each model, in the order of their ids",
+        description="clients with different models: the number of clients with each, assigned in order of client id",
     )
-    initial: Initial | None = Field(None, description="weights to start from; left out, all are drawn at random")
-    points: int | None = Field(None, ge=1, description="points per cloud; left out, the model decides")
-    augmentation: Choice | None = Field(None, description="of training batches; left out, model and data decide")
-    partition: Choice = _usual("partition", "who holds which training samples")
+    initial: Initial | None = Field(None, description="weights to start from; unset: random initialisation")
+    points: int | None = Field(None, ge=1, description="points per cloud; unset: the model's default")
+    augmentation: Choice | None = Field(
+        None, description="augmentation of training batches; unset: the default for model and data"
+    )
+    partition: Choice = _usual("partition", "how the training samples are split among clients")
     participation: Choice = _usual("participation", "which clients are sampled in a round")
-    dropout: Choice = _usual("dropout", "which clients drop out in a round; a number alone: each with that probability")
+    dropout: Choice = _usual(
+        "dropout", "which clients drop out in a round; a number alone is each client's probability"
+    )
     attack: Choice = _usual("attack", "what dishonest clients do, in simulations")
-    privacy: Choice = _usual("privacy", "how replies are blurred before they leave")
+    privacy: Choice = _usual("privacy", "differential privacy: noise that is added to updates")
     mitigation: Choice = _usual("mitigation", "how the server compensates for clients that drop out")
-    objective: Choice | None = Field(None, description="how a student learns from its teachers, where it has any")
-    teachers: tuple[TeacherSource, ...] = Field((), description="whom a student learns from")
+    objective: Choice | None = Field(None, description="distillation loss, for students")
+    teachers: tuple[TeacherSource, ...] = Field((), description="teachers of a student")
     clients: int = Field(10, ge=1, le=10_000_000, description="number of clients")
-    rounds: int = Field(10, ge=1, le=1_000_000, description="number of rounds; of a distillation, epochs")
+    rounds: int = Field(10, ge=1, le=1_000_000, description="number of rounds; in distillation, of epochs")
     seed: int = Field(0, ge=0, lt=2**63, description="of every random draw")
     training: Training = Field(Training(), description="local training, shared by every method")
     validation: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="share of the training data (of each site's, evaluated on site) to select a round by",
+        description="fraction of the training data (of each client, with on-site evaluation) for selecting a round",
     )
     evaluation: Literal["central", "on-site"] = Field(
-        "central", description="on test data that the server holds, or at the sites, which send sums"
+        "central", description="where models are evaluated: on the server's test data, or at the sites, which send sums"
     )
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round always is one")
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
-    norm_limit: float | None = Field(None, gt=0, description="refuse replies further than this from what was sent")
+    norm_limit: float | None = Field(
+        None, gt=0, description="refuse replies whose distance (L2 norm) from the model sent is larger; unset: no limit"
+    )
 
     @model_validator(mode="after")
     def _every_client_has_a_model(self) -> Self:

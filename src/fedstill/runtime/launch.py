@@ -37,7 +37,7 @@ def run(
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> Run:
-    """Run an experiment, or go on with it, or find it finished; the same experiment is never run twice.
+    """Run an experiment, resume it, or return its stored result; the same experiment is never run twice.
 
     `experiment` is a method, a recipe, a recipe file, or a mapping; `settings` are laid over it, by section
     (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`).

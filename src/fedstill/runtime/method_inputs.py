@@ -1,7 +1,7 @@
-"""What methods want beside settings, task and training: each input by name, and who provides it.
+"""Inputs of methods besides settings, task and training: each by name, with its provider.
 
-A method names its inputs in `wants`; the planner asks the provider of each and hands them to the constructor. Nobody
-asks a method what class it is.
+A method names its inputs in `wants`; the planner calls the provider of each and passes them to the constructor. No code
+tests the class of a method.
 """
 
 from __future__ import annotations

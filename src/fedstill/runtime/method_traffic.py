@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,8 @@ from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.round import Federation
 from fedstill.runtime.round_outcome import Traffic
+
+_log = logging.getLogger(__name__)
 
 CLIENTS = 2
 MODEL = "cnn-bn"  # has BatchNorm, which some methods treat apart
@@ -40,6 +43,7 @@ def client_traffic(method: str) -> Traffic | None:
     try:
         plan = make_plan(make_experiment(given))
     except InputError:
+        _log.debug("the traffic of %s cannot be measured", method, exc_info=True)
         return None
     clients = len(plan.profiles)
     with TemporaryDirectory(prefix="fedstill-") as folder, InProcess() as engine:

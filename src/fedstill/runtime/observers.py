@@ -19,10 +19,10 @@ class Observer(Protocol):
         """A round was committed; `record` is its line in the journal."""
 
     def note(self, text: str) -> None:
-        """Something good to know (a run found finished); a quiet observer may leave it out."""
+        """Information (a run was already finished); a quiet observer may omit it."""
 
     def warn(self, text: str) -> None:
-        """Something that a person must know (a damaged file), however quiet it should be."""
+        """A warning (a damaged file), shown even by a quiet observer."""
 
     def finish(self) -> None:
         """The run is complete."""

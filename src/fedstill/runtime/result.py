@@ -86,7 +86,7 @@ class Run:
 
     @property
     def result(self) -> RunResult:
-        """What a finished run is reported by."""
+        """The figures that are reported of a finished run."""
         result = self._folder.result()
         if result is None:
             raise InputError(f"the run {self.path} is not finished: run the same command again to go on")

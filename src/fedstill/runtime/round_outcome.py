@@ -1,4 +1,4 @@
-"""What became of one round: clients sampled and accepted, failures, traffic, and its part of the journal's record."""
+"""The outcome of one round: clients sampled and accepted, failures, traffic, and its record in the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run: an experiment executed into a directory, which can be killed at any instant and goes on to the same bits."""
+"""A run: an experiment executed into a directory; killed at any instant, it resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def execute(
     observers: Sequence[Observer] = (),
     clock: Callable[[], float] = perf_counter,
 ) -> RunFolder:
-    """Run the plan to its end, from wherever an earlier attempt left it; a finished run is not run again.
+    """Run the plan to its end, resuming an earlier attempt; a finished run is not repeated.
 
     `clock` gives the seconds that count for this run, where it shares its process with others.
     """
@@ -241,7 +241,7 @@ class Attempt:
         self.folder.drop_leaders(progress.leaders, before.leaders)
 
     def _resume(self) -> Progress | None:
-        """The newest state that is whole; whatever was damaged is said, and computed again."""
+        """Resume from the newest undamaged state; damage is reported, and later rounds are computed again."""
         self.folder.upgrade()
         found, notes = checkpoint.candidates(self.folder.path)
         progress = None
@@ -297,7 +297,7 @@ class Attempt:
 
 
 def summary(plan: Plan, progress: Progress, sha256: str, model_last: str) -> RunResult:
-    """What a finished run is reported by."""
+    """The figures that are reported of a finished run."""
     journal = progress.journal
     evaluations = {record.round: record.evaluation for record in journal if record.evaluation is not None}
     rounds = {"last": max(evaluations), **{which: leader.round for which, leader in progress.leaders.items()}}
@@ -349,7 +349,7 @@ def run_digest(models: dict[str, Tensors], store: Store | None) -> str:
 
 
 def finished(folder: RunFolder) -> bool:
-    """Whether the result is there and its model is the one it speaks of."""
+    """Whether the result exists and matches its model file."""
     result = folder.result()
     if result is None:
         return False

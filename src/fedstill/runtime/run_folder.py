@@ -17,6 +17,7 @@ timing.json            times, apart from everything that can be compared byte fo
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResul
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint, digests
 from fedstill.runtime.digests import Digests
+
+_log = logging.getLogger(__name__)
 
 READABLE = (2, 3, RUN_FORMAT)  # formats; earlier ones are translated when they are read (core.earlier_records)
 MODELS = ("last", "best", "selected")
@@ -92,6 +95,7 @@ class RunFolder:
         try:
             return read_result(content)
         except RecordError:
+            _log.info("the result in %s cannot be read: the run is repeated", self.path, exc_info=True)
             return None
 
     def save_result(self, result: RunResult) -> None:
@@ -127,7 +131,7 @@ class RunFolder:
         return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}
 
     def save_timing(self, timing: dict[str, Any]) -> None:
-        """Without the ceremony that results get: losing a time is no loss."""
+        """Written non-atomically: losing a time is harmless."""
         (self.path / "timing.json").write_text(json.dumps(timing) + "\n")
 
     def journal(self) -> list[RoundRecord]:
@@ -152,7 +156,7 @@ class RunFolder:
         append_line(self.path / "journal.jsonl", _line(record))
 
     def restore_journal(self, records: tuple[RoundRecord, ...]) -> bool:
-        """Make the file say what the checkpoint says; True if it did not."""
+        """Restore the file from the checkpoint; True if they differed."""
         path = self.path / "journal.jsonl"
         right = b"".join(_line(record) for record in records)
         if path.exists() and path.read_bytes() == right:

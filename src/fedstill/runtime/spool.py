@@ -1,4 +1,4 @@
-"""Replies that are too large to wait in memory for each other: their tensors lie in files, and are read as needed."""
+"""Large replies spilled to disk: their tensors are in files and are read as needed."""
 
 from __future__ import annotations
 

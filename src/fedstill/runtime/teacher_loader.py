@@ -56,7 +56,7 @@ class TeacherLoader:
     def examine(
         self, experiment: Experiment, teachers: Sequence[TeacherModel], task: Task, bundle: Bundle, proxy: Dataset
     ) -> list[TeacherRecord]:
-        """Each teacher's metrics on the test set; one that does not say numbers is refused.
+        """Each teacher's metrics on the test set; one whose outputs are not finite is refused.
 
         `recalibrated` is its accuracy with BatchNorm statistics measured anew on the proxy data: far above the
         accuracy, they are stale.
@@ -87,7 +87,7 @@ class TeacherLoader:
 
 
 def _lesson(experiment: Experiment) -> str:
-    """What decides on which data a student learns and is tested, labels aside."""
+    """The settings that determine a student's training and test data, labels aside."""
     given = experiment.model_dump(mode="json", include={"data", "points", "seed", "validation"})
     settings = experiment.method.settings.model_dump(mode="json", include={"proxy", "share"})
     return json.dumps([given, settings])
@@ -190,7 +190,7 @@ def _short(error: Exception) -> str:
 
 
 class Foreign(nn.Module):
-    """A module of the user's own, made to speak as ours do: log-probabilities, and features where it has any."""
+    """An adapter for a module of the user's own: returns log-probabilities, and features if it has any."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ type of processor than the server's its model differs in the last digits; on the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -70,6 +71,8 @@ from fedstill.shared_image.shared_samples import (
 )
 from fedstill.tasks.classification import Classification
 
+_log = logging.getLogger(__name__)
+
 INITIALISE = "initialise"
 LESSON = "lesson/"  # lesson/ROUND/...: a round's samples and the consensus logits on them
 
@@ -79,21 +82,20 @@ class EnsembleSettings(StepSettings, LogitSettings):
         1.0,
         gt=0,
         le=1,
-        description="share of rounds in which clients also send weights, to start the server's model from",
+        description="fraction of rounds in which clients also send weights, from which the server's model starts",
     )
-    selection: Selection | None = Field(None, description="choose each round's samples by what the model makes of them")
+    selection: Selection | None = Field(
+        None, description="select each round's proxy samples by the model's outputs on them"
+    )
     schedule: Literal["uniform", "growing"] = Field(
-        "uniform", description="as many steps in every round, or from half as many up to all of them in the last"
+        "uniform",
+        description="the same number of steps in every round, or growing from half of them to all in the last round",
     )
-    mu: float = Field(
-        0.0, ge=0, description="clients are pulled towards the round's model as in FedProx; 0: they are not"
-    )
-    objective: str = Field(
-        "vanilla", description="how the server's model learns from the clients: one that needs logits"
-    )
+    mu: float = Field(0.0, ge=0, description="weight of FedProx's proximal term towards the round's model; 0: none")
+    objective: str = Field("vanilla", description="distillation loss of the server's model; one that needs only logits")
     downlink: Literal["model", "logits"] = Field(
         "model",
-        description="what goes down: the model; or, to clients that can make it of the one they have, what all said",
+        description="what the server sends: the model; or averaged logits, if clients can compute the model from them",
     )
 
 
@@ -158,7 +160,8 @@ class FedDF(Method):
         embeddings, logits = pool_outputs(self.task, model, pool)
         try:
             return selection.select(embeddings, logits, self.size, context.streams)
-        except UnusableError:  # a model that says no numbers selects nothing; the journal says that it is not finite
+        except UnusableError:  # outputs that are not finite select nothing; the journal records that they are not
+            _log.info("outputs are not finite: proxy samples are drawn uniformly", exc_info=True)
             return draw_uniformly(len(pool), self.size, context.streams)
 
     def initialises(self, round: int) -> bool:

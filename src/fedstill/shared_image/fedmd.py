@@ -48,7 +48,9 @@ CONSENSUS = "consensus"
 
 
 class FedMDSettings(ProxySettings, StepSettings, LogitSettings):
-    steps: int = Field(100, ge=1, description="of each client towards the consensus, before it trains on its own data")
+    steps: int = Field(
+        100, ge=1, description="epochs in which each client distils the consensus, before it trains on its own data"
+    )
 
 
 @methods.register("fedmd")

@@ -23,18 +23,25 @@ class PatchSettings(Settings):
     count: int = Field(10_000, ge=1, le=2**31 - 1, description="patches in the pool")
     seed: int = Field(0, ge=0, description="seed of the pool; patch i depends on it and on i")
     area: tuple[Share, Share] = Field(
-        (1 / 500, 1.0), description="share of the first crop that the second one covers, uniform between these"
+        (1 / 500, 1.0), description="fraction of the first crop that the second one covers, uniform in this range"
     )
-    ratio: Range = Field((3 / 4, 4 / 3), description="width by height of the second crop, log-uniform between these")
-    rotation: float = Field(30.0, ge=0, le=180, description="degrees a patch is turned at most, either way")
-    shear: float = Field(30.0, ge=0, le=60, description="degrees a patch is sheared at most, either way")
+    ratio: Range = Field((3 / 4, 4 / 3), description="aspect ratio of the second crop, log-uniform in this range")
+    rotation: float = Field(
+        30.0, ge=0, le=180, description="largest rotation of a patch, in degrees, in either direction"
+    )
+    shear: float = Field(30.0, ge=0, le=60, description="largest shear of a patch, in degrees, in either direction")
     flip: Share = Field(0.5, description="probability that a patch is mirrored")
     jitter: tuple[Share, Share, Share, Annotated[float, Field(ge=0, le=0.5)]] = Field(
-        (0.4, 0.4, 0.4, 0.1), description="how much brightness, contrast, saturation and hue change at most"
+        (0.4, 0.4, 0.4, 0.1), description="largest change of brightness, contrast, saturation and hue"
     )
     jitter_probability: Share = Field(0.5, description="probability that the colours of a patch change")
-    cloud_scale: Range = Field((0.8, 1.25), description="clouds: stretch of each axis, uniform between these")
-    cloud_noise: float = Field(0.01, ge=0, le=1, description="clouds: noise of a coordinate, by the patch's radius")
+    cloud_scale: Range = Field((0.8, 1.25), description="clouds: scale of each axis, uniform in this range")
+    cloud_noise: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="clouds: standard deviation of coordinate noise, as a fraction of the patch's radius",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> PatchSettings:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # help need not wait for torch
     from fedstill.runtime.result import Run
     from fedstill.shared_image.proxy_choice import Chosen
 
-patches_app = Commands(name="patches", help="Patches of one shared image or cloud, to distil on.")
+patches_app = Commands(name="patches", help="Patches of one shared image or cloud, used as proxy data.")
 commands.register("patches")(patches_app)
 
 _PIXELS, _POINTS = 32, 512
@@ -26,7 +26,7 @@ _PIXELS, _POINTS = 32, 512
 
 @patches_app.callback()
 def _patches() -> None:
-    """Patches of one shared image or cloud, to distil on."""
+    """Patches of one shared image or cloud, used as proxy data."""
 
 
 @patches_app.command(name="show")
@@ -38,15 +38,17 @@ def patches_show(
             metavar="SOURCE",
         ),
     ],
-    size: Annotated[int | None, typer.Option(help="Pixels of a side; of clouds, points. Else 32 or 512.")] = None,
-    count: Annotated[int, typer.Option(help="How many patches.")] = 64,
+    size: Annotated[
+        int | None, typer.Option(help="Side of a patch in pixels (default 32), or its number of points (512).")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Number of patches.")] = 64,
     seed: SeedOfDraw = 0,
-    grey: Annotated[bool, typer.Option("--grey", help="One channel, as for data without colours.")] = False,
+    grey: Annotated[bool, typer.Option("--grey", help="One channel, for greyscale data.")] = False,
     out: Picture = Path("patches.png"),
     data_root: Root = None,
     json: Json = False,
 ) -> None:
-    """Draw the first patches of a source, beside it."""
+    """Draw the first patches of a source, next to it."""
     from fedstill.shared_image.patch_settings import PatchSettings
     from fedstill.shared_image.patch_sheet import draw_patches
     from fedstill.shared_image.patch_sources import is_cloud_source
@@ -80,13 +82,13 @@ def patches_embed(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Runs' folders: early, late, or of different experiments.",
+            help="Folders of runs to compare.",
             metavar="RUN...",
             autocompletion=run_folders,
         ),
     ],
     out: Picture = Path("embedding.png"),
-    patches: Annotated[bool, typer.Option("--patches", help="Draw the patches themselves at their places.")] = False,
+    patches: Annotated[bool, typer.Option("--patches", help="Draw the patches instead of dots.")] = False,
     which: Which = "last",
     client: OwnModel = None,
     seed: SeedOfDraw = 0,
@@ -95,7 +97,7 @@ def patches_embed(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Map the shared samples that runs' models choose, by what they make of them: coloured by predicted class."""
+    """Map embeddings of selected samples, coloured by class."""
     from fedstill.runtime.result import Run
     from fedstill.shared_image.proxy_choice import chosen_by
     from fedstill.shared_image.proxy_maps import MOST, check_picture, draw_maps

@@ -48,12 +48,24 @@ class Selection(Settings):
     """How samples are selected from a proxy pool by what a model makes of them."""
 
     kmeans: int = Field(1000, ge=0, description="clusters of embeddings for class balancing; 0: a uniform draw instead")
-    balance: float = Field(1.0, ge=0, le=1, description="share of the candidates that predicted classes share equally")
-    heuristic: Heuristic = Field("hard", description="far from the cluster's centre (hard), near it, or half and half")
-    prune: float = Field(0.9, ge=0, lt=1, description="share of the candidates that is dropped by sureness; 0: none")
-    by: Sureness = Field("confidence", description="sureness: the largest probability, or minus the entropy")
-    drop: Drop = Field("top", description="which candidates are dropped: the surest (top), the least sure, or any")
-    scope: Scope = Field("class", description="the share is dropped of each predicted class, or of all together")
+    balance: float = Field(
+        1.0, ge=0, le=1, description="fraction of the candidates that is balanced over predicted classes"
+    )
+    heuristic: Heuristic = Field(
+        "hard", description="hard: far from the cluster's centre; easy: near it; mixed: half of each"
+    )
+    prune: float = Field(
+        0.9, ge=0, lt=1, description="fraction of the candidates that is dropped by confidence; 0: none"
+    )
+    by: Sureness = Field(
+        "confidence", description="measure of confidence: the largest probability, or the negative entropy"
+    )
+    drop: Drop = Field(
+        "top", description="which candidates are dropped: the most confident (top), the least confident, or random ones"
+    )
+    scope: Scope = Field(
+        "class", description="whether the fraction is dropped from each predicted class or from all candidates together"
+    )
 
     @property
     def asks(self) -> bool:

@@ -32,23 +32,24 @@ LOGITS_EGRESS = Egress(LOGITS, "logits", "what the client's model says of the sh
 class LogitSettings(Settings):
     """Settings of every method that exchanges logits on shared samples."""
 
-    samples: int = Field(1000, ge=2, description="proxy samples that a round's logits are about; at most all there are")
-    precision: Precision = Field("half", description="of logits on the wire")
-    weights: Weighting = Field("samples", description="how much each client's logits count")
+    samples: int = Field(1000, ge=2, description="number of proxy samples per round, at most all")
+    precision: Precision = Field("half", description="precision of transmitted logits")
+    weights: Weighting = Field("samples", description="weight of each client's logits in the average")
 
 
 class StepSettings(Settings):
     """How a model is distilled towards others' logits."""
 
     steps: int = Field(500, ge=1, description="of distillation in each round")
-    rate: float = Field(0.005, gt=0, description="learning rate of these steps, which are Adam's")
+    rate: float = Field(0.005, gt=0, description="learning rate of distillation, with Adam")
     batch: int = Field(128, ge=2, description="of these steps")
-    temperature: float = Field(1.0, gt=0, description="of the objective, where it has one")
+    temperature: float = Field(1.0, gt=0, description="temperature of the distillation loss, if it has one")
 
 
 class ProxySettings(Settings):
     proxy: str | None = Field(
-        None, description="what clients and server share: a data set, whose labels are not used, or patches:IMAGE"
+        None,
+        description="proxy data shared by clients and server: a data set, whose labels are not used, or patches:IMAGE",
     )
 
 

@@ -25,8 +25,8 @@ class SingleImageSettings(EnsembleSettings):
     patches: PatchSettings = Field(
         default_factory=lambda: PatchSettings(count=20_000), description="how patches are cut from it"
     )
-    selection: Selection | None = Field(default_factory=Selection, description="which patches a round is about")
-    initialise: float = Field(0.2, gt=0, le=1, description="share of rounds in which clients also send weights")
+    selection: Selection | None = Field(default_factory=Selection, description="which patches are used in a round")
+    initialise: float = Field(0.2, gt=0, le=1, description="fraction of rounds in which clients also send weights")
 
 
 @methods.register("single-image")

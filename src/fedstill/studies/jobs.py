@@ -1,4 +1,4 @@
-"""Doing runs of a study, here or in a worker process. A run that was killed goes on from its last round."""
+"""Executing the runs of a study, here or in a worker process. A run that was killed resumes from its last round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a study's runs go, and what they need to be told."""
+    """Output folder and environment of a study's runs."""
 
     out: str
     data_root: str | None = None
@@ -91,7 +91,7 @@ def _observers(told: OnProgress | None) -> list[Observer]:
 
 
 class _Teller(Observer):
-    """Passes on how much of a run is over."""
+    """Reports the finished fraction of a run."""
 
     def __init__(self, told: OnProgress) -> None:
         self.told = told
@@ -104,17 +104,17 @@ class _Teller(Observer):
         self.told(record.round / self.rounds)
 
     def note(self, text: str) -> None:
-        """Nobody is there to read it."""
+        """Not shown: the study has its own display."""
 
     def warn(self, text: str) -> None:
-        """Nor these: what was damaged has been mended."""
+        """Not shown: the run has repaired the damage."""
 
     def finish(self) -> None:
-        """The outcome says so."""
+        """Nothing to do: the outcome is returned."""
 
 
 def perform_lessons(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
-    """In a worker: do one lesson after another; on the way to its outcomes, numbers say how much of it is over."""
+    """In a worker: execute one group of runs after another, and send its progress, then its outcomes."""
     place: Place = receive()
     place.own.install()
     while True:

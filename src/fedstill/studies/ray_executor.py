@@ -7,6 +7,7 @@ runs go on from their last round.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -28,6 +29,8 @@ from fedstill.studies.jobs import JobOutcome, Place, forget_data, perform
 from fedstill.studies.ray_cluster import arrive, check_machines, connected, find_ray, names_root, rooted
 from fedstill.studies.status import RunStatus
 from fedstill.studies.study_plan import Job
+
+_log = logging.getLogger(__name__)
 
 RETRIES = 3  # of a lesson whose worker was lost; one that kills every worker must end some day
 _PATIENCE = 1.0  # seconds between looks at how far lessons have come
@@ -89,7 +92,9 @@ class RayExecutor:
         except failures.RayTaskError as error:  # not one of its runs, which are outcomes: a plugin, or the machine
             sentence = " ".join(f"{type(error.cause).__name__}: {error.cause}".split())
             ended = JobOutcome("failed", sentence, str(error))
+            _log.info("a task on Ray failed", exc_info=True)
         except failures.RayError as error:
+            _log.info("a worker on Ray was lost, %d times so far", task.losses + 1, exc_info=True)
             if task.losses < RETRIES:
                 self._submit(replace(task, losses=task.losses + 1))
                 return None

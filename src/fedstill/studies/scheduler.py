@@ -1,7 +1,8 @@
-"""What may be started next: teachers before their students, students together, nothing that others do already."""
+"""The scheduler: teachers before their students, students jointly, nothing that another process works on."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,11 @@ from fedstill.studies.jobs import JobOutcome
 from fedstill.studies.study_plan import Job, lessons
 from fedstill.studies.study_progress import StudyObserver, StudyProgress
 
+_log = logging.getLogger(__name__)
+
 
 class Scheduler:
-    """The lessons that are left. A lesson is taken down with `next`, and ends with `returned`."""
+    """The groups of jobs that are left: `next` takes one that can be started, `returned` records its outcomes."""
 
     def __init__(self, tally: StudyProgress, observers: Sequence[StudyObserver], parts: int = 1) -> None:
         self.tally, self.observers = tally, observers
@@ -21,14 +24,17 @@ class Scheduler:
         self.left: list[Lesson] = [*lessons(tally.waiting, parts)]
         self.left.sort(key=lambda lesson: lesson[0].teacher is None)
         self.elsewhere: list[Job] = []
+        _log.info("%d runs: %d to do, the others are reused", tally.total, len(tally.waiting))
 
     def next(self) -> Lesson | None:
-        """A lesson whose teacher is there and that nobody else is working on; None if there is none just now."""
+        """A group whose teacher is finished and that no other process works on; None if there is none now."""
         for lesson in list(self.left):
             if not self._ready(lesson[0]):
                 continue
             self.left.remove(lesson)
             if mine := [job for job in lesson if self._wanted(job)]:
+                for job in mine:
+                    _log.info("%s: started", _named(job))
                 return mine
         return None
 
@@ -47,10 +53,11 @@ class Scheduler:
                 self.elsewhere.append(job)
                 self.tally.halfway.pop(job, None)
             else:
+                _log.info("%s: %s%s", _named(job), outcome.state, outcome.error and f": {outcome.error}")
                 self._settle(job, outcome)
 
     def revisit(self) -> None:
-        """Look again at what others were working on."""
+        """Put jobs that other processes were working on back into the queue."""
         self.left += list(lessons(self.elsewhere))
         self.elsewhere = []
 
@@ -58,11 +65,13 @@ class Scheduler:
         return self.ledger.identity(job) is not None or self.tally.settled(job) is not None
 
     def _wanted(self, job: Job) -> bool:
-        """Asked right before a job would start, since others may have done it by then."""
+        """Whether a job still has to be run: another process may have finished it."""
         if (known := self.tally.settled(job)) is not None:
+            _log.info("%s: reused (%s)", _named(job), known.state)
             self._settle(job, known)
             return False
         if self.ledger.busy(job):
+            _log.info("%s: another process is working on it", _named(job))
             self.elsewhere.append(job)
             return False
         return True
@@ -71,3 +80,8 @@ class Scheduler:
         self.tally.settle(job, outcome)
         for observer in self.observers:
             observer.settled(self.tally, job, outcome)
+
+
+def _named(job: Job) -> str:
+    """The labels of a job's cell, for log lines."""
+    return ", ".join(f"{axis} {label}" for axis, label in job.cell.labels.items()) or job.key

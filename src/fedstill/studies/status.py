@@ -1,4 +1,4 @@
-"""What has been done about a run, as its folder tells: finished, being worked on, failed, or nothing yet.
+"""The status of a run, from its folder: finished, being worked on, failed, or not started.
 
 Several processes may work on one folder of runs. They agree through the runs' own locks and results, so that nothing
 else has to be kept consistent; only failures, of which a run's folder says nothing, have a place of their own:
@@ -7,6 +7,7 @@ else has to be kept consistent; only failures, of which a run's folder says noth
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fedstill.runtime.result import Run
 from fedstill.runtime.run_folder import RunFolder, folder_of
 from fedstill.studies.jobs import JobOutcome
 from fedstill.studies.study_plan import Job
+
+_log = logging.getLogger(__name__)
 
 FAILURES = "failures"
 
@@ -90,6 +93,7 @@ class RunStatus:
             try:
                 found = digest(state_of(teacher.model(which)))
             except InputError:
+                _log.info("the teacher %s has no model %r", teacher.path, which, exc_info=True)
                 found = "none"
             self._digests[teacher.path, which] = found
         return self._digests[teacher.path, which]

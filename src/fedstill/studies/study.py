@@ -131,7 +131,7 @@ class Study:
         return results
 
     def _work(self, crew: Executor, tally: StudyProgress, observers: Sequence[StudyObserver]) -> None:
-        """Have the crew do what is waiting."""
+        """Let the executor run all waiting jobs."""
         for observer in observers:
             observer.start(tally)
         # Fewer teachers than workers: their students are shared out, and a teacher speaks in several places.
@@ -293,7 +293,7 @@ def study(
     observers: Sequence[StudyObserver] = (),
     **settings: Any,
 ) -> Results:
-    """Run a grid of experiments, or go on with it; what was run before, in whatever study, is not run again.
+    """Run a grid of experiments, or resume it; finished runs, of any study, are reused.
 
     >>> import fedstill
     >>> tiny = {"data": "digits", "model": "mlp", "clients": 2, "rounds": 1}

@@ -1,4 +1,4 @@
-"""What a study has to do on this machine: every cell resolved against its data, identical runs counted once."""
+"""The plan of a study on this machine: every cell resolved against its data, identical runs counted once."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ another name, so nothing stale is ever read. An entry that cannot be read, or wr
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import zipfile
@@ -25,6 +26,8 @@ from platformdirs import user_cache_dir
 
 from fedstill.core.errors import FedstillError
 from fedstill.core.files import from_home, write_atomically
+
+_log = logging.getLogger(__name__)
 
 VARIABLE = "FEDSTILL_CACHE"
 FORMAT = 1  # of the entries themselves; readers count their own versions
@@ -80,7 +83,10 @@ class Slot:
         try:
             with np.load(self.path, allow_pickle=False) as archive:
                 return [archive[name] for name in names]
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+            _log.info("the cache file %s cannot be read: its contents are made again", self.path, exc_info=True)
             return None
 
     def keep(self, clouds: NDArray[np.float32], notes: list[str]) -> None:

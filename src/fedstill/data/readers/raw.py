@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedstill.core.errors import InputError
 
 Array = NDArray[Any]
-Part = Literal["train", "validation", "test", "whole"]  # `whole`: the files know no split
+Part = Literal["train", "validation", "test", "whole"]  # `whole`: the files have no split
 PARTS: dict[str, Part] = {
     "train": "train",
     "valid": "validation",

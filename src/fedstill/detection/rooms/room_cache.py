@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from fedstill.detection.rooms import builtin_rooms, footprints, furniture, rays,
 from fedstill.detection.rooms.furniture import CLASSES
 from fedstill.detection.rooms.room_layout import KINDS, MOST
 from fedstill.detection.scenes import Scenes
+
+_log = logging.getLogger(__name__)
 
 _MAKERS = (
     streams,
@@ -31,6 +34,7 @@ def kept_rooms(number: int, seed: int = 0, points: int = builtin_rooms.POINTS) -
     try:
         slot = Slot.made(f"rooms {number} {points} {seed}", [Path(str(maker.__file__)) for maker in _MAKERS])
     except OSError:  # a package without files, as in a zip
+        _log.info("rooms are not cached: the generator's code cannot be read", exc_info=True)
         return builtin_rooms.make_rooms(number, seed, points)
     kept = _fetched(slot, number, seed, points)
     if kept is None:

@@ -1,4 +1,4 @@
-"""Clients at their own sites: requests and replies travel over Flower's grid, clients' states do not travel."""
+"""Clients at their own sites: requests and replies are sent over Flower's grid, clients' states stay on site."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Lines(Protocol):
 
 @dataclass(frozen=True)
 class Letter:
-    """Something to send to a node, and for whom."""
+    """A message to a node, and its receiver."""
 
     to: Any  # whatever the sender knows the receiver by
     node: int
@@ -47,7 +47,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; `trouble` in words where nothing did."""
+    """A node's reply; without one, `trouble` is the reason."""
 
     letter: Letter
     message: Message
@@ -86,7 +86,7 @@ def corresponded(lines: Lines, letters: Iterable[Letter], patience: float, limit
 
 
 def _opened(letter: Letter, reply: Envelope, limit: int) -> Answer:
-    """Nothing that a site sends is taken on trust."""
+    """Decode and check a site's reply."""
     if reply.has_error():
         silent = reply.error.code == _SILENT
         trouble = "its site fell silent" if silent else f"its reply could not be read: {_one_line(reply.error.reason)}"

@@ -1,4 +1,4 @@
-"""Clients inside Flower's simulation on Ray: our rounds, Flower's messages, processes of the user's own Ray.
+"""Clients inside Flower's simulation on Ray: our rounds, Flower's messages, processes of the user's Ray.
 
 What a client is sent and what it says travel as Flower messages, states included, and as bits they are what the other
 engines carry. Who makes the clients (with all the data), the exchange and the turn are not messages: they lie in Ray's

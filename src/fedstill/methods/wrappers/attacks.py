@@ -38,10 +38,13 @@ class ByClients(Attack):
     """An attack by some of the clients: a share of them, drawn once, or those that are named."""
 
     share: float | None = Field(
-        None, ge=0, le=1, description="of all clients, to the nearest number but at least one; 0.2 if none are named"
+        None,
+        ge=0,
+        le=1,
+        description="fraction of clients that attack, rounded, at least one client; 0.2 if no attackers are listed",
     )
     clients: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
-        None, description="the attackers by id, instead of a share"
+        None, description="ids of the attackers, instead of a fraction"
     )
 
     @model_validator(mode="before")
@@ -141,7 +144,7 @@ class SignFlip(ChangedUpdate):
     """Attackers push the other way: w_g - scale (w_i - w_g)."""
 
     # With a fifth of the clients the plain mean then moves backwards: 0.8 - 0.2 * 5 = -0.2 of an honest step.
-    scale: float = Field(5.0, gt=0, description="length of the push, in honest updates")
+    scale: float = Field(5.0, gt=0, description="norm of the attack, in units of honest updates")
 
     def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
         return -self.scale * honest
@@ -169,7 +172,7 @@ class NotANumber(ChangedUpdate):
 class Huge(ChangedUpdate):
     """Attackers send their update a million times: w_g + scale (w_i - w_g)."""
 
-    scale: float = Field(1e6, gt=0, description="what the update is multiplied by")
+    scale: float = Field(1e6, gt=0, description="factor of the update")
 
     def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
         return self.scale * honest
@@ -180,7 +183,9 @@ class LabelFlip(ByClients):
     """Attackers train on wrong labels: y becomes C - 1 - y, or y + shift."""
 
     shift: int | None = Field(
-        None, ge=1, description="classes further on, round the end; left out, the classes are reversed"
+        None,
+        ge=1,
+        description="shift of the class numbers, modulo their count; unset: the order of the classes is reversed",
     )
 
     def around(self, method: Method, clients: int, streams: Streams) -> Method:

@@ -67,18 +67,20 @@ MEANS = frozenset({FedAvg.aggregate, FedAvgM.aggregate, FedAdam.aggregate, FedYo
 class ClientLevel(Privacy):
     """Clipped updates and Gaussian noise: the shared models hardly depend on any single client."""
 
-    clip: float = Field(1.0, gt=0, description="C: the longest update that counts in full")
-    noise: float = Field(1.0, ge=0, description="z: deviation of the noise on the sum of updates, in units of clip")
-    delta: float = Field(1e-5, gt=0, lt=1, description="of (epsilon, delta); must be below 1 / clients")
+    clip: float = Field(1.0, gt=0, description="C: norm to which updates are clipped")
+    noise: float = Field(
+        1.0, ge=0, description="z: standard deviation of the noise on the sum of updates, in units of clip"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="delta of (epsilon, delta) privacy; must be below 1 / clients")
     where: Literal["server", "client"] = Field("server", description="who adds the noise")
     sampling: Literal["known", "secret"] = Field(
         "known",
-        description="secret: cohorts are drawn uniformly from all clients and nobody learns who was in one (journal and"
-        " seed are kept private), so that sampling counts towards privacy",
+        description="secret: cohorts are drawn uniformly from all clients and are not disclosed (journal and"
+        " seed are kept private), so that sampling amplifies privacy",
     )
     randomness: Literal["named", "system"] = Field(
         "named",
-        description="named: noise that can be repeated, for simulations, and that protects nobody who knows the seed;"
+        description="named: reproducible noise, for simulations; it does not protect against anyone who knows the seed;"
         " system: from the operating system",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from fedstill.report.study.extras import Cloud, Cost, Extras, make_cloud
 from fedstill.runtime.result import Run
 from fedstill.runtime.run_folder import folder_of
 from fedstill.studies.results import ResultRow, Results
+
+_log = logging.getLogger(__name__)
 
 _QUICK = Protocol(passes=30, warm_ups=3, seconds=3.0, batches=(1,), threads=(1,), onnx=False)
 _MODEL = "model-last.safetensors"
@@ -65,6 +68,7 @@ def _subject(run: Run, data_root: Path | None) -> list[Subject]:
     try:
         return [Subject(run, data_root=data_root)]
     except InputError:
+        _log.info("the report leaves out the latency of %s", run.path, exc_info=True)
         return []
 
 
@@ -74,6 +78,7 @@ def _clouds(run: Run, data_root: Path | None) -> list[Cloud]:
     try:
         bundle = load(experiment.data, data_root)
     except InputError:
+        _log.info("the report leaves out samples of %s", experiment.data, exc_info=True)
         return []
     labels = bundle.test.labels()
     if bundle.kind != "cloud" or labels is None or labels.ndim > 1:
