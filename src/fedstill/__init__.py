@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from fedstill.runtime.launch import distill, egress, run
     from fedstill.runtime.prediction import Prediction, predict
     from fedstill.runtime.result import Run
+    from fedstill.runtime.verification import Contradiction, Verified
     from fedstill.studies.results import Results
     from fedstill.studies.study import Study, study
+    from fedstill.studies.verification import verify
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # nothing is shown unless the user asks for it
 
@@ -49,12 +51,15 @@ _HOMES = {
     "fedstill.detection.scans": ("Scan", "detect"),
     "fedstill.report": ("report",),
     "fedstill.studies.results": ("Results",),
+    "fedstill.runtime.verification": ("Contradiction", "Verified"),
     "fedstill.studies.study": ("Study", "study"),
+    "fedstill.studies.verification": ("verify",),
 }
 
 __all__ = [
     "Asked",
     "Audit",
+    "Contradiction",
     "Experiment",
     "FedstillError",
     "InputError",
@@ -65,6 +70,7 @@ __all__ = [
     "RunError",
     "Scan",
     "Study",
+    "Verified",
     "__version__",
     "audit",
     "detect",
@@ -77,6 +83,7 @@ __all__ = [
     "report",
     "run",
     "study",
+    "verify",
 ]
 
 

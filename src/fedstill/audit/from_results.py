@@ -15,7 +15,7 @@ from fedstill.methods.fedavg import buffers_of
 from fedstill.runtime.result import Run, run_called
 from fedstill.studies.grid import SEED
 from fedstill.studies.results import Labels, Pupil, ResultRow, Results
-from fedstill.studies.results_table import joint_training_note
+from fedstill.studies.results_table import joint_training_note, stale_note
 from fedstill.studies.run_figures import figures_of, unpacked
 
 OBJECTIVE = "objective"
@@ -194,8 +194,9 @@ class _Reader:
             for key in ("model", "points", "clients", "rounds", "partition"):
                 if key in experiment and key not in results.axes:
                     told[f"{stage}: {key}"] = str(experiment[key])
-        note = joint_training_note(self.students)
-        return {**told, "joint training": note} if note else told
+        stale = " ".join(filter(None, [stale_note(self.results), stale_note(self.students)]))
+        notes = {"stale": stale, "joint training": joint_training_note(self.students)}
+        return told | {what: note for what, note in notes.items() if note}
 
     def _seed(self, cell: Labels) -> str:
         return dict(zip(self.results.axes, cell, strict=False)).get(SEED, "0")

@@ -22,12 +22,13 @@ from fedstill.cli.reference import reference
 from fedstill.cli.report import report
 from fedstill.cli.run import egress, run, show
 from fedstill.cli.study import study
+from fedstill.cli.verify import verify
 from fedstill.core.errors import FedstillError
 
 # What a command's end tells a script.
 EXIT_CODES = {
     0: "done; nothing is wrong",
-    1: "failed while running (what was committed before is kept), or `doctor` found something broken",
+    1: "failed while running (what was committed before is kept), or `doctor` or `verify` found something broken",
     2: "the input was wrong, and nothing has been done; also data that `data check` finds unusable",
     3: "`audit` was done, and found what `--fail-on` names",
     130: "interrupted: the same command again goes on",
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "show": show,
     "audit": audit,
     "report": report,
+    "verify": verify,
     "egress": egress,
     "predict": predict,
     "export": export,

@@ -89,6 +89,8 @@ def audit(
         if html is not None:
             console.print()
             print_page(html, as_json=False)
+    if stale := evidence.settings.get("stale"):
+        errors.print(stale)
     found = met(verdict, conditions)
     if found:
         errors.print(f"found: {', '.join(found)}")

@@ -86,6 +86,8 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
     curve = [record.accuracy for record in journal if record.accuracy is not None]
     if curve:
         console.print(f"\n{measure} {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n")
+    for why in found.stale:
+        console.print(f"[yellow]stale[/]: {why}")
     if found.finished:
         show_result(found)
     else:

@@ -80,18 +80,6 @@ def content_of(*parts: Any, reads: bool = True) -> Content:
     return Content(walk.hash.hexdigest(), tuple(dict.fromkeys(walk.unknown)))
 
 
-def is_outside(part: Any) -> bool:
-    """Whether a function, class or instance was not made by this package or by one that is installed.
-
-    >>> is_outside(content_of), is_outside(np.mean), is_outside(lambda: 0)
-    (False, False, True)
-    """
-    if isinstance(part, functools.partial):
-        return is_outside(part.func)
-    named = part if isinstance(part, type | types.FunctionType | types.MethodType) else type(part)
-    return is_outside_module(str(named.__module__))
-
-
 class _Walk:
     """Visits everything that a value consists of, in an order that the value decides."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from importlib.metadata import distribution, entry_points, packages_distributions
 from pathlib import Path, PurePath
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
 GROUP = "fedstill.plugins"  # entry points of installed packages that bring parts
 MODULE_PREFIX = "fedstill_plugin_"  # of the modules that plugin files become
@@ -33,6 +34,20 @@ def is_outside_module(name: str) -> bool:
     places = [str(file)] if file else list(map(str, found.__path__))
     installed = any(part in ("site-packages", "dist-packages") for place in places for part in PurePath(place).parts)
     return not (installed and versions(top)) or top in announced()
+
+
+def is_outside(part: Any) -> bool:
+    """Whether a function, class or instance was not made by this package or by one that is installed.
+
+    >>> namespace = {"__name__": "__main__"}
+    >>> exec("def test(): ...", namespace)
+    >>> is_outside(is_outside_module), is_outside(Path.exists), is_outside(namespace['test'])
+    (False, False, True)
+    """
+    if isinstance(part, partial):
+        return is_outside(part.func)
+    named = part if isinstance(part, type | FunctionType | MethodType) else type(part)
+    return is_outside_module(str(named.__module__))
 
 
 def module_named(name: str) -> ModuleType | None:

@@ -8,6 +8,7 @@ from fedstill.core.numbers import capital, count, listed, points, share, size
 from fedstill.report import descriptions
 from fedstill.report.compare import Pair, lonely_pairs, pooled_pairs, skewed_pairs
 from fedstill.report.facts import Facts, measured
+from fedstill.runtime.identity import stale_parts
 
 _SAME = 0.0005  # shares that print alike, at one decimal of a percentage, are called equal
 _FELL = 0.01  # a last round this far below the best one is worth a sentence
@@ -29,7 +30,7 @@ def summary(runs: Sequence[Facts]) -> str:
 
 def caution(runs: Sequence[Facts]) -> str:
     """What a careful reader should hold against these numbers."""
-    sentences = []
+    sentences = [f"{run.title} is stale: {'; '.join(why)}." for run in runs if (why := stale_parts(run.config))]
     if len({run.experiment.seed for run in runs}) == 1:
         each = "It was" if len(runs) == 1 else "Each was"
         sentences.append(

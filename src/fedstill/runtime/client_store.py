@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -110,13 +110,17 @@ class ClientStore:
 
     def sound(self) -> bool:
         """Whether every version that counts is there and undamaged."""
-        try:
-            for client in self.holders():
+        return next(self.damaged(), None) is None
+
+    def damaged(self) -> Iterator[str]:
+        """The files of versions that count which are missing or damaged."""
+        for client in self.holders():
+            try:
                 self.load(client)
-        except RunError:
-            _log.info("client state is damaged", exc_info=True)
-            return False
-        return True
+            except RunError:
+                _log.info("client state is damaged", exc_info=True)
+                path = self._path(client, int(self.rounds[client]))
+                yield f"{path.parent.name}/{path.name}"
 
     def holders(self) -> list[int]:
         return _holders(self.rounds, self._staged)

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from fedstill.core.content import content_of, is_outside
+from fedstill.core.content import content_of
+from fedstill.core.origins import is_outside
 from fedstill.core.own_parts import fresh_token
 from fedstill.core.registry import Registry
 from fedstill.core.sections import sections

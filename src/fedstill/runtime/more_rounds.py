@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 
-from fedstill.core.content import is_outside
 from fedstill.core.files import read_json, take_lock, write_atomically
+from fedstill.core.origins import is_outside
 from fedstill.methods import methods
 from fedstill.runtime import checkpoint
 from fedstill.runtime.plan import Plan

@@ -84,6 +84,7 @@ class RunFolder:
                 f"{self.path} was written in format {version}, and this version of fedstill reads formats"
                 f" {' and '.join(map(str, READABLE))}: run the experiment again"
             )
+        Digests(self.path).check_content("config.json", config)
         return config
 
     def result(self) -> RunResult | None:

@@ -13,10 +13,9 @@ from fedstill.core.files import file_digest, read_json
 from fedstill.core.records import RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.runtime import checkpoint
 from fedstill.runtime.client_store import ClientStore
-from fedstill.runtime.digests import CONFIG, JOURNAL, PREDICTIONS, RESULT, Digests, changed_fields, leaves
+from fedstill.runtime.digests import CONFIG, JOURNAL, PREDICTIONS, RESULT, Digests, EditedError, changed_fields, leaves
 from fedstill.runtime.experiment import experiment_class
 from fedstill.runtime.identity import identity_from, stale_parts
-from fedstill.runtime.result import Run
 from fedstill.runtime.run import run_digest, total_traffic
 from fedstill.runtime.run_folder import MODELS, RunFolder
 
@@ -53,8 +52,7 @@ class Verified:
 
 def verify_run(path: Path) -> Verified:
     """Check everything in a run's folder against everything else."""
-    folder, held = RunFolder(path), Digests(path)
-    config = folder.config()
+    held, config = Digests(path), _config(path)
     notes: list[str] = []
     if not (path / RESULT).exists():
         return Verified(path, tuple(_unfinished(path)), ("the run is not finished",), stale_parts(config))
@@ -70,6 +68,14 @@ def verify_run(path: Path) -> Verified:
         found += _models(path, result, notes)
     unique = {(one.file, one.field): one for one in reversed(found)}
     return Verified(path, tuple(reversed(unique.values())), tuple(notes), stale_parts(config))
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """The configuration, also where it was edited: what was, is found later."""
+    try:
+        return RunFolder(path).config()
+    except EditedError:
+        return read_json(path / CONFIG) or {}
 
 
 def _unfinished(path: Path) -> Iterator[Contradiction]:
@@ -123,9 +129,9 @@ def _lines(path: Path) -> list[Any]:
 
 
 def _records(path: Path) -> list[RoundRecord]:
-    """The journal as the checkpoint has it, or, where that is gone, as it is."""
-    held = _checkpoint(path)
-    return list(held.journal) if held else [read_round(line) for line in _lines(path)]
+    """The journal as the checkpoint has it, or, where that is gone or of an earlier round, as it is."""
+    held, lines = _checkpoint(path), _lines(path)
+    return list(held.journal) if held and held.round >= len(lines) else [read_round(line) for line in lines]
 
 
 def _journal(path: Path) -> Iterator[Contradiction]:
@@ -213,11 +219,16 @@ def _models(path: Path, result: RunResult, notes: list[str]) -> Iterator[Contrad
         return
     try:
         models = folder.load_models("last") if result.model_last else {}
-        store = ClientStore.of(path, Run(path).experiment.clients) if result.personal is not None else None
-        if store is not None and not (store.sound() and _checkpoint(path)):
-            notes.append("the clients' own models cannot be checked: their checkpoint is gone")
+        held = _checkpoint(path)
+        if held is None:
+            notes.append("the state of clients cannot be checked: the checkpoint is gone")
             return
-        if run_digest(models, store) != result.sha256:
+        store = None
+        if held.clients["digests"].ndim == 1:  # at sites, otherwise
+            store = ClientStore(path / "clients", len(held.clients["digests"]))
+            store.restore(held.clients)
+            yield from (Contradiction(name, "", "it is not what the checkpoint names") for name in store.damaged())
+        if run_digest(models, store if result.personal is not None else None) != result.sha256:
             yield Contradiction(RESULT, "sha256", "it is not the digest of the models in the folder")
     except FedstillError as error:
         notes.append(f"its models cannot be checked: {error}")
