@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-import torch
-
 
 def one_thread() -> AbstractContextManager[None]:
     """The number of threads changes the order of sums, and so the bits."""
@@ -18,6 +16,8 @@ def one_thread() -> AbstractContextManager[None]:
 @contextmanager
 def threads_of(count: int) -> Iterator[None]:
     """PyTorch with so many threads, and afterwards with as many as before."""
+    import torch  # here, because a process that only starts others does not need it
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
