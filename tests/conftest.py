@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
+import typer.main
 
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine, Reply
@@ -17,7 +19,7 @@ from fedstill.engines import InProcess, Processes, Wire
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import Plan, make_plan
 
-from .warm import Warm
+from .warm import FOREIGN, Warm
 
 TINY = {"data": "digits", "clients": 5, "rounds": 3, "model": "cnn", "training": {"epochs": 1, "batch": 64}}
 
@@ -56,6 +58,14 @@ def _without_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _commands_made_once() -> Iterator[None]:
+    """Typer makes the whole command line anew for every command, which takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Bits are promised for one thread, and two of them with a busy neighbour are many times slower than one."""
@@ -88,6 +98,13 @@ def engines() -> Iterator[dict[str, Engine]]:
 def warm() -> Iterator[Warm]:
     """Commands, each in a process of its own that has imported everything already."""
     with Warm() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def foreign() -> Iterator[Warm]:
+    """Python that has imported PyTorch and the like, and nothing of this package."""
+    with Warm(FOREIGN) as process:
         yield process
 
 
