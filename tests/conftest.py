@@ -35,6 +35,20 @@ def pytest_collection() -> Any:
         gc.enable()
 
 
+# What takes longest, and what has to stay on one worker, in the order in which it is begun.
+LONG = (
+    *("tests/test_conformance.py", "tests/studies/test_recipes.py", "tests/test_docs.py", "tests/test_guides.py"),
+    *("tests/export/", "tests/engines/", "tests/report/study/", "tests/detection/test_fed3d_by_hand.py"),
+    *("tests/test_architecture.py", "tests/test_benchmarks.py", "tests/studies/", "tests/deploy/"),
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: one that begins last leaves the other workers without anything to do."""
+    items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """In CI a test that is skipped has failed: what it needs should have been installed."""
