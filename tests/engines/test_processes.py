@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes 
 
 
 @pytest.fixture
-def engine(engines: dict[str, Engine]) -> Processes:
-    """Two workers that all tests reuse, since each takes seconds to start."""
-    pool = engines["processes-2"]
-    assert isinstance(pool, Processes)
-    return pool
+def engine(engines: dict[str, Engine]) -> Iterator[Processes]:
+    """Two workers that all tests reuse, since each takes seconds to start; those killed here leave the pool."""
+    engine = engines["processes-2"]
+    assert isinstance(engine, Processes)
+    yield engine
+    engine.pool.workers[:] = [worker for worker in engine.pool.workers if worker.process.poll() is None]
 
 
 def test_workers_are_started_once_and_reused(tiny_plan: Any, tmp_path: Path, engine: Processes) -> None:
