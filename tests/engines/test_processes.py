@@ -65,7 +65,7 @@ def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(
     tiny_plan: Any, tmp_path: Path, engine: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One client a round for two workers: whichever of them is dead, at most the one that was asked is lost."""
-    plan = tiny_plan(rounds=2, participation={"name": "random", "number": 1})
+    plan = tiny_plan(rounds=3, participation={"name": "random", "number": 1})
     expect = type(plan.method).expect
 
     def killing(self: Any, *args: Any) -> Any:
