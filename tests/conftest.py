@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
+import typer.main
 
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine, Reply
@@ -17,7 +19,7 @@ from fedstill.engines import InProcess, Processes, Wire
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import Plan, make_plan
 
-from .warm import Warm
+from .warm import FOREIGN, Warm
 
 TINY = {"data": "digits", "clients": 5, "rounds": 3, "model": "cnn", "training": {"epochs": 1, "batch": 64}}
 
@@ -31,6 +33,20 @@ def pytest_collection() -> Any:
     finally:
         gc.freeze()
         gc.enable()
+
+
+# What takes longest, and what has to stay on one worker, in the order in which it is begun.
+LONG = (
+    *("tests/test_conformance.py", "tests/studies/test_recipes.py", "tests/test_docs.py", "tests/test_guides.py"),
+    *("tests/export/", "tests/engines/", "tests/report/study/", "tests/detection/test_fed3d_by_hand.py"),
+    *("tests/test_architecture.py", "tests/test_benchmarks.py", "tests/studies/", "tests/deploy/"),
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: one that begins last leaves the other workers without anything to do."""
+    items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,6 +69,14 @@ def _without_waiting_for_the_disk() -> Iterator[None]:
     """A process that is killed loses nothing that it wrote; for what a power failure would lose, no test looks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _commands_made_once() -> Iterator[None]:
+    """Typer makes the whole command line anew for every command, which takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield
 
 
@@ -88,6 +112,13 @@ def engines() -> Iterator[dict[str, Engine]]:
 def warm() -> Iterator[Warm]:
     """Commands, each in a process of its own that has imported everything already."""
     with Warm() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def foreign() -> Iterator[Warm]:
+    """Python that has imported PyTorch and the like, and nothing of this package."""
+    with Warm(FOREIGN) as process:
         yield process
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import runpy
-import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -16,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import fedstill
+
+from .warm import Warm
 
 pytestmark = pytest.mark.xdist_group("house")  # so that the source is read once
 
@@ -179,18 +180,16 @@ def test_the_document_has_these_packages_and_this_direction() -> None:
 
 
 @pytest.mark.parametrize("missing", [*sorted(SLICES), "none"])
-def test_everything_else_works_without_a_slice(missing: str, tmp_path: Path) -> None:
+def test_everything_else_works_without_a_slice(missing: str, tmp_path: Path, foreign: Warm) -> None:
     """In a process of its own, in which the slice cannot be imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, missing], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = foreign.python(f"missing = {missing!r}\n{WITHOUT}", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "page.html").is_file()
 
 
 WITHOUT = """
 import contextlib, io, sys
-missing = sys.argv[1]
+assert "fedstill" not in sys.modules
 sys.modules[f"fedstill.{missing}"] = None
 from fedstill.cli import main
 from fedstill.core.slices import slices

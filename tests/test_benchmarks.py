@@ -6,10 +6,12 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from .warm import Warm
 
 ROOT = Path(__file__).parent.parent
 FASTER_LOOP = """
@@ -27,16 +29,25 @@ importlib.util.find_spec = lambda name, *more: None if name == "flwr" else find(
 """
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_the_table_is_printed(tmp_path: Path) -> None:
+@pytest.fixture
+def python(warm: Warm) -> Python:
+    """`python -m MODULE WORDS` in a process of its own, in which some code has run before."""
+
+    def run(module: str, *words: str, before: str = "") -> subprocess.CompletedProcess[str]:
+        begin = f"import runpy, sys, torch; torch.set_num_threads(1); sys.argv = {[module, *words]!r}\n{before}\n"
+        code = f"{begin}runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        return warm.python(code, ROOT, environment={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    return run
+
+
+def test_the_table_is_printed(python: Python, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     chosen = [word for name in ("rounds", "breakdown", "methods") for word in ("--only", name)]
-    done = python("-m", "benchmarks", *chosen, "--size", "tiny", "--json", str(file))
+    done = python("benchmarks", *chosen, "--size", "tiny", "--json", str(file))
     assert done.returncode == 0, done.stderr
     for text in ("measured", "round of 4 clients, in-process / loop", "2 workers / loop", "<= 1.03", "backward"):
         assert text in done.stdout
@@ -47,33 +58,31 @@ def test_the_table_is_printed(tmp_path: Path) -> None:
     assert {"forward", "backward", "optimiser", "evaluation", "other", "all"} <= {line[0] for line in parts}
 
 
-def test_a_loop_with_different_results_is_detected() -> None:
-    code = f"{FASTER_LOOP}\nfrom benchmarks.__main__ import main\nraise SystemExit(main())"
-    done = python("-c", code, "--only", "rounds", "--size", "tiny")
+def test_a_loop_with_different_results_is_detected(python: Python) -> None:
+    done = python("benchmarks", "--only", "rounds", "--size", "tiny", before=FASTER_LOOP)
     assert done.returncode == 1
     assert "failed: rounds: 4 clients" in done.stderr
 
 
-def test_the_doctests_of_the_helpers() -> None:
+def test_the_doctests_of_the_helpers(python: Python) -> None:
     files = [f"benchmarks/{name}.py" for name in ("timing", "report", "proxy", "deployment", "reliability/crashes")]
-    done = python("-m", "doctest", *files)
+    done = python("doctest", *files)
     assert done.returncode == 0, done.stdout
 
 
-def test_without_flower_the_deployment_is_reported_as_not_measured() -> None:
-    code = f"{WITHOUT_FLOWER}\nfrom benchmarks.__main__ import main\nraise SystemExit(main())"
-    done = python("-c", code, "--only", "deployment")
+def test_without_flower_the_deployment_is_reported_as_not_measured(python: Python) -> None:
+    done = python("benchmarks", "--only", "deployment", before=WITHOUT_FLOWER)
     assert done.returncode == 0, done.stderr
     assert "not measured" in done.stdout
     assert "flwr not installed: pip install 'fedstill[flower,ray]'" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_deployment_is_measured(tmp_path: Path) -> None:
+def test_a_deployment_is_measured(python: Python, tmp_path: Path) -> None:
     if not all(importlib.util.find_spec(module) for module in ("flwr", "ray")):
         pytest.skip("Flower or Ray is missing")
     file = tmp_path / "figures.json"
-    done = python("-m", "benchmarks", "--only", "deployment", "--size", "tiny", "--json", str(file))
+    done = python("benchmarks", "--only", "deployment", "--size", "tiny", "--json", str(file))
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text())["deployment"]
     assert [row["what"].split(", ")[1] for row in figures["rows"]] == [

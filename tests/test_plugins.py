@@ -40,7 +40,8 @@ def example(tmp_path: Path) -> Path:
 def test_a_plugin_file_works_in_this_process_and_in_workers(example: Path, fedstill: Call) -> None:
     hashes = set()
     for engine in ("in-process", "processes"):
-        done = fedstill(example, *RUN, "--plugin", "mine.py", "--engine", engine, "--out", engine)
+        words = ["--plugin", "mine.py", "--engine", engine, "--workers", "1", "--out", engine]
+        done = fedstill(example, *RUN, *words)
         assert done.returncode == 0, done.stderr
         result = json.loads(done.stdout)
         assert (result["method"], result["data"], result["model"]) == ("part-way", "stripes", "flat")
@@ -66,7 +67,7 @@ def test_an_installed_package_needs_no_flag(example: Path, fedstill: Call) -> No
     (example / "mine.py").rename(site / "my_parts.py")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[fedstill.plugins]\nmine = my_parts\n")
-    done = fedstill(example, *RUN, "--engine", "processes", path=str(site))
+    done = fedstill(example, *RUN, "--engine", "processes", "--workers", "1", path=str(site))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["method"] == "part-way"
     assert "part-way" in fedstill(example, "list", "methods", path=str(site)).stdout

@@ -2,7 +2,8 @@
 
 `Warm` is a process that has imported everything and computed nothing. It answers every command with a copy of itself
 (a fork), so that each runs in a process of its own: what one of them loads, registers or leaves behind is gone with it.
-Started anew, as a shell would, commands are in the tests of processes, of killed runs and of the distribution.
+One with `FOREIGN` has imported none of this package: for tests of what the package imports, and when.
+Started anew, as a shell would, commands are in the tests of processes and of the distribution.
 """
 
 from __future__ import annotations
@@ -16,25 +17,26 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-import fedstill.cli
-from fedstill.cli import screen
-
 # What the commands of pages import when they begin to work.
-IMPORTED = (
+EVERYTHING = (
+    "fedstill.cli",
     *("fedstill.runtime.launch", "fedstill.studies", "fedstill.audit", "fedstill.report"),
     *("fedstill.data.catalogue", "sklearn.datasets", "PIL.Image"),
 )
-_SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from warm import serve; serve()"
+# The large packages of others that nearly every command needs.
+FOREIGN = ("torch", "pydantic", "scipy.stats", "sklearn.datasets", "matplotlib.pyplot", "jinja2", "PIL.Image")
+_SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from warm import serve; serve(sys.argv[2:])"
 
 
 class Warm:
     """Runs `fedstill WORDS` or `python -c CODE` in a folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: Sequence[str] = EVERYTHING) -> None:
+        self.imported = imported
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -69,7 +71,7 @@ class Warm:
 
     def _ask(self, asked: dict[str, Any]) -> int:
         if self.process is None:
-            command = [sys.executable, "-c", _SERVE, str(Path(__file__).parent)]
+            command = [sys.executable, "-c", _SERVE, str(Path(__file__).parent), *self.imported]
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -84,9 +86,9 @@ class Warm:
             raise
 
 
-def serve() -> None:
+def serve(imported: Sequence[str]) -> None:
     """The other end: one line in, asking for a command; one line out, with its exit code."""
-    for name in IMPORTED:
+    for name in imported:
         importlib.import_module(name)
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     gc.freeze()  # nothing of this is ever looked at again, also in copies
@@ -106,7 +108,8 @@ def _be(what: str, words: list[str], folder: str, out: str, errors: str, environ
     sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, "utf-8") for number in (1, 2))
     os.environ.clear()
     os.environ.update(environment)
-    if "COLUMNS" in environment:  # consoles are made, and read it, when the command line is imported
+    if "COLUMNS" in environment and (screen := sys.modules.get("fedstill.cli.screen")):
+        # Consoles are made, and read it, when the command line is imported.
         screen.console.width = screen.errors.width = int(environment["COLUMNS"])
     os.chdir(folder)
     further = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -115,8 +118,10 @@ def _be(what: str, words: list[str], folder: str, out: str, errors: str, environ
         if what == "python":
             exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__"})
         else:
+            from fedstill.cli import main
+
             sys.argv = ["fedstill", *words]
-            fedstill.cli.main()
+            main()
         code: Any = 0
     except SystemExit as left:
         code = left.code

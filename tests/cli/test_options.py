@@ -21,6 +21,8 @@ from fedstill.methods import methods
 from fedstill.runtime.recipes import recipe_layers
 from fedstill.studies.results_table import metrics
 
+from ..warm import Warm
+
 pytestmark = pytest.mark.xdist_group("completion")  # so that the lists are made once
 
 
@@ -43,12 +45,11 @@ def test_names_with_their_sentences() -> None:
 
 
 @pytest.fixture(scope="module")
-def shelves() -> dict[str, dict[str, str]]:
+def shelves(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """What is registered in a process of its own: other tests register parts in this one."""
     say = "json.dumps({shelf: names() for shelf, names in shelves().items()})"
     script = f"import json; from fedstill.cli.list import shelves; print({say})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(warm.python(script, tmp_path_factory.mktemp("shelves")).stdout))
 
 
 @pytest.mark.parametrize("shelf", sorted(listed.shelves()))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +14,8 @@ from fedstill.cli.options import FILE
 from fedstill.cli.reference import completed_names
 from fedstill.cli.reference_page import ENVIRONMENT, anchors, reference_page
 from fedstill.methods import methods
+
+from ..warm import Warm
 
 pytestmark = pytest.mark.xdist_group("reference")  # so that the page is written once
 
@@ -32,12 +32,12 @@ def page() -> str:
     return reference_page()
 
 
-def test_what_lies_in_the_repository_is_what_would_be_written(tmp_path: Path) -> None:
+def test_what_lies_in_the_repository_is_what_would_be_written(tmp_path: Path, warm: Warm) -> None:
     """Written by a process of its own: other tests register parts in this one."""
-    words = ["fedstill", "reference", "--out", str(tmp_path / "page.md"), "--names", str(tmp_path / FILE)]
+    words = ["reference", "--out", str(tmp_path / "page.md"), "--names", str(tmp_path / FILE)]
     words += ["--records", str(tmp_path / "schema.json")]
-    script = f"import sys; sys.argv = {words!r}; from fedstill.cli import main; main()"
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    done = warm.fedstill(words, tmp_path)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.md").read_text() == (DOCS / "reference.md").read_text(encoding="utf-8"), AGAIN
     names = files("fedstill.cli").joinpath(FILE).read_text(encoding="utf-8")
     assert (tmp_path / FILE).read_text() == names, AGAIN

@@ -77,7 +77,9 @@ def test_a_wrong_level_and_a_file_that_cannot_be_written_are_refused(tmp_path: P
 def test_worker_processes_write_to_the_same_file(tmp_path: Path) -> None:
     file = tmp_path / "log.txt"
     with logging_to("debug", file):
-        made = fedstill.run("fedavg", data="digits[:20%]", clients=2, rounds=1, engine="processes", out=tmp_path)
+        made = fedstill.run(
+            "fedavg", data="digits[:20%]", clients=2, rounds=1, engine="processes", workers=1, out=tmp_path
+        )
     text = file.read_text()
     assert f"{made.path.name}: round 1 committed" in text
     assert "worker " in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.optimisers import Adam, Optimiser, Sgd
+
+from ..warm import Warm
 
 KINDS: list[tuple[Any, Any]] = [
     (lambda p: Sgd(p, 0.1), lambda p: torch.optim.SGD(p, 0.1, fused=True)),
@@ -73,15 +76,12 @@ def test_gradients_are_forgotten() -> None:
     assert weight.grad is None
 
 
-def test_training_does_not_import_the_compiler() -> None:
+def test_training_does_not_import_the_compiler(foreign: Warm, tmp_path: Path) -> None:
     """The reason for this module: torch's compiler takes longer to import than a small run takes."""
-    import subprocess
-    import sys
-
     code = (
         "import sys, torch\nfrom fedstill.core.optimisers import Sgd\n"
         "w = torch.nn.Parameter(torch.ones(2)); w.grad = torch.ones(2); Sgd([w], 0.1, 0.9).step()\n"
         "print('torch._dynamo' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    done = foreign.python(code, tmp_path)
+    assert done.stdout.strip() == "False", done.stderr

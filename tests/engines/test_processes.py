@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,32 @@ import pytest
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.engines import Processes, make_engine
+from fedstill.core.protocols import Engine
+from fedstill.engines import InProcess, Processes, make_engine
 from fedstill.engines.processes import _mapped, _pickle_sharing
 from fedstill.runtime.run import execute
 
-
-def test_workers_are_started_once_and_reused(tiny_plan: Any, tmp_path: Path) -> None:
-    with Processes(2) as engine:
-        execute(tiny_plan(rounds=2), engine, tmp_path / "a")
-        first = [worker.process.pid for worker in engine.pool.workers]
-        execute(tiny_plan(rounds=1, seed=2), engine, tmp_path / "b")
-        assert [worker.process.pid for worker in engine.pool.workers] == first
-        assert len(first) == 2
+pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
 
-def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def engine(engines: dict[str, Engine]) -> Iterator[Processes]:
+    """Two workers that all tests reuse, since each takes seconds to start; those killed here leave the pool."""
+    engine = engines["processes-2"]
+    assert isinstance(engine, Processes)
+    yield engine
+    engine.pool.workers[:] = [worker for worker in engine.pool.workers if worker.process.poll() is None]
+
+
+def test_workers_are_started_once_and_reused(tiny_plan: Any, tmp_path: Path, engine: Processes) -> None:
+    execute(tiny_plan(rounds=2), engine, tmp_path / "a")
+    first = [worker.process.pid for worker in engine.pool.workers]
+    execute(tiny_plan(rounds=1, seed=2), engine, tmp_path / "b")
+    assert [worker.process.pid for worker in engine.pool.workers] == first
+    assert len(first) == 2
+
+
+def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_path: Path, engine: Processes) -> None:
     class Killer:
         """Kills a worker between rounds, so that the next job finds it dead."""
 
@@ -41,8 +53,7 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
 
         def finish(self) -> None: ...
 
-    with Processes(2) as engine:
-        run = execute(tiny_plan(rounds=3), engine, tmp_path, [Killer()])
+    run = execute(tiny_plan(rounds=3), engine, tmp_path, [Killer()])
     first, second, third = run.journal()
     assert first.failures == ()
     assert [lost.reason for lost in second.failures] == ["failed"]
@@ -50,48 +61,45 @@ def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_
     assert third.failures == ()
 
 
-def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(tiny_plan: Any, tmp_path: Path, engines: Any) -> None:
+def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(
+    tiny_plan: Any, tmp_path: Path, engine: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One client a round for two workers: whichever of them is dead, at most the one that was asked is lost."""
     plan = tiny_plan(rounds=3, participation={"name": "random", "number": 1})
-    with Processes(2) as engine:
-        expect = type(plan.method).expect
+    expect = type(plan.method).expect
 
-        def killing(self: Any, *args: Any) -> Any:
-            for worker in engine.pool.workers[:1]:  # jobs go to the last one
-                os.kill(worker.process.pid, signal.SIGKILL)
-                worker.process.wait()
-            return expect(self, *args)
+    def killing(self: Any, *args: Any) -> Any:
+        for worker in engine.pool.workers[:1]:  # jobs go to the last one
+            os.kill(worker.process.pid, signal.SIGKILL)
+            worker.process.wait()
+        return expect(self, *args)
 
-        type(plan.method).expect = killing
-        try:
-            run = execute(plan, engine, tmp_path / "killed")
-        finally:
-            type(plan.method).expect = expect
+    with monkeypatch.context() as patch:
+        patch.setattr(type(plan.method), "expect", killing)
+        run = execute(plan, engine, tmp_path / "killed")
     assert all(record.failures == () for record in run.journal())
-    assert run.result() == execute(plan, engines["in-process"], tmp_path / "whole").result()
+    assert run.result() == execute(plan, InProcess(), tmp_path / "whole").result()
 
 
-def test_an_engine_left_in_mid_round_starts_clean(tiny_plan: Any, tmp_path: Path, engines: Any) -> None:
+def test_an_engine_left_in_mid_round_starts_clean(
+    tiny_plan: Any, tmp_path: Path, engine: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What workers still had to say when a run was stopped must not reach the next run."""
 
     class Stopped(Exception):  # noqa: N818
         pass
 
     plan = tiny_plan(rounds=1)
-    expect = type(plan.method).expect
 
     def stop(self: Any, *args: Any) -> Any:
         raise Stopped
 
-    with Processes(2) as engine:
-        type(plan.method).expect = stop
-        try:
-            with pytest.raises(Stopped):
-                execute(plan, engine, tmp_path / "stopped")
-        finally:
-            type(plan.method).expect = expect
-        again = execute(plan, engine, tmp_path / "again")
-    whole = execute(plan, engines["in-process"], tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(plan.method), "expect", stop)
+        with pytest.raises(Stopped):
+            execute(plan, engine, tmp_path / "stopped")
+    again = execute(plan, engine, tmp_path / "again")
+    whole = execute(plan, InProcess(), tmp_path / "whole")
     assert again.result() == whole.result()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,8 @@ import pytest
 
 from fedstill.core.errors import InputError
 from fedstill.engines.ray_connection import check_answer, connection, last_line, named_connection
+
+from ..warm import Warm
 
 TELEMETRY, ACCELERATORS = "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 
@@ -163,7 +164,7 @@ def test_errors_without_words_give_their_name() -> None:
     assert last_line(ValueError("where\n\n  why  \n")) == "why"
 
 
-def test_ray_is_not_imported_before_somebody_connects() -> None:
+def test_ray_is_not_imported_before_somebody_connects(foreign: Warm, tmp_path: Path) -> None:
     code = "import sys, fedstill.engines.ray_connection; print('ray' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    done = foreign.python(code, tmp_path)
+    assert done.stdout.strip() == "False", done.stderr

@@ -29,6 +29,8 @@ def echo(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
         match item:
             case "print":
                 print("not a frame")
+            case "torch":
+                item = "torch" in sys.modules
             case "exit":
                 os._exit(3)
             case "fail":
@@ -63,6 +65,13 @@ def test_workers_answer_are_reused_and_may_print(pool: WorkerPool[str]) -> None:
     assert pool.idle
     worker = pool.assign("b")
     assert worker in received, "a third worker would be one too many"
+    pool.finish(worker)
+
+
+def test_a_worker_imports_only_what_its_work_needs(pool: WorkerPool[str]) -> None:
+    worker = pool.assign("torch")
+    worker.send("torch")
+    assert pool.receive()[1][2] is False, "PyTorch takes seconds to import"
     pool.finish(worker)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +8,8 @@ from torch import nn
 
 from fedstill.models import build_model
 from fedstill.models.cost import flops
+
+from ..warm import Warm
 
 CNN = 2 * (784 * 8 * 9 + 196 * 16 * 72 + 784 * 128 + 128 * 10)
 MLP = 2 * (784 * 200 + 200 * 200 + 200 * 10)
@@ -116,11 +117,11 @@ def test_the_model_is_left_as_it_was(name: str) -> None:
     assert flops(model.eval(), (64, 3)) == first
 
 
-def test_counting_does_not_load_the_compiler() -> None:
+def test_counting_does_not_load_the_compiler(foreign: Warm, tmp_path: Path) -> None:
     code = (
         "import sys, fedstill.models as m; from fedstill.models.cost import flops\n"
         "assert flops(m.build_model('cnn', (1, 8, 8), 4), (1, 8, 8)) > 0\n"
         "print([n for n in ('torch._dynamo', 'numba', 'torchvision') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = foreign.python(code, tmp_path)
+    assert done.stdout.strip() == "[]", done.stderr

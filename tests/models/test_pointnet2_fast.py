@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +16,8 @@ from fedstill.core.errors import InputError
 from fedstill.models import build_model
 from fedstill.models.kernels import compact
 from fedstill.models.kernels.buffers import pool
+
+from ..warm import Warm
 
 SMALL = {"width": 8, "centres1": 40, "neighbours1": 10, "centres2": 12, "neighbours2": 12, "dropout": 0.0}
 
@@ -164,15 +164,14 @@ print(digest)
 """
 
 
-def test_the_same_bits_in_another_process() -> None:
+def test_the_same_bits_in_another_process(foreign: Warm, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     here: dict[str, str] = {}
     exec(SCRIPT, here)
     torch.set_num_threads(threads)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    there = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
-    assert there.stdout.strip() == here["digest"]
+    there = foreign.python(f"import torch; torch.set_num_threads(1)\n{SCRIPT}", tmp_path)
+    assert there.stdout.strip() == here["digest"], there.stderr
 
 
 @pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode])

@@ -38,6 +38,9 @@ class Net(nn.Module):
         return torch.log_softmax(self.head(features), 1), features
 """
 OWN = """
+from fedstill.methods import methods
+
+
 @methods.register("own-average")
 class OwnAverage(FedAvg):
     def aggregate(self, state, replies, context):

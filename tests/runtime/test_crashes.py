@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from ..warm import Warm
 
 CHILD = Path(__file__).with_name("killable.py")
 
@@ -38,9 +42,18 @@ KILLS = [
 ]
 
 
-def child(out: Path, method: str, *where: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(CHILD), str(out), method, *where]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+Child = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def child(warm: Warm, tmp_path: Path) -> Child:
+    """The script in a process of its own, which nothing but its killing ends."""
+
+    def run(*words: Any) -> subprocess.CompletedProcess[str]:
+        begin = f"import runpy, sys; sys.argv = {[str(CHILD), *map(str, words)]!r}"
+        return warm.python(f"{begin}; runpy.run_path(sys.argv[0], run_name='__main__')", tmp_path)
+
+    return run
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -49,13 +62,13 @@ def contents(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files}
 
 
-def survive(method: str, kills: list[tuple[str, int]], tmp_path: Path) -> list[str]:
+def survive(child: Child, method: str, kills: list[tuple[str, int]], tmp_path: Path) -> list[str]:
     """Kill a run again and again, let it finish, compare; returns where the kills landed."""
     whole = child(tmp_path / "whole", method)
     assert whole.returncode == 0, whole.stderr
     landed = []
     for place, count in kills:
-        killed = child(tmp_path / "killed", method, place, str(count))
+        killed = child(tmp_path / "killed", method, place, count)
         if killed.returncode == -signal.SIGKILL:
             landed.append(killed.stdout.strip())
         else:
@@ -67,16 +80,16 @@ def survive(method: str, kills: list[tuple[str, int]], tmp_path: Path) -> list[s
     return landed
 
 
-def test_three_kills(tmp_path: Path) -> None:
-    assert len(survive("local-only", KILLS[:3], tmp_path)) == 3
+def test_three_kills(child: Child, tmp_path: Path) -> None:
+    assert len(survive(child, "local-only", KILLS[:3], tmp_path)) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "local-only", "fedgkt"])
-def test_twenty_kills(method: str, tmp_path: Path) -> None:
+def test_twenty_kills(method: str, child: Child, tmp_path: Path) -> None:
     landed = []
     for number in range(0, len(KILLS), 4):  # few at a time: a run of five rounds ends before it was killed often
-        landed += survive(method, KILLS[number : number + 4], tmp_path / str(number))
+        landed += survive(child, method, KILLS[number : number + 4], tmp_path / str(number))
     assert len(landed) >= 18
     for place in ("training", "merging", "writing the checkpoint", "replacing files", "idle"):
         assert any(place in line for line in landed), f"no kill landed in {place}"

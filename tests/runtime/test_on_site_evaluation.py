@@ -12,7 +12,7 @@ import torch
 import fedstill
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Client, RoundContext
+from fedstill.core.protocols import Client, Engine, RoundContext
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.on_site_evaluation import SiteScores
@@ -62,10 +62,11 @@ def test_own_models_are_scored_where_they_are(method: str, tmp_path: Path) -> No
     assert 0 <= personal.min <= personal.mean <= personal.max <= 1
 
 
-@pytest.mark.parametrize("engine", ["wire", "processes"])
-def test_engines_agree(engine: str, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
+@pytest.mark.parametrize("engine", ["wire", "processes-2"])
+def test_engines_agree(engine: str, engines: dict[str, Engine], tmp_path: Path) -> None:
     given = {**SMALL, "method": "fedbn", "evaluation": "on-site"}
-    runs = [fedstill.run(given, engine=name, out=tmp_path / name) for name in ("in-process", engine)]
+    runs = [fedstill.run(given, engine=engines[name], out=tmp_path / name) for name in ("in-process", engine)]
     names = ("journal.jsonl", "result.json")
     assert all((runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes() for name in names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,12 @@ class Listener:
         self.warnings.append(text)
 
     def finish(self) -> None: ...
+
+
+@pytest.fixture
+def tiny_plan(tiny_plan: Any) -> Any:
+    """Of less data and a smaller model: files are damaged all the same."""
+    return partial(tiny_plan, data="digits[:30%]", model="mlp")
 
 
 @pytest.fixture

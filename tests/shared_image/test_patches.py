@@ -5,10 +5,9 @@ from __future__ import annotations
 import colorsys
 import math
 import pickle
-import subprocess
-import sys
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +22,8 @@ from fedstill.shared_image import patch_numbers
 from fedstill.shared_image.patch_geometry import outlines, place, pyramid, resized
 from fedstill.shared_image.patch_pool import PatchPool
 from fedstill.shared_image.patches import Patches, PatchSettings, make_patches, patch_source
+
+from ..warm import Warm
 
 # Of the first 64 patches of 16 x 16 of noise:96x80, seed 0; noise needs no decoder, so this should hold everywhere.
 PINNED = "ea3bfd0450bd2f8552bf680193d187c434fe3d07b777ca54e4dc3313776f0cac"
@@ -172,10 +173,10 @@ def test_the_pool_may_be_longer_without_changing_its_beginning() -> None:
     assert len(long.pixels(rows[:0])) == 0
 
 
-def test_another_process_makes_the_same_bytes_and_so_does_every_machine() -> None:
+def test_another_process_makes_the_same_bytes_and_so_does_every_machine(foreign: Warm, tmp_path: Path) -> None:
     pool = make_patches("noise:96x80", (3, 16, 16), "image")
     here = sha256(pool.pixels(torch.arange(64)).numpy().tobytes()).hexdigest()
-    done = subprocess.run([sys.executable, "-c", PRINT_DIGEST], capture_output=True, text=True, timeout=120)
+    done = foreign.python(PRINT_DIGEST, tmp_path)
     assert done.stdout.strip() == here, done.stderr
     assert here == PINNED
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fedstill.core.errors import InputError
-from fedstill.runtime import recipes
-from fedstill.runtime.recipes import recipe_by, recipe_names
+from fedstill.runtime.recipes import recipe_by
 from fedstill.studies import Study
 
 Make = Callable[..., dict[str, Any]]
@@ -174,15 +173,6 @@ def test_other_mistakes(recipe: Make) -> None:
 def test_what_model_or_data_refuse_is_refused_before_anything_runs(recipe: Make) -> None:
     with pytest.raises(InputError, match="the experiment fedavg, points 9: digits holds images"):
         _ = Study(recipe({"method": ["fedavg"], "points": [9]})).study_plan
-
-
-def test_every_study_that_ships_is_sound_in_all_its_layers() -> None:
-    """With one layer or none. In every scale and reading at once they are planned: `test_recipes.py`."""
-    for name in recipe_names(study=True):
-        content = recipes._read(recipes.recipe_folder() / f"{name}.yaml")
-        presets, variants = content.get("presets", {}), content.get("variants", {})
-        for layers in [{}, *({"preset": one} for one in presets), *({"variant": one} for one in variants)]:
-            assert Study(name, **layers).expand()
 
 
 def test_former_names_of_sections_and_parts_make_the_same_cells(recipe: Make) -> None:

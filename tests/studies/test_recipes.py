@@ -41,7 +41,7 @@ def content_of(name: str) -> dict[str, Any]:
 
 
 def layers() -> list[tuple[str, str | None, str | None]]:
-    """Every study that ships, in every scale and reading (without either: `test_grid.py`)."""
+    """Every study that ships, in every scale and reading."""
     return [
         (name, preset, variant)
         for name in recipe_names(study=True)
@@ -104,6 +104,14 @@ def test_a_plan_needs_no_data(
     assert 0 < told["runs"] <= told["experiments"] == len(told["cells"])
     if preset == "tiny":
         assert not told["missing"]
+
+
+def test_every_study_that_ships_is_sound_in_all_its_layers() -> None:
+    """With one layer or none. In every scale and reading at once they are planned above."""
+    for name in recipe_names(study=True):
+        presets, variants = (content_of(name).get(kind, {}) for kind in ("presets", "variants"))
+        for layer in [{}, *({"preset": one} for one in presets), *({"variant": one} for one in variants)]:
+            assert shipped(name, **layer).expand()
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -19,6 +19,7 @@ from fedstill.studies.status import RunStatus
 from fedstill.studies.study_plan import lessons
 
 Make = Callable[..., dict[str, Any]]
+DATA = "digits[:30%]"
 TAUGHT = {
     "experiment": {"model": "cnn", "rounds": 2, "training": {"batch": 64}},
     "grid": {"objective": ["labels-only", "vanilla", "crd", "self"], "labels": ["use", "no-ce", "withhold"]},
@@ -28,7 +29,7 @@ TAUGHT = {
 @pytest.fixture
 def staged(recipe: Make) -> Callable[..., dict[str, Any]]:
     def make(**students: Any) -> dict[str, Any]:
-        made = recipe({"method": ["fedavg", "centralised"], "seed": [7]})
+        made = recipe({"method": ["fedavg", "centralised"], "seed": [7]}, data=DATA)
         return {**made, "students": {**TAUGHT, **students}}
 
     return make
@@ -194,7 +195,7 @@ def test_what_is_known_of_a_student_is_in_the_results(staged: Make, tmp_path: Pa
     assert students.runs["fedavg", "7", "vanilla", "no-ce"] == students.runs["fedavg", "7", "vanilla", "withhold"]
     assert students.runs["fedavg", "7", "vanilla", "no-ce"].figures["ceiling"] is None
     assert students.runs["fedavg", "7", "labels-only", "use"] == students.runs["centralised", "7", "labels-only", "use"]
-    counts = results.test_counts["digits"]
+    counts = results.test_counts[DATA]
     number, _, _ = row.correct["last"].partition(":")
     assert int(number) == sum(counts)
 

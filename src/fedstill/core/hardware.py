@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-import torch
-
 from fedstill.core.errors import InputError, did_you_mean
 
 DEVICES = ("cpu", "cuda", "mps")
@@ -22,6 +20,8 @@ def one_thread() -> AbstractContextManager[None]:
 @contextmanager
 def threads_of(count: int) -> Iterator[None]:
     """PyTorch with so many threads, and afterwards with as many as before."""
+    import torch  # here, because a process that only starts others does not need it
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -43,6 +43,8 @@ def usable_cores() -> int:
 
 def check_device(device: str) -> None:
     """Refuse a device that is unknown, or not in this machine."""
+    import torch
+
     if device not in DEVICES:
         raise InputError(f"unknown device {device!r}: {did_you_mean(device, DEVICES)}")
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

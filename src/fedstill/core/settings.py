@@ -33,7 +33,7 @@ class Settings(BaseModel):
     def _aliases(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        given = {key: cls._current(key, value) for key, value in given.items()}
+        given = {key: cls._current(key, value) for key, value in given.items()} if cls.former_values else dict(given)
         if ALIASES.keys().isdisjoint(given):
             return given
         named: dict[Any, Any] = {}

@@ -34,7 +34,7 @@ from fedstill.runtime.method_inputs import PlanContext, inputs_for
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
 from fedstill.runtime.simulated_clients import SimulatedClients, parted
 from fedstill.runtime.teacher_loader import TeacherLoader
-from fedstill.tasks.classification import Classification, forget_templates
+from fedstill.tasks.classification import Classification
 from fedstill.tasks.task_choice import task_kind
 
 
@@ -87,7 +87,6 @@ def make_plan(
 ) -> Simulation:
     """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
     check_device(device)
-    forget_templates()
     experiment, bundle = resolve(experiment, bundle or load(experiment.data, data_root))
     experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
     task = replace(make_task(experiment, bundle, device), initial=initial)

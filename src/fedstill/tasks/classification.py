@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -23,16 +22,15 @@ Weigh = Callable[[Tensor, Tensor], Tensor]
 """`(probability of the true class, label) -> weight`, (n,) each: how much every labelled thing counts in a loss."""
 
 
-@cache
-def _template(architecture: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """One model per architecture, to be duplicated: drawing initial weights costs more than training a small client."""
-    with Streams(0).ambient("initialise"):
-        return build_model(architecture, shape, classes)
+class _Templates(dict[str, nn.Module]):
+    """By architecture, a model to be duplicated: drawing initial weights costs more than training a small client.
 
+    A task has its own, so that the next run sees a model of the user's own as it is then; so has a copy of the task in
+    another process.
+    """
 
-def forget_templates() -> None:
-    """A run begins: models of the user's own may have changed since the last one in this process."""
-    _template.cache_clear()
+    def __reduce__(self) -> tuple[type[_Templates], tuple[()]]:
+        return _Templates, ()
 
 
 @dataclass(frozen=True)
@@ -50,18 +48,24 @@ class Classification:
     terms: tuple[str, ...] = ("cross-entropy",)
     headlines: tuple[str, ...] = ("accuracy", "class_accuracy", "loss")
     initial: Tensors = field(default_factory=dict, compare=False, repr=False)  # laid over a fresh model
+    _templates: _Templates = field(default_factory=_Templates, compare=False, repr=False)
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
         if state is None:
-            # Initialisation draws from torch's global generator: scope it.
-            with (streams or Streams(0)).ambient("initialise"):
-                model = build_model(architecture, self.shape, len(self.classes))
+            model = self._initialised(architecture, streams or Streams(0))
             if self.initial:
                 load_state(model, {**state_of(model), **self.initial})
             return model.to(self.device)
-        model = duplicate(_template(architecture, self.shape, len(self.classes)))
+        if architecture not in self._templates:
+            self._templates[architecture] = self._initialised(architecture, Streams(0))
+        model = duplicate(self._templates[architecture])
         load_state(model, state)
         return model if self.device == "cpu" else model.to(self.device)
+
+    def _initialised(self, architecture: str, streams: Streams) -> nn.Module:
+        """A fresh model; initialisation draws from torch's global generator, which is pointed at these streams."""
+        with streams.ambient("initialise"):
+            return build_model(architecture, self.shape, len(self.classes))
 
     @property
     def augments(self) -> bool:

@@ -13,21 +13,23 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
 import torch
 from torch import Tensor
 
-import fedstill.engines
 from fedstill.core.egress import Egress, UndeclaredEgressError
 from fedstill.core.errors import InputError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Abstain, Client, Engine, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
-from fedstill.engines import make_engine
+from fedstill.engines import make_engine, registered
 from fedstill.runtime.run import execute
+
+if TYPE_CHECKING:
+    from ..warm import Warm
 
 pytestmark = pytest.mark.xdist_group("flower-ray")  # so that one worker starts Ray
 
@@ -210,7 +212,7 @@ def test_what_is_under_way_is_dropped_when_a_run_stops(engine: Engine) -> None:
 
 
 def test_the_extras_are_asked_for_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedstill.engines, "find_spec", lambda name: None if name == "ray" else object())
+    monkeypatch.setattr(registered, "find_spec", lambda name: None if name == "ray" else object())
     with pytest.raises(InputError, match=r"pip install 'fedstill\[flower,ray\]'"):
         make_engine("flower-ray")
 
@@ -220,10 +222,10 @@ def test_at_least_one_worker_is_needed() -> None:
         make_engine("flower-ray", 0)
 
 
-def test_neither_flower_nor_ray_is_imported_before_it_is_asked_for() -> None:
-    code = "import sys, fedstill.engines; print({'flwr', 'ray'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+def test_neither_flower_nor_ray_is_imported_before_it_is_asked_for(foreign: Warm, tmp_path: Path) -> None:
+    code = "import sys; from fedstill.engines import make_engine; print({'flwr', 'ray'} & set(sys.modules))"
+    done = foreign.python(code, tmp_path)
+    assert done.stdout.strip() == "set()", done.stderr
 
 
 @pytest.mark.slow

@@ -82,8 +82,8 @@ def _caution(audit: Audit) -> str:
     stale = f"{note} " if (note := audit.evidence.settings.get("stale")) else ""
     chance = f" Chance is {share(audit.chance, 1)}, the share of the largest class." if audit.chance is not None else ""
     return (
-        f"{stale}Masking is the accuracy of a student trained with labels minus that of the same student trained without:"
-        f" points that its teacher cannot explain. A pair is masked if the whole 95 % interval lies above"
+        f"{stale}Masking is the accuracy of a student trained with labels minus that of the same student trained"
+        f" without: points that its teacher cannot explain. A pair is masked if the whole 95 % interval lies above"
         f" {points(audit.delta)}, faithful if it lies at or below, inconclusive if it holds them.{chance}"
     )
 

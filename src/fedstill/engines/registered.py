@@ -1,0 +1,37 @@
+"""The engines by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from fedstill.core.errors import InputError
+from fedstill.core.protocols import Engine
+from fedstill.core.registry import Registry
+from fedstill.engines.in_process import InProcess
+from fedstill.engines.processes import Processes
+from fedstill.engines.wire import Wire
+
+
+def flower_ray(workers: int = 2) -> Engine:
+    """N client processes of Flower's simulation on Ray: a cluster's (RAY_ADDRESS), else one on this machine."""
+    if not all(find_spec(name) for name in ("flwr", "ray")):
+        raise InputError("the engine flower-ray needs the extras: pip install 'fedstill[flower,ray]'")
+    # Imported when asked for: Flower and Ray take a second, and most people have neither.
+    from fedstill.engines.flower.simulation import FlowerRay
+
+    return FlowerRay(workers)
+
+
+engines: Registry[Callable[..., Engine]] = Registry("engine")
+engines.register("in-process")(InProcess)
+engines.register("processes")(Processes)
+engines.register("wire")(Wire)
+engines.register("flower-ray")(flower_ray)
+_WITH_WORKERS = (Processes, flower_ray)
+
+
+def make_engine(name: str, workers: int = 2) -> Engine:
+    """An engine by name; only those that start processes have workers."""
+    make = engines[name]
+    return make(workers) if make in _WITH_WORKERS else make()
