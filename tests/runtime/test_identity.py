@@ -38,7 +38,7 @@ def test_every_way_of_editing_gives_the_true_answer(tmp_path: Path, engine: str)
     assert len(found) >= 20
     assert [edit for edit, _, true, _ in found if not true] == []
     assert [edit for edit, as_expected, _, _ in found if not as_expected] == []  # nothing is run twice
-    assert len({bits for *_, bits in found}) >= len(found) - 5  # the edits do change results
+    assert len({bits for *_, bits in found}) >= len(found) - 5  # but for those that edit nothing
 
 
 PLUGIN = """
