@@ -13,6 +13,7 @@ import pytest
 import fedstill
 from fedstill.cli import main
 from fedstill.detection.rooms import unlabelled_rooms
+from fedstill.studies.results import load_results
 
 from .pages import FEDSTILL, ROOT, blocks, commands, write_files
 from .warm import Warm
@@ -43,7 +44,7 @@ def follow(page: str, folder: Path, warm: Warm) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/verifying.md"])
 def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path, warm: Warm) -> None:
     follow(page, tmp_path, warm)
     assert (tmp_path / "runs").is_dir()
@@ -90,6 +91,14 @@ def test_measured_commands_are_valid(
     with pytest.raises(SystemExit) as left:
         main()
     assert not left.value.code, capsys.readouterr().err
+
+
+def test_results_that_are_stale_are_marked_so_where_they_are_shown() -> None:
+    """By name in the page of results; the test that allows none comes when they have been computed again."""
+    stages = {path.stem: load_results(path) for path in sorted((ROOT / "docs" / "results").glob("*.json"))}
+    stale = {name for name, one in stages.items() if one.stale() or (one.students and one.students.stale())}
+    (marked,) = re.findall(r"\*\*Stale files\.\*\*.*?\n\n", (ROOT / "docs" / "results.md").read_text(), re.S)
+    assert set(re.findall(r"`([\w-]+)`", marked)) == stale
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -87,7 +87,7 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
     if curve:
         console.print(f"\n{measure} {sparkline(curve)}  {share(min(curve))} … {share(max(curve))}\n")
     for why in found.stale:
-        console.print(f"[yellow]stale[/]: {why}")
+        console.print(f"stale: {why}")
     if found.finished:
         show_result(found)
     else:

@@ -37,7 +37,7 @@ def verify(
         print_json({"ok": not wrong, "sources": [_described(one) for one in found]})
     else:
         for one in found:
-            state = "[red]contradicts itself[/]" if not one.ok else "[yellow]stale[/]" if one.stale else "fits together"
+            state = "contradicts itself" if not one.ok else "stale" if one.stale else "fits together"
             console.print(f"{one.path.name}: {state}", soft_wrap=True)
             for line in (*map(str, one.contradictions), *(f"stale: {why}" for why in one.stale), *one.notes):
                 console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
