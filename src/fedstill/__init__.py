@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedstill.runtime.launch import distill, egress, run
     from fedstill.runtime.prediction import Prediction, predict
     from fedstill.runtime.result import Run
-    from fedstill.runtime.verification import Contradiction, Verified
+    from fedstill.runtime.run_verification import Contradiction, Verified
     from fedstill.studies.results import Results
     from fedstill.studies.study import Study, study
     from fedstill.studies.verification import verify
@@ -51,7 +51,7 @@ _HOMES = {
     "fedstill.detection.scans": ("Scan", "detect"),
     "fedstill.report": ("report",),
     "fedstill.studies.results": ("Results",),
-    "fedstill.runtime.verification": ("Contradiction", "Verified"),
+    "fedstill.runtime.run_verification": ("Contradiction", "Verified"),
     "fedstill.studies.study": ("Study", "study"),
     "fedstill.studies.verification": ("verify",),
 }

@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from fedstill.detection.pretraining import Pretraining
+from fedstill.runtime.experiment import BEHAVIOUR
+from fedstill.runtime.identity import identity_from
+
 # A run's folder: what is not compared number by number, and which file holds the state that a run goes on from.
-NOT_COMPARED = ("config.json", "timing.json")
+NOT_COMPARED = ("config.json", "timing.json", "digests.json")
 CHECKPOINT, EARLIER_CHECKPOINT = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 CONFIGURATION = "config.json"
 
@@ -70,7 +74,28 @@ def save_results(results: Any, path: Path) -> None:
 
 
 def pretraining_identity(made: Any) -> str:
-    return str(made.record["identity"])
+    """Without what is known of parts and torch, as it was recorded."""
+    settings = Pretraining.model_validate(made.record["pretraining"])
+    return settings.digest(made.record["fingerprint"])
+
+
+def run_identity(run: Any) -> str:
+    """The same of a run: the digest of settings and data, where its folder's name is made of that."""
+    name, config = run.path.name.rpartition("-")[2], run.config
+    digest = run.experiment.digest(config["reads"]) if "reads" in config else name
+    made_of = identity_from(digest, config.get("parts", {}), made_by=config.get("torch", ""))
+    return str(digest if made_of == name else name)
+
+
+def former_results(results: Any) -> Any:
+    """A study's results as they were when they were recorded, with one behaviour version for all of them."""
+    if results is None:
+        return None
+    runs = {
+        cell: {key: value for key, value in vars(row).items() if key != "made"} for cell, row in results.runs.items()
+    }
+    source = {**results.source, "behaviour": BEHAVIOUR}
+    return {**vars(results), "runs": runs, "source": source, "students": former_results(results.students)}
 
 
 def pretraining_record(made: Any) -> Mapping[str, Any]:

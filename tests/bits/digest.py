@@ -114,7 +114,7 @@ def run_details(run: Any) -> Details:
     told = [path for path in files if path.suffix == ".json" and path.name not in access.NOT_COMPARED]
     return {
         "sha256": run.sha256,
-        "identity": run.path.name.rpartition("-")[2],  # as the folder is named
+        "identity": access.run_identity(run),
         "models": sorted(digest(lines) for path, lines in top.items() if path.name not in checkpoints),
         "clients": sorted(digest(lines) for path, lines in weights.items() if path not in top),
         "state": [line for path, lines in top.items() if path.name == access.CHECKPOINT for line in lines],

@@ -77,7 +77,7 @@ class Runner:
         every = [shortened(run_details(run)) for run in runs]
         fields = dict.fromkeys(field for each in every for field in each)
         together: Details = {field: sorted(each.get(field, "") for each in every) for field in fields}
-        return {**together, "results": numbers(results)}
+        return {**together, "results": numbers(access.former_results(results))}
 
     def _audit(self, name: str, experiment: Experiment, out: Path) -> Details:
         return {"outcome": numbers(fedstill.audit(str(self.left[experiment["of"]])))}

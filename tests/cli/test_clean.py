@@ -57,6 +57,7 @@ def test_clean_frees_what_it_cannot_read_and_follows_no_links(call: Call) -> Non
     for run, field, said in ((other, "format", 99), (plugged, "experiment", {"method": {"name": "mine"}})):
         config = json.loads((run / "config.json").read_text())
         (run / "config.json").write_text(json.dumps({**config, field: said}))
+        (run / "digests.json").unlink()
     linked.rename("elsewhere")
     linked.symlink_to(Path("elsewhere").resolve())
     told = {run["run"]: run for run in answer(call, "clean", "--checkpoints", "--yes")["runs"]}

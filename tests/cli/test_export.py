@@ -18,6 +18,7 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
 from fedstill.data.catalogue import load
 from fedstill.data.head_parts import PARTS
+from fedstill.runtime.identity import identify
 
 pytestmark = pytest.mark.xdist_group("architectures")  # so that the runs are made once
 
@@ -112,7 +113,7 @@ def test_either_model_can_teach_in_python(mixed: fedstill.Run, tmp_path: Path) -
     (teacher,) = taught.config["experiment"]["teachers"]
     assert teacher["model"] == "cnn"
     assert teacher["sha256"] == digest(state_of(mixed.model(architecture="cnn")))
-    assert fedstill.Run(taught.path).experiment.identity(taught.config["fingerprint"]) in taught.path.name
+    assert identify(fedstill.Run(taught.path).experiment, taught.config["reads"]).name in taught.path.name
 
 
 def _model(name: str) -> tuple[str, str]:

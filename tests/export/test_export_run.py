@@ -76,6 +76,7 @@ def changed(run: Run, folder: Path, **config: object) -> Run:
             content["experiment"] | {key: value} if key in content["experiment"] else value
         )
     (folder / "config.json").write_text(json.dumps(content))
+    (folder / "digests.json").unlink()  # it was not edited: it was made so
     return Run(folder)
 
 

@@ -25,6 +25,7 @@ import pytest
 import fedstill
 from fedstill.core import plugins
 from fedstill.core.errors import InputError
+from fedstill.core.own_parts import OwnParts
 from fedstill.studies import Study, ray_executor
 from fedstill.studies.jobs import JobOutcome, Place
 from fedstill.studies.ray_cluster import connected, difference, look_around
@@ -246,16 +247,15 @@ def test_machines_that_differ_are_refused(tmp_path: Path) -> None:
     plugin, root = tmp_path / "mine.py", tmp_path / "data"
     plugin.write_text("")
     (root / "mnist").mkdir(parents=True)
-    place = Place(str(tmp_path), str(root), plugins=(str(plugin),))
+    place = Place(str(tmp_path), str(root), own=OwnParts({str(plugin): "digest"}))
     (tmp_path / "token").touch()
-    question = {"out": str(tmp_path), "data_root": str(root), "plugins": [str(plugin)]}
-    here = look_around(str(Path.cwd()), question, "token")
+    here = look_around(str(Path.cwd()), place, "token")
     assert here["data"] == ["mnist"]
     assert difference(here, dict(here), place) is None
     assert difference(here, {**here, "data": None}, place, named_root=False) is None
     told = {
         "versions": difference(here, {**here, "versions": "fedstill 0.0"}, place),
-        "token": difference(here, look_around(str(Path.cwd()), question, "another token"), place),
+        "token": difference(here, look_around(str(Path.cwd()), place, "another token"), place),
         "data": difference(here, {**here, "data": []}, place),
         "plugins": difference(here, {**here, "plugins": {str(plugin): None}}, place),
     }

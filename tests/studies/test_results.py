@@ -40,7 +40,7 @@ def results(**changes: Any) -> Results:
         cell: ResultRow(f"id-{'-'.join(cell)}", {"accuracy": value, "personal": None, "bytes_up": 3 * 2**19})
         for cell, value in ACCURACY.items()
     }
-    source = {"experiment": {"data": "digits", "rounds": 2}, "settings": {}, "behaviour": 1}
+    source = {"experiment": {"data": "digits", "rounds": 2}, "settings": {}}
     return replace(Results("small", "Nothing much.", source, axes, None, (), runs, {}), **changes)
 
 
@@ -214,8 +214,8 @@ def test_a_broken_file_gets_a_sentence(tmp_path: Path, text: str) -> None:
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
-    path.write_text(results().encode().replace('"format": 2', '"format": 3'))
-    with pytest.raises(InputError, match="has format 3, and this version of fedstill reads 1 and 2"):
+    path.write_text(results().encode().replace('"format": 3', '"format": 4'))
+    with pytest.raises(InputError, match="has format 4, and this version of fedstill reads 1 and 2 and 3"):
         load_results(path)
 
 
@@ -233,7 +233,7 @@ def taught() -> Results:
     """The small study with one student."""
     cell = ("iid", "fedavg", "1", "vanilla")
     axes = results().axes | {"objective": {"vanilla": "vanilla"}}
-    row = ResultRow("id-s", {"accuracy": 0.5, "finite": 1}, {"last": "5:b0"})
+    row = ResultRow("id-s", {"accuracy": 0.6, "finite": 1}, {"last": "5:b0"})
     pupils = {cell: Pupil(Taught("vanilla", "use", 0.5), "digits", "mlp")}
     counts = {"digits": [3, 2]}
     second = Results("s", "", {"which": "best"}, axes, None, (), {cell: row}, test_counts=counts, pupils=pupils)
@@ -255,9 +255,9 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ('"digits": [3, 2]', '"digits": [-1]', "students.test_counts.digits.0: input should be greater"),
         ('"digits": [3, 2]', '"digits": 3', "students.test_counts.digits: input should be a valid list"),
         ('"objective": {"vanilla": "vanilla"}', '"objective": "vanilla"', "students.axes.objective: input should be"),
-        ('"id-iid-fedavg-1", 0.9', '"id-iid-fedavg-1", "0.9"', "runs.0.4"),
-        ('"id-iid-fedavg-1", 0.9', '"id-iid-fedavg-1", NaN', "runs.0.4"),
-        ('"id-iid-fedavg-1", 0.9, ', '"id-iid-fedavg-1", ', "runs.0.5: field required"),
+        ('"id-iid-fedavg-1", 0, 0.9', '"id-iid-fedavg-1", 0, "0.9"', "runs.0.5"),
+        ('"id-iid-fedavg-1", 0, 0.9', '"id-iid-fedavg-1", 0, NaN', "runs.0.5"),
+        ('"id-iid-fedavg-1", 0, 0.9, ', '"id-iid-fedavg-1", 0, ', "runs.0.6.int: input should be a valid integer"),
         ('"id-iid-fedavg-1"', "7", "runs.0.3: input should be a valid string"),
         ('["iid", "fedavg", "1", "id-', '[["iid"], "fedavg", "1", "id-', "runs.0.0: input should be a valid string"),
         ('"no luck"', "null", "failures.0.3: input should be a valid string"),
@@ -266,7 +266,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ('"5:b0"', '"-1:b0"', "too short for -1 answers"),
         ('"5:b0"', '"5:g0"', "cannot be read as a study's results"),
         ('"5:b0"', '"b0"', "cannot be read as a study's results"),
-        ('"5:b0"', "5", "runs.0.7: input should be a valid string"),
+        ('"5:b0"', "5", "runs.0.8: input should be a valid string"),
         ('"figures": ["partition", ', '"figures": [', "do not begin with its axes"),
         ('"rows": []', '"rows": 5', "rows: input should be a valid tuple"),
         ('"about"', '"abuot"', "about: field required"),

@@ -75,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fedstill run fedavg --data digits --partition dirichlet:alpha=0.1",
         "fedstill run scaffold --set rate=0.01 --engine processes --workers 2",
     ),
+    "verify": ("fedstill verify runs", "fedstill verify docs/results/focused-lite.json --rerun 1"),
     "study": (
         "fedstill study clinical-grid --preset tiny",
         "fedstill study my-grid.yaml --workers 2 --table results.md",

@@ -19,16 +19,13 @@ def verify(
         ),
     ],
     runs: Annotated[Path | None, typer.Option(help="The runs of a results file; else looked for beside it.")] = None,
-    rerun: Annotated[int, typer.Option(help="Repeat so many runs, drawn at random, and compare bits.", min=0)] = 0,
+    rerun: Annotated[int, typer.Option(help="Repeat so many runs and compare bits: finds forgeries too.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     data_root: Root = None,
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Check digests and numbers of runs and results, or compute some again.
-
-    Notices accidents and careless edits, not a forger: only --rerun does.
-    """
+    """Check runs and results by their digests, or repeat some."""
     from fedstill.studies.verification import verify as check
 
     found = check(source, runs=runs, rerun=rerun, seed=seed, data_root=data_root, plugins=plugin or [])

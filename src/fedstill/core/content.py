@@ -1,10 +1,8 @@
 """What a part of the user's own consists of, as one digest.
 
 Parts of this package have behaviour versions. A part from outside has none, so a run's identity holds what it consists
-of: the compiled code of its functions and classes with the default arguments, closures and globals that they use, the
-modules of the user's own that they reach, and the versions of the installed packages that they reach. Objects in memory
-are read, not files: what will run counts, also where a file was edited or a notebook's cell was executed again. Names,
-comments and the places of files do not count.
+of: compiled code with the default arguments, closures and globals that it uses, own modules that it reaches, and
+versions of installed packages. Objects in memory are read, not files: what will run counts. Comments do not.
 
 Code can depend on what cannot be read off it: a file that it opens, an environment variable, `exec`. Then the content
 is not established (`Content.unknown` says why), and a run gets an identity that no other run has.
@@ -54,6 +52,8 @@ from fedstill.core.origins import announced, file_digests, is_outside_module, ve
 
 _SIZE = 8  # bytes of a digest
 
+_log = logging.getLogger(__name__)
+
 _BY_TEXT = (
     *(PurePath, range, slice, Decimal, Fraction, UUID, date, time, timedelta, tzinfo),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, np.dtype),
@@ -76,7 +76,11 @@ class Content:
 def content_of(*parts: Any, reads: bool = True) -> Content:
     """What these parts consist of. `reads=False`: what they read from files is looked at in another way."""
     walk = _Walk(reads)
-    walk.value(parts)
+    try:
+        walk.value(parts)
+    except Exception as error:  # of an object that does not let itself be looked at, or one that is nested too deeply
+        _log.info("a part cannot be looked at", exc_info=True)
+        walk.unknown.append(f"cannot be looked at ({type(error).__name__})")
     return Content(walk.hash.hexdigest(), tuple(dict.fromkeys(walk.unknown)))
 
 
@@ -199,8 +203,6 @@ class _Walk:
         if type(value) not in plain:
             self.value(type(value))
             self._state(value)
-
-    # Code
 
     def _function(self, function: types.FunctionType) -> None:
         if not is_outside_module(str(function.__module__)):
@@ -344,8 +346,6 @@ class _Walk:
                 self._from_package(str(owner.__module__), owner.__qualname__)
         elif owner is not None:  # a method of an object
             self.value(owner)
-
-    # Data
 
     def _cell(self, cell: types.CellType) -> None:
         try:

@@ -69,17 +69,20 @@ class Pretraining(Settings):
             raise ValueError("leave epochs out here: how many there are is said by --epochs")
         return training
 
-    def identity(self, fingerprint: str) -> str:
-        """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
+    def digest(self, fingerprint: str) -> str:
+        """Of settings, data and the kernel's behaviour."""
         facts = {
             "pretraining": self.model_dump(mode="json"),
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": [],
         }
-        digest = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+        return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    def identity(self, fingerprint: str) -> str:
+        """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
         parts, unknown = parts_of_names([("model", self.model), ("augmentation", self.augmentation.name)])
-        return identity_from(digest, parts, bool(unknown))
+        return identity_from(self.digest(fingerprint), parts, bool(unknown))
 
 
 def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pretraining:

@@ -44,9 +44,9 @@ class Identity:
     unknown: tuple[str, ...] = ()  # why no other run has this identity
 
 
-def identify(experiment: Experiment, fingerprint: str) -> Identity:
+def identify(experiment: Experiment, fingerprint: str, known: Known | None = None) -> Identity:
     """The identity of an experiment on data and with samples, weights and files of that fingerprint."""
-    parts, unknown = parts_of(experiment)
+    parts, unknown = parts_of(experiment, known)
     inner = experiment.digest(fingerprint)
     without_rounds = experiment.digest(fingerprint, rounds=False)
     name, lineage = (identity_from(digest, parts, bool(unknown)) for digest in (inner, without_rounds))
@@ -80,7 +80,8 @@ def _initial_weights(experiment: Experiment, task: Task) -> str:
 def parts_of(experiment: Experiment, known: Known | None = None) -> tuple[Parts, tuple[str, ...]]:
     """Every part that an experiment uses, and what of them cannot be established.
 
-    `known` are parts that were looked at before and cannot have changed since, as while a study is planned.
+    `known` are parts that were looked at before: a study looks once, when it is planned, since its runs may change what
+    parts hold, e.g. a list in which they keep count.
     """
     return parts_of_names(_used(experiment), known)
 

@@ -35,6 +35,7 @@ from fedstill.core.task import Tensors
 from fedstill.data.bundle import Bundle
 from fedstill.data.lookup import load
 from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.identity import Known
 from fedstill.runtime.plan import Plan, make_plan
 from fedstill.runtime.run import execute
 from fedstill.runtime.run_folder import RunFolder
@@ -54,6 +55,7 @@ def train_jointly(
     device: str = "cpu",
     on_progress: OnProgress | None = None,
     loaded: Callable[[str, Path | None], Bundle] = load,
+    known: Known | None = None,
 ) -> list[Path | Exception]:
     """Run these distillations, in one pass where they agree: each one's folder or, in its place, what went wrong."""
     bundles: dict[str, Bundle] = {}
@@ -64,7 +66,8 @@ def train_jointly(
         try:
             if experiment.data not in bundles:
                 bundles[experiment.data] = loaded(experiment.data, data_root)
-            plans[number] = make_plan(experiment, data_root, device, bundle=bundles[experiment.data], staff=teachers)
+            bundle = bundles[experiment.data]
+            plans[number] = make_plan(experiment, data_root, device, bundle=bundle, staff=teachers, known=known)
         except Exception as error:  # this one cannot be trained; the others can
             _log.info("a student cannot be planned", exc_info=True)
             ended[number] = error

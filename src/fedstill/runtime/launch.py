@@ -16,6 +16,7 @@ from fedstill.engines import make_engine
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
+from fedstill.runtime.identity import Known
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.recipes import given_by
@@ -156,12 +157,13 @@ def launch(
     device: str = "cpu",
     observers: Sequence[Observer] = (),
     bundle: Bundle | None = None,
+    known: Known | None = None,
 ) -> Run:
     """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
     if device != "cpu" and engine in ("processes", "flower-ray"):
         raise InputError(f"the {engine} engine runs on the cpu: use --engine in-process with another device")
     made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
-    plan = make_plan(experiment, data_root, device, bundle=bundle)
+    plan = make_plan(experiment, data_root, device, bundle=bundle, known=known)
     with made as ready:
         folder = execute(plan, ready, out, observers)
         return Run(folder.path, reused=folder.reused)

@@ -28,7 +28,7 @@ from fedstill.participation.round_participation import Participants
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.evaluation import CentralEvaluator
 from fedstill.runtime.experiment import Experiment
-from fedstill.runtime.identity import Identity, fingerprint_of, identify
+from fedstill.runtime.identity import Identity, Known, fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext, inputs_for
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
@@ -84,6 +84,7 @@ def make_plan(
     *,
     bundle: Bundle | None = None,
     staff: TeacherLoader | None = None,
+    known: Known | None = None,
 ) -> Simulation:
     """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
     check_device(device)
@@ -119,7 +120,7 @@ def make_plan(
         sizes = [len(parted(part, share, experiment.seed, client)[0]) for client, part in enumerate(parts)]
     return Simulation(
         experiment,
-        identify(experiment, fingerprint),
+        identify(experiment, fingerprint, known),
         bundle.fingerprint(),
         task,
         method,

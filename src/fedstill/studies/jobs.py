@@ -17,6 +17,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.data.lookup import load
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.identity import Known
 from fedstill.runtime.joint_training import OnProgress, train_jointly
 from fedstill.runtime.launch import launch
 from fedstill.runtime.observers import Observer
@@ -32,6 +33,7 @@ class Place:
     data_root: str | None = None
     device: str = "cpu"
     own: OwnParts = field(default_factory=OwnParts)
+    known: Known = field(default_factory=dict)  # parts as they were when the study was planned
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,12 @@ def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: OnProgress 
     try:
         experiments = [make_experiment(given) for given in lesson]
         if len(experiments) > 1:
-            ended = train_jointly(experiments, out, root, place.device, told, _loaded)
+            ended = train_jointly(experiments, out, root, place.device, told, _loaded, place.known)
             return [_outcome(one if isinstance(one, Exception) else None) for one in ended]
         (experiment,) = experiments
         bundle = _loaded(experiment.data, root)
-        launch(experiment, out=out, data_root=root, device=place.device, observers=_observers(told), bundle=bundle)
+        how: dict[str, Any] = {"data_root": root, "device": place.device, "bundle": bundle, "known": place.known}
+        launch(experiment, out=out, observers=_observers(told), **how)
         return [JobOutcome("done")]
     except Exception as error:
         _log.info("a job failed", exc_info=True)

@@ -219,11 +219,11 @@ class _ResultsFile(StudyRecord):
             raise ValueError("its figures do not begin with its axes and the identity of a run")
         if self.students is not None and [*self.students.axes][: len(self.axes)] != [*self.axes]:
             raise ValueError("its students are not told apart by what tells their teachers apart")
+        if (which := self.source.get("which", MODELS[0])) not in MODELS:
+            raise ValueError(f"of a teacher's models {', '.join(MODELS)} there is none called {which!r}")
         for name, digest in self.digests.items():
             if _digest(self._written(name), 2 * _DIGITS) != digest:
                 raise ValueError(f"{name} is not what was written")
-        if (which := self.source.get("which", MODELS[0])) not in MODELS:
-            raise ValueError(f"of a teacher's models {', '.join(MODELS)} there is none called {which!r}")
         return self
 
     def _written(self, name: str) -> Any:
@@ -268,15 +268,16 @@ class _ResultsFile(StudyRecord):
         """The figures of one line, which is refused where a digest or a count contradicts it."""
         told = dict(zip(names, values, strict=True))
         digests, number = told.pop(_DIGESTS, None), told.pop(_MADE, None)
-        if digests is not None:
-            _check_line(self.figures[:-1], [*cell, identity, *values[:-1]], digests)
         correct = {
             name.removeprefix(_CORRECT): bits
             for name, bits in told.items()
             if name.startswith(_CORRECT) and bits is not None
         }
         figures = {name: value for name, value in told.items() if not name.startswith(_CORRECT)}
-        _check_counts(cell, figures, correct)
+        answers = {which: unpacked(bits) for which, bits in correct.items()}  # refuses what is no such text
+        if digests is not None:
+            _check_line(self.figures[:-1], [*cell, identity, *values[:-1]], digests)
+        _check_counts(cell, figures, answers)
         if number is None:  # of an earlier format: identities did not have torch in them
             return ResultRow(identity_from(identity, {}, made_by=EARLIER_TORCH), figures, correct, made[0])
         return ResultRow(identity, figures, correct, made[int(number)])
@@ -291,10 +292,9 @@ def _check_line(names: Sequence[str], line: Sequence[Any], digests: str) -> None
             raise ValueError(f"{name} of {labels} is not what was written (it says {value!r} now)")
 
 
-def _check_counts(cell: Labels, figures: Figures, correct: Mapping[str, str]) -> None:
+def _check_counts(cell: Labels, figures: Figures, correct: Mapping[str, Sequence[bool]]) -> None:
     """Refuse an accuracy that is not the share of test samples that a model got right."""
-    for which, bits in correct.items():
-        answers = unpacked(bits)  # refuses what is no such text
+    for which, answers in correct.items():
         named = "accuracy" if which == "last" else which
         accuracy = figures.get(named)
         if accuracy is None or not answers or figures.get("finite") != 1 or figures.get("personal") is not None:

@@ -124,7 +124,7 @@ class Study:
         forget_data()
         folder = writable_folder(Path(out))
         root = None if self.data_root is None else str(self.data_root)
-        with hired(Place(str(folder), root, self.device, OwnParts.here())) as crew:
+        with hired(Place(str(folder), root, self.device, OwnParts.here(), self.study_plan.known)) as crew:
             self._work(crew, StudyProgress(RunStatus(folder), self.study_plan.jobs, crew.size, retry_failed), observers)
         results = self.results(folder)
         fresh_token.renew()

@@ -93,6 +93,7 @@ class StudyPlan:
     cells: tuple[tuple[GridCell, Job | None], ...]
     refused: dict[int, str]  # by the cell's number, why there can be no such run
     missing: dict[str, str]  # by data set, what its loader said
+    known: Known = field(default_factory=dict)  # the parts that runs use, as they were looked at
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -151,7 +152,7 @@ def make_study_plan(
             raise InputError(f"the experiment {cell}: {error}") from None
         job = found.setdefault(_alike(job), job)
         jobs[number] = of[id(cell)] = job
-    return StudyPlan(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing)
+    return StudyPlan(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing, known)
 
 
 def _job(cell: GridCell, shelf: _Shelf | None, of: Job | None, which: str, known: Known) -> Job:

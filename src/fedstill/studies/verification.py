@@ -19,7 +19,7 @@ from fedstill.runtime.assemble import assignments
 from fedstill.runtime.digests import JOURNAL, RESULT
 from fedstill.runtime.launch import launch
 from fedstill.runtime.result import Run
-from fedstill.runtime.verification import Contradiction, Verified, verify_run
+from fedstill.runtime.run_verification import Contradiction, Verified, verify_run
 from fedstill.studies.results import Labels, ResultRow, Results, load_results
 from fedstill.studies.run_figures import figures_of
 from fedstill.studies.study import Study

@@ -17,13 +17,13 @@ from fedstill.detection.rooms.room_cache import kept_rooms
 def makings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rooms were made, each time."""
     numbers: list[int] = []
-    make = room_cache.bundle.make_rooms
+    make = room_cache.builtin_rooms.make_rooms
 
     def counted(number: int, seed: int, points: int) -> object:
         numbers.append(number)
         return make(number, seed, points)
 
-    monkeypatch.setattr(room_cache.bundle, "make_rooms", counted)
+    monkeypatch.setattr(room_cache.builtin_rooms, "make_rooms", counted)
     return numbers
 
 

@@ -13,7 +13,7 @@ import pytest
 import fedstill
 from fedstill.core.errors import InputError
 from fedstill.runtime.digests import changed_fields, field_digests, leaves
-from fedstill.runtime.verification import verify_run
+from fedstill.runtime.run_verification import verify_run
 
 pytestmark = pytest.mark.xdist_group("verification")  # so that the run is made once
 Edit = Callable[[Any], None]
