@@ -9,7 +9,8 @@ import pytest
 
 from fedstill.core import plugins
 from fedstill.core.errors import InputError
-from fedstill.core.plugins import load_entry_points, load_plugin, loaded_plugins
+from fedstill.core.plugins import load_entry_points, load_plugin, loaded_plugins, use_plugins
+from fedstill.models import models
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +125,48 @@ def test_a_broken_installed_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     load_entry_points.cache_clear()
     with pytest.raises(InputError, match=r"the plugin bad \(nowhere_x:part\) cannot be loaded"):
         load_entry_points()
+
+
+def test_an_edited_plugin_is_loaded_again_and_what_it_no_longer_registers_is_gone(tmp_path: Path) -> None:
+    part = "from fedstill.models import models\n@models.register({!r})\ndef build(shape, classes): return {}\n"
+    path = written(tmp_path, part.format("test-one", 1) + part.format("test-two", 1))
+    load_plugin(path)
+    assert models["test-one"]((), 2) == models["test-two"]((), 2) == 1
+    written(tmp_path, part.format("test-two", 2))
+    load_plugin(path)
+    assert "test-one" not in models
+    assert models["test-two"]((), 2) == 2
+    written(tmp_path, "")
+    load_plugin(path)
+    assert "test-two" not in models
+
+
+def test_a_module_that_it_imports_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a second and with a text of the same length: compiled files would not tell the difference."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "deeper.py").write_text("value = 1\n")
+    (tmp_path / "helper_of_plugin.py").write_text("from deeper import value\n")
+    path = written(tmp_path, "import helper_of_plugin\nvalue = helper_of_plugin.value\n")
+    load_plugin(path)
+    first = loaded_plugins()[str(path.resolve())]
+    (tmp_path / "deeper.py").write_text("value = 2\n")
+    load_plugin(path)
+    assert module_of(path).value == 2
+    assert loaded_plugins()[str(path.resolve())] != first
+
+
+def test_two_plugins_may_not_register_one_name_together_but_one_after_the_other(tmp_path: Path) -> None:
+    part = "from fedstill.models import models\n@models.register('test-both')\ndef build(shape, classes): return {}\n"
+    one, two = (written(tmp_path, part.format(number), f"{number}.py") for number in (1, 2))
+    with pytest.raises(InputError, match="two models are called 'test-both'"):
+        use_plugins([one, two])
+    use_plugins([one])
+    assert models["test-both"]((), 2) == 1
+    use_plugins([two])
+    assert models["test-both"]((), 2) == 2
+    use_plugins([one])  # loaded before, and put back in its place
+    assert models["test-both"]((), 2) == 1
+    for path in (one, two):
+        written(tmp_path, "", path.name)
+        load_plugin(path)
+    assert "test-both" not in models

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedstill
@@ -49,6 +50,7 @@ class OwnAverage(FedAvg):
 """
 PLUGIN = """
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from fedstill.models import models
 from helper import scaled
@@ -96,7 +98,7 @@ def cell(text: str) -> None:
 def main(engine: Any, told: list[Any]) -> None:
     global SCALE, WIDTH, FACTOR
 
-    def check(edit: str, reused: bool = False, model: str = "mlp", method: str = "fedavg", **more: Any) -> None:
+    def check(edit: str, reused: bool = False, model: str = "mlp", method: Any = "fedavg", **more: Any) -> None:
         asked = {"data": "digits", "model": model, **SMALL, **more}
         ours = fedstill.run(method, out=ROOT / "runs", engine=engine, **asked)
         truth = fedstill.run(method, out=ROOT / f"truth-{len(told)}", **asked)
@@ -154,6 +156,19 @@ def main(engine: Any, told: list[Any]) -> None:
     arrays["x_train"][0] += 1
     np.savez("own.npz", **arrays)
     check("a data file edited", data="npz:own.npz")
+    cell(NET)
+    run = fedstill.run("fedavg", data="digits", model="mine", out=ROOT / "runs", **SMALL)
+    weights = load_file(run.path / "model-last.safetensors")
+    save_file({name.removeprefix("mine/"): tensor for name, tensor in weights.items()}, "w.safetensors")
+    taught = {"method": {"name": "distill", "share": 0.2}, "objective": "vanilla", "clients": 1}
+    taught |= {"teachers": [{"file": "w.safetensors", "model": "mine"}]}
+    check("a student", method=taught, training={"batch": 128})
+    cell(NET.replace("relu", "tanh"))
+    check("a student whose teacher's model was edited", method=taught, training={"batch": 128})
+    try:
+        run.model()
+    except fedstill.InputError as error:
+        told.append(["weights of a model that was edited", True, "was edited since" in str(error), "refused"])
     if not isinstance(engine, Processes):  # workers have the package as it is
         before = FedAvg.aggregate
         FedAvg.aggregate = lambda *given: {name: tensor * 0.5 for name, tensor in before(*given).items()}  # type: ignore

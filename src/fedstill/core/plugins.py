@@ -65,6 +65,8 @@ def load_plugin(file: str | Path) -> None:
     if held is not None:
         _log.info("the plugin %s was edited: it is loaded again", path)
         _forget(held.imported)
+        for registration in held.made:  # the text may no longer have them
+            registration.withdraw()
     _loaded[path] = _load(file, path)
 
 

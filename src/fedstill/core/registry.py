@@ -35,6 +35,11 @@ class Registration:
     def apply(self) -> None:
         self.registry.register(self.name, self.behaviour)(self.part)
 
+    def withdraw(self) -> None:
+        """Forget the part, unless another has taken its place."""
+        if self.registry._parts.get(self.name) is self.part:
+            del self.registry._parts[self.name]
+
 
 _registries: list[Registry[Any]] = []
 

@@ -24,9 +24,12 @@ from fedstill.core.own_parts import fresh_token
 from fedstill.core.registry import Registry
 from fedstill.core.sections import sections
 from fedstill.core.task import Task
+from fedstill.methods import methods
 from fedstill.models import models
 from fedstill.participation.dropout import Dropout
 from fedstill.runtime.experiment import BEHAVIOUR, PARTS, Experiment
+from fedstill.runtime.method_inputs import method_inputs
+from fedstill.tasks.task_choice import task_name, tasks
 
 KERNEL = "kernel"  # what all runs use: streams, training, rounds, evaluation
 Parts = Mapping[str, int | str]  # by kind and name, the behaviour version of ours and the content of others
@@ -106,10 +109,18 @@ def _used(experiment: Experiment) -> Iterator[tuple[str, str]]:
         chosen = experiment.__dict__[section]
         if chosen is not None:
             yield section, registry.first(chosen.name)
-    if experiment.model is not None:
-        yield from (("model", name) for name in dict.fromkeys(experiment.architectures))
+    yield from (("input", name) for name in sorted(methods[experiment.method.name].wants))
+    own = experiment.architectures if experiment.model is not None else ()
+    taught_by = [teacher.model for teacher in experiment.teachers if teacher.call is None and teacher.model is not None]
+    for model in dict.fromkeys((*own, *taught_by)):
+        yield "model", model
+        yield "task", task_name(model)
     yield from (("section", name) for name in experiment.sections())
     yield from (("teacher", teacher.call) for teacher in experiment.teachers if teacher.call is not None)
+
+
+def _registries() -> dict[str, Registry[Any]]:
+    return {**PARTS, "input": method_inputs, "model": models, "task": tasks, "section": sections}
 
 
 def _looked_at(what: str, name: str) -> tuple[int | str, list[str]]:
@@ -118,8 +129,7 @@ def _looked_at(what: str, name: str) -> tuple[int | str, list[str]]:
         module, _, function = name.partition(":")
         part, version = getattr(import_module(module), function), 1
     else:
-        registries: dict[str, Registry[Any]] = {"model": models, "section": sections, **PARTS}
-        registry = registries[what]
+        registry = _registries()[what]
         part, version = registry[name], registry.behaviour(name)
     if is_outside(part):
         # What models read when they are built is in their weights, which `fingerprint_of` and teachers' digests have.
@@ -150,7 +160,7 @@ def stale_parts(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def differences(parts: Parts) -> Iterator[str]:
     """Which parts have another behaviour today."""
-    registries: dict[str, Registry[Any]] = {"model": models, "section": sections, **PARTS}
+    registries = _registries()
     for name, version in parts.items():
         what, _, called = name.partition(" ")
         if name == KERNEL:

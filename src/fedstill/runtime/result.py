@@ -18,7 +18,7 @@ from fedstill.methods import methods
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
-from fedstill.runtime.identity import recorded_parts, stale_parts
+from fedstill.runtime.identity import parts_of_names, recorded_parts, stale_parts
 from fedstill.runtime.run_folder import MODELS, RunFolder, folder_of
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.task_choice import task_of
@@ -175,6 +175,7 @@ class Run:
             raise InputError(f"unknown model {which!r}: {did_you_mean(which, MODELS)}")
         if not self._folder.model_path(which).is_file():
             raise InputError(f"the run {self.path} has no {which} model: {self._why_not(which)}")
+        self._check_unedited(architecture)
         try:
             return self.task.build(architecture, self._folder.load_models(which)[architecture])
         except RuntimeError:
@@ -196,6 +197,14 @@ class Run:
     def answers(self) -> dict[str, dict[str, Any]]:
         """What became of clients' queries, by client: class counts, classes asked for, recalls; empty without any."""
         return self._folder.artefact("answers")
+
+    def _check_unedited(self, architecture: str) -> None:
+        """Refuse weights of a model of the user's own that is no longer what it was: they would mean something else."""
+        made_with = self.made.parts.get(f"model {architecture}")
+        if isinstance(made_with, str):
+            now, _ = parts_of_names([("model", architecture)])
+            if now[f"model {architecture}"] != made_with:
+                raise InputError(f"the model {architecture} was edited since {self.path} was made: run it again")
 
     def _accuracy(self, which: str) -> float:
         value = self.result.accuracy.get(which)

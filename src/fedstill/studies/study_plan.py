@@ -165,7 +165,9 @@ def _job(cell: GridCell, shelf: _Shelf | None, of: Job | None, which: str, known
         experiment = make_experiment({**inherited, **cell.given}) if inherited else experiment
     if shelf is not None:
         experiment, fingerprint = shelf.resolved(experiment, teacher)
-    parts, unknown = parts_of(experiment, known)
+    taught_by = () if teacher is None else (TeacherSource(run="?", model=teacher.experiment.model),)
+    used = experiment.model_copy(update={"teachers": (*experiment.teachers, *taught_by)})
+    parts, unknown = parts_of(used, known)
     which = which if teacher else "last"
     job = Job("", cell, experiment, fingerprint, teacher, inherited, which, parts, bool(unknown))
     return replace(job, key=job.identity(f"of {teacher.key}" if teacher else ""))
