@@ -12,6 +12,7 @@ import pytest
 import torch
 import typer.main
 
+from fedstill.core import plugins
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine, Reply
 from fedstill.data.bundle import Bundle
@@ -62,6 +63,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 def _no_outside_data(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests must pass on a machine without any data sets."""
     monkeypatch.setenv("FEDSTILL_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
+
+
+@pytest.fixture(autouse=True)
+def _without_plugins_of_others() -> Iterator[None]:
+    """A plugin that a test loads is gone with it: others, and their deployments, would have to have it too."""
+    before = dict(plugins._loaded)
+    yield
+    for path in plugins._loaded.keys() - before.keys():
+        for registration in plugins._loaded.pop(path).made:
+            registration.withdraw()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -50,13 +50,15 @@ def test_a_plugin_file_works_in_this_process_and_in_workers(example: Path, fedst
     assert len(hashes) == 1
 
 
-def test_an_edited_plugin_is_another_run(example: Path, fedstill: Call) -> None:
-    first = json.loads(fedstill(example, *RUN, "--plugin", "mine.py").stdout)
-    with open(example / "mine.py", "a") as file:
-        file.write("# edited\n")
-    second = json.loads(fedstill(example, *RUN, "--plugin", "mine.py").stdout)
-    assert first["run"] != second["run"]
-    assert first["sha256"] == second["sha256"]
+def test_an_edited_plugin_is_another_run_and_a_comment_is_no_edit(example: Path, fedstill: Call) -> None:
+    text = (example / "mine.py").read_text()
+    made = []
+    for edited in (text, text + "# edited\n", text.replace("nn.ReLU()", "nn.Tanh()"), text):
+        (example / "mine.py").write_text(edited)
+        made.append(json.loads(fedstill(example, *RUN, "--plugin", "mine.py").stdout))
+    runs, bits = [one["run"] for one in made], [one["sha256"] for one in made]
+    assert runs[0] == runs[1] == runs[3] != runs[2]
+    assert bits[0] == bits[1] == bits[3] != bits[2]
 
 
 def test_an_installed_package_needs_no_flag(example: Path, fedstill: Call) -> None:

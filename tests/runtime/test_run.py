@@ -262,6 +262,7 @@ def put_into_format_2(run: Path) -> None:
     (run / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "format": 2}))
+    (run / "digests.json").unlink(missing_ok=True)
     for name in (checkpoint.NAME, checkpoint.PREVIOUS):
         message = Message.decode((run / name).read_bytes())
         facts = json.loads(bytes(message["facts"].numpy().tobytes()))
