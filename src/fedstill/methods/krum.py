@@ -135,8 +135,8 @@ def squared_distances(models: Sequence[Tensors], names: Sequence[str]) -> Tensor
 
 
 def krum_scores(distances: Tensor, attackers: int) -> Tensor:
-    """a client is not its own neighbour"""
-    others = distances.clone().fill_diagonal_(torch.inf)  # nobody is its own neighbour
+    """The sum of each client's n - f - 2 smallest squared distances to others."""
+    others = distances.clone().fill_diagonal_(torch.inf)  # a client is not its own neighbour
     return others.sort(dim=1).values[:, : len(distances) - attackers - 2].sum(dim=1)
 
 
