@@ -1,6 +1,6 @@
-"""Data sets, their readers, and the ways of cutting them into clients' shards. Slices bring more.
+"""Data sets, their readers, and the partitions of a data set into client shards. Further packages add more.
 
-Names are declared here, and each file is imported when one of its data sets is first looked up.
+Each module is imported when one of its data sets is first looked up.
 """
 
 from fedstill.core.dataset import ArrayDataset

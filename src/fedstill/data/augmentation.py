@@ -1,6 +1,6 @@
-"""Augmentation: a batch as training sees it, drawn anew every time. Test data never comes through here.
+"""Augmentation of training batches, drawn anew for every batch. Test data is never augmented.
 
-An augmentation of your own is a settings class with a `__call__` and a name:
+A custom augmentation is a settings class with a `__call__` and a registered name:
 
     @augmentations.register("jitter")
     class Jitter(Augmentation):
@@ -25,11 +25,11 @@ from fedstill.core.settings import Settings
 
 
 class Augmentation(Settings):
-    """A named augmentation is its settings, with a call that changes a batch."""
+    """A named augmentation: its settings, with a call that changes a batch."""
 
     @abstractmethod
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
-        """A changed batch; the one given stays as it is, and the only randomness is the generator."""
+        """The augmented batch; the input batch is not modified, and the generator is the only source of randomness."""
 
 
 augmentations: Registry[type[Augmentation]] = Registry("augmentation")
@@ -37,7 +37,7 @@ augmentations: Registry[type[Augmentation]] = Registry("augmentation")
 
 @augmentations.register("none")
 class NoAugmentation(Augmentation):
-    """Batches as they are."""
+    """No augmentation."""
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         return batch
@@ -45,11 +45,11 @@ class NoAugmentation(Augmentation):
 
 @augmentations.register("points")
 class PointAugmentation(Augmentation):
-    """Clouds with points dropped, scaled and shifted, each in its own way; never turned.
+    """Point-cloud augmentation: random point dropout, scaling and shift per cloud; no rotation.
 
-    Per cloud: a dropout ratio U[0, `dropout`], and each point is dropped with that probability, which means that it
-    becomes point 0, so that clouds keep their size; then one scale U[`scale_low`, `scale_high`] for all three axes;
-    then a shift U[-`shift`, `shift`] along each axis.
+    Per cloud: a dropout ratio U[0, `dropout`], and each point is dropped with that probability, that is, replaced by
+    point 0, so that clouds keep their size; then one scale U[`scale_low`, `scale_high`] for all three axes; then a
+    shift U[-`shift`, `shift`] along each axis.
     """
 
     dropout: float = Field(0.875, ge=0, le=1, description="largest share of points to drop")
@@ -66,7 +66,7 @@ class PointAugmentation(Augmentation):
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         clouds = batch["inputs"]
         size, points, _ = clouds.shape
-        # The draws and their order are part of what a stream means: ratios, points, scales, shifts.
+        # The draws and their order define the meaning of a stream: ratios, points, scales, shifts.
         ratio = generator.random((size, 1), dtype=np.float32) * np.float32(self.dropout)
         dropped = generator.random((size, points), dtype=np.float32) < ratio
         scale = generator.uniform(self.scale_low, self.scale_high, (size, 1, 1)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a data set is once it is loaded, and the register of functions that load one by name."""
+"""A loaded data set, and the registry of functions that load one by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = str  # a name in `data_kinds`
 
 @dataclass(frozen=True)
 class Bundle:
-    """The splits of one data set with what a task must know of them: classes, kind and shape of a sample.
+    """The splits of one data set with the facts that a task needs: classes, kind and shape of a sample.
 
     >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> data = ArrayDataset(inputs=pixels, labels=torch.tensor([0, 1]))
@@ -38,13 +38,13 @@ class Bundle:
     kind: Kind
     shape: tuple[int, ...]  # image: (channels, height, width); cloud and scene: (points, 3)
     validation: Dataset | None = None
-    categories: tuple[str, ...] = ()  # names of what `category` counts: things, or rooms, whose parts have the classes
-    notes: tuple[str, ...] = ()  # what was changed in the files' contents while reading
+    categories: tuple[str, ...] = ()  # names of the values of `category`: kinds of objects, or of rooms
+    notes: tuple[str, ...] = ()  # changes made to the files' contents while reading
 
     def with_points(self, count: int) -> Bundle:
-        """The first points of every cloud, normalised anew: another data set, with a fingerprint of its own.
+        """The first points of every cloud, normalised again: another data set, with its own fingerprint.
 
-        Scenes stay as large as they are, and keep all their boxes.
+        Scenes are not rescaled, and keep all their boxes.
         """
         if self.kind == "image":
             raise InputError(f"{self.name} holds images: only of clouds can points be taken")
@@ -62,12 +62,12 @@ class Bundle:
         )
 
     def splits(self) -> dict[str, Dataset]:
-        """The splits there are, by name, in one fixed order."""
+        """The existing splits, by name, in a fixed order."""
         every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: data for name, data in every.items() if data is not None}
 
     def fingerprint(self) -> str:
-        """A sha256 over the contents: equal data has an equal fingerprint, whatever it is called or where it lies."""
+        """A SHA-256 of the contents: equal data has an equal fingerprint, whatever its name or location."""
         return self._fingerprint
 
     @cached_property
@@ -81,7 +81,7 @@ class Bundle:
 
 
 def _columns(data: Dataset) -> Iterator[tuple[str, Tensor]]:
-    """Columns as stored where they can be had; otherwise as batches, a piece at a time, to bound memory."""
+    """Columns as stored if they are available; otherwise from batches, one piece at a time, to bound memory."""
     if isinstance(data, ArrayDataset):
         yield from sorted(data.columns.items())
         return
@@ -99,7 +99,7 @@ class Source:
     name: str
     root: Path
     path: Path | None = None
-    part: bool = False  # one site's part of a whole: need not have samples of every class
+    part: bool = False  # one site's part of a data set: not every class needs samples
 
 
 Loader = Callable[[Source], Bundle]

@@ -1,6 +1,6 @@
-"""Data sets by name: load one, check it, list them all, record your own.
+"""Data sets by name: load, check, list and record them.
 
-A data set in code takes a function and a name, and can then be used everywhere a name can:
+A custom data set is a function with a registered name, usable wherever a name is accepted:
 
     from fedstill.data.catalogue import Bundle, Source, datasets
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def add(name: str, path: Path, root: Path | None = None) -> Bundle:
-    """Record where a data set lies, under a new name or under a known one (`add("mnist", ...)`), once it loads."""
+    """Record the location of a data set, under a new or a known name (`add("mnist", ...)`), once it loads."""
     checked_name(name)
     if name in datasets and not isinstance(datasets[name], FromFiles):
         raise InputError(f"{name!r} is made by code and needs no files: choose another name")
@@ -58,11 +58,11 @@ class Available:
     name: str
     summary: str
     found: bool
-    where: str  # "built in", a path, or, where it was not found, how to get it
+    where: str  # "built in", a path, or, if not found, how to get it
 
 
 def available(root: Path | None = None) -> list[Available]:
-    """Every name there is, known or recorded, and whether its files are in place."""
+    """Every known or recorded name, and whether its files are present."""
     place = data_root(root)
     if root is not None and not place.is_dir():
         raise InputError(f"the data root {place} does not exist: create it, or name another")

@@ -1,4 +1,4 @@
-"""A look at a data set that reports everything it finds instead of stopping at the first thing."""
+"""Data checks that report all findings instead of stopping at the first."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fedstill.data.readers.raw import FileFindings
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `fedstill data check` prints. Data with `problems` may still be `usable`: it then loads."""
+    """The contents of `fedstill data check`. Data with `problems` may still be `usable`: it then loads."""
 
     name: str
     where: str
     classes: tuple[str, ...]
-    counted: Literal["samples", "points", "boxes"]  # points or boxes where each has a label of its own
-    counts: Mapping[str, tuple[int, ...]]  # split -> how many of these per class
+    counted: Literal["samples", "points", "boxes"]  # points or boxes if each has its own label
+    counts: Mapping[str, tuple[int, ...]]  # split -> number of these per class
     sizes: Mapping[str, int]  # split -> samples
     shapes: Mapping[str, tuple[int, ...]]  # split -> shape of a sample
     kind: str | None
@@ -44,7 +44,7 @@ class CheckReport:
 
 
 def check(name: str, path: Path | None = None, root: Path | None = None) -> CheckReport:
-    """Read a data set as far as it can be read and say what it holds and what is wrong with it."""
+    """Read a data set as far as possible and report its contents and its problems."""
     loader, source = look_up(name, root, path)
     found = FileFindings()
     splits: dict[str, Samples] = {}
@@ -86,7 +86,7 @@ def check(name: str, path: Path | None = None, root: Path | None = None) -> Chec
 
 
 def _samples(bundle: Bundle) -> dict[str, Samples]:
-    """The splits of a bundle somebody's loader made, as tensors; of scenes that nobody labelled, all there is."""
+    """The splits of a custom loader's bundle, as tensors; for unlabelled scenes, everything there is."""
     if bundle.kind == "scene" and not bundle.classes:
         inputs = bundle.train.batch(torch.arange(len(bundle.train)))["inputs"]
         return {"train": Samples(inputs, torch.full((len(inputs), 1), NO_LABEL), "scene")}

@@ -1,4 +1,4 @@
-"""The one size of all clouds: centred on their mean, the farthest point at distance 1."""
+"""Normalisation of point clouds: centred on their mean, with the farthest point at distance 1."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedstill.core.errors import InputError
 
 Floats = TypeVar("Floats", NDArray[np.float32], NDArray[np.float64])
 
-_AT_ONCE = 256  # clouds normalised at a time: sums are taken in double precision, and memory is bounded
+_AT_ONCE = 256  # clouds normalised at a time: sums are in double precision, and memory is bounded
 
-FEWEST_POINTS = 64  # a scene with fewer has nothing to find in it
+FEWEST_POINTS = 64  # a scene with fewer points is rejected
 
 
 def normalise(clouds: Floats) -> Floats:
@@ -29,7 +29,7 @@ def normalise(clouds: Floats) -> Floats:
     [[[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]]
     """
     pile = clouds.reshape(-1, *clouds.shape[-2:])
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite stays so, and is found later
+    with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite stay so, and are found later
         for start in range(0, len(pile), _AT_ONCE):
             some = pile[start : start + _AT_ONCE]
             centred = some - some.mean(axis=1, keepdims=True, dtype=np.float64)
@@ -39,8 +39,9 @@ def normalise(clouds: Floats) -> Floats:
 
 
 def first_points(data: Dataset, count: int, anew: bool = True) -> Dataset:
-    """The same clouds with their first points only, normalised `anew`, so that a cloud of n points is the same cloud
-    however many more were stored. (Scenes are not: their boxes are in metres.)"""
+    """The same clouds with their first points only, normalised again if `anew`.
+    A cloud of n points is then the same whatever number was stored. (Scenes are not normalised: their boxes are in
+    metres.)"""
     if not isinstance(data, ArrayDataset):
         return _FirstPoints(data, count, anew)
     return ArrayDataset(**{**data.columns, "inputs": _cut(data.columns["inputs"], count, anew)})
@@ -52,7 +53,7 @@ def _cut(inputs: Tensor, count: int, anew: bool) -> Tensor:
 
 
 class _FirstPoints:
-    """For data that is not held in memory: batches are cut as they are made."""
+    """First points of data that is not held in memory: batches are cut when they are made."""
 
     def __init__(self, data: Dataset, count: int, anew: bool) -> None:
         self.data, self.count, self.anew = data, count, anew
@@ -72,7 +73,7 @@ class _FirstPoints:
 
 
 def sampled(cloud: Floats, points: int, rng: np.random.Generator, where: Path) -> Floats:
-    """So many points in random order; a cloud with fewer gives all of them, and some twice."""
+    """This many points in random order; a cloud with fewer points is used completely, with some points repeated."""
     if len(cloud) < FEWEST_POINTS:
         raise InputError(f"{where} has {len(cloud)} points: a scene needs at least {FEWEST_POINTS}")
     chosen = rng.permutation(len(cloud))[:points]

@@ -1,4 +1,4 @@
-"""Kinds of data: what a sample is, which task it poses, and what an experiment on such data starts from."""
+"""Kinds of data: the form of a sample, its task, and the defaults of an experiment on such data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataKind:
-    """One kind of data. Functions import what they need when they are called."""
+    """One kind of data. Its functions import what they need when they are called."""
 
-    task: str  # by name; data in which every point has a label poses segmentation instead
+    task: str  # by name; data with a label for every point uses segmentation instead
     model: str  # the default
-    defaults: Mapping[str, Any]  # of an experiment, below what the user and the model set
+    defaults: Mapping[str, Any]  # of an experiment, overridden by the user and by the model
     fewest_points: int = 1  # of a cloud
-    reader: Callable[[Path], FromFiles | None] | None = None  # of files of the user's own, where it recognises them
+    reader: Callable[[Path], FromFiles | None] | None = None  # for the user's own files, if it recognises them
     show: Callable[[Bundle, str | None, int, Path, str, float], None] | None = (
-        None  # draws samples, in place of a sheet
+        None  # draws samples, instead of a contact sheet
     )
 
 
@@ -34,7 +34,7 @@ data_kinds.register("cloud")(
     DataKind(
         "classification",
         "pointnet2-lite",
-        # As in the point-cloud literature: Adam, weight decay, and clouds that are dropped, scaled and shifted.
+        # As in the point-cloud literature: Adam, weight decay, and augmentation by point dropout, scaling and shift.
         {
             "augmentation": "points",
             "rounds": 20,

@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: real data that needs no download."""
+"""The handwritten digits of scikit-learn: real data that needs no download."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FILE = ("datasets", "data", "digits.csv.gz")
 
 @cache
 def _built_in() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Read once for a process, since they are kept as text; `digits` copies."""
+    """Parsed once per process, since they are stored as text; `digits` copies."""
     pixels, marks = _published()
     grey = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)  # published as 0..16
     return grey, marks
 
 
 def _published() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """As scikit-learn gives them, read from its file where it has one: importing it takes two seconds."""
+    """As scikit-learn returns them, read from its file if possible: importing scikit-learn takes two seconds."""
     package = find_spec("sklearn")
     assert package is not None, "scikit-learn is among the packages that this one needs"
     for folder in package.submodule_search_locations or ():

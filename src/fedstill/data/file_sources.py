@@ -1,4 +1,4 @@
-"""Loaders of data sets that lie in files: where they may be, what to say if they are not there."""
+"""Loaders of data sets in files: where the files are searched, and the message if they are missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedstill.data.readers.raw import FileFindings, Raw, ReaderHints
 
 
 class FromFiles:
-    """A loader for files under the data root, or at a path the user gives."""
+    """A loader for files under the data root, or at a path that the user gives."""
 
     expected = readers.EXPECTED
 
@@ -34,7 +34,7 @@ class FromFiles:
         self.__doc__ = summary
         self.places = places  # relative to the root, tried after NAME and NAME.npz
         self.classes = classes  # for files that do not name their classes
-        self.get = get  # how to come by the data
+        self.get = get  # how to obtain the data
         self.hints = ReaderHints(group=group, object_folders=object_folders, prefer=prefer)  # for folders of shapes
 
     def __call__(self, source: Source) -> Bundle:
@@ -44,7 +44,7 @@ class FromFiles:
         return bundled(source.name, splits, classes, (*found.notes, *found.doubts))
 
     def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
-        """What can be read of the splits, and the class names; whatever is wrong is added to `found`."""
+        """The readable splits and the class names; problems are added to `found`."""
         raw = Raw({})
         with found.collecting():
             raw = readers.read(self.locate(source), found, replace(self.hints, name=source.name))
@@ -53,7 +53,7 @@ class FromFiles:
         return splits, classes
 
     def locate(self, source: Source) -> Path:
-        """Where the files are, or a sentence saying where they were looked for and how to get them."""
+        """The location of the files, or an error that lists the searched places and how to get the data."""
         how = f"{self.get}; " if self.get else ""
         if source.path is not None:
             if not source.path.exists():
@@ -72,7 +72,7 @@ class FromFiles:
 
 
 def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...], notes: tuple[str, ...] = ()) -> Bundle:
-    """Faultless splits as a bundle."""
+    """Valid splits as a bundle."""
     sets = {part: ArrayDataset(**split.columns()) for part, split in splits.items()}
     return Bundle(
         name,

@@ -1,4 +1,4 @@
-"""What can be wrong with data that could be read: faults refuse it, doubts are reported by `data check`."""
+"""Problems of data that could be read: faults refuse it, doubts are reported by `data check`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def find_faults(
 ) -> None:
     """Reasons not to train on this data; one site's part of it need not have samples of `every_class`.
 
-    Nor need scenes: their classes are what one looks for, found there or not.
+    Nor need scenes: a class may have no boxes in a scene data set.
     """
     for part in ("train", "test"):
         if part not in splits and not found.faults:
@@ -34,7 +34,7 @@ def find_faults(
     for part, split in splits.items():
         lowest = NO_LABEL if split.kind == "scene" else 0
         outside = split.labels[(split.labels < lowest) | (split.labels >= len(classes))]
-        if len(outside) and (classes or not found.faults):  # without classes, what was said of them is all there is
+        if len(outside) and (classes or not found.faults):  # without class names only the earlier faults are reported
             found.faults.append(
                 f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
             )
@@ -63,7 +63,7 @@ def _first(split: Samples, rows: list[int]) -> str:
 
 
 def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings) -> None:
-    """Reasons to distrust what is measured on this data."""
+    """Reasons to distrust results on this data."""
     if any(split.kind == "scene" for split in splits.values()):
         _find_lacking_boxes(splits, classes, found)
     else:
@@ -88,7 +88,7 @@ def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...
 
 
 def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings) -> None:
-    """Classes that nothing in a split is of; detectors are often asked for more than there is, so all at once."""
+    """Classes without boxes in a split, reported together, since detectors often have many such classes."""
     why = {"train": "they cannot be learned", "test": "how well they are found cannot be measured"}
     for part, consequence in why.items():
         if part in splits:
@@ -99,7 +99,7 @@ def _find_lacking_boxes(splits: Mapping[str, Samples], classes: tuple[str, ...],
 
 
 def labels_by_class(labels: Tensor, classes: int) -> list[int]:
-    """Samples per class, or boxes, or points; labels that name no class are left out.
+    """The number of samples, boxes or points per class; labels that match no class are ignored.
 
     >>> labels_by_class(torch.tensor([0, 2, 2, 9]), 3)
     [1, 0, 2]

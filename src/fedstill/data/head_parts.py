@@ -1,4 +1,4 @@
-"""Built-in infant heads in which every point is labelled with a part: cranium, nose, ears and others."""
+"""Built-in infant heads with a part label for every point: cranium, nose, ears and others."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PARTS = ("cranium", "forehead", "face", "nose", "ears", "occiput", "nape")
 PER_CLASS = 40
 
 _CRANIUM, _FOREHEAD, _FACE, _NOSE, _EARS, _OCCIPUT, _NAPE = range(len(PARTS))
-# The bumps that the generator makes a nose and ears of: direction, height, widths.
+# The bumps from which the generator makes nose and ears: direction, height, widths.
 NOSE: Bump = heads.FEATURES[0]
 EARS: Bump = heads.FEATURES[6]
-_REACH = 2.5  # standard deviations of a bump that belong to it
+_REACH = 2.5  # radius of a bump's part, in standard deviations
 
 
 def part_of(directions: heads.Floats) -> NDArray[np.int64]:
-    """The part that each direction of the undeformed head belongs to.
+    """The part to which each direction of the undeformed head belongs.
 
-    Directions are where the generator starts, before deformity and pose, so a part is the same anatomy on every
-    head, wherever a synostosis has moved it. Borders are planes; nose and ears reach as far as their bumps do.
+    Directions are those before deformity and pose, so a part is the same anatomy on every head, wherever a synostosis
+    has moved it. Boundaries are planes; nose and ears extend as far as their bumps.
 
     >>> up, front, back, left = [0, 0, 1], [0, 0.9, 0.4], [0, -1, 0], [0.95, -0.1, -0.28]
     >>> [PARTS[part] for part in part_of(np.array([up, front, back, left]))]
@@ -59,7 +59,7 @@ def _within(directions: heads.Floats, bump: Bump) -> NDArray[np.bool_]:
 def make_head_parts(
     per_class: int = PER_CLASS, points: int = heads.POINTS, seed: int = 0
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """Clouds, a part for every point, and the class of every head: the heads that `heads` begins each class with.
+    """Clouds, a part for every point, and the class of every head: the first heads of each class in `heads`.
 
     >>> clouds, labels, categories = make_head_parts(per_class=1, points=64)
     >>> labels.shape, bool((clouds == heads.make_heads(1, 64)[0]).all())
@@ -75,7 +75,7 @@ def make_head_parts(
 
 
 def _head(rng: np.random.Generator, name: str, points: int) -> tuple[heads.Floats, NDArray[np.int64]]:
-    """The same draws in the same order as `heads.head`, with the directions in hand."""
+    """The same draws in the same order as `heads.head`, but with known directions."""
     shape = heads.draw_shape(rng, name)
     directions = heads.draw_directions(rng, points)
     cloud = shape(directions)
@@ -83,7 +83,7 @@ def _head(rng: np.random.Generator, name: str, points: int) -> tuple[heads.Float
     return normalise(cloud), part_of(directions)
 
 
-_built_in = cache(make_head_parts)  # as `heads` keeps its own; `head_parts` copies
+_built_in = cache(make_head_parts)  # cached as in `heads`; `head_parts` copies
 
 
 @datasets.register("head-parts")

@@ -55,7 +55,7 @@ FEATURES: tuple[tuple[tuple[float, float, float], float, tuple[float, float, flo
 
 # Standard deviations of smooth random variation, by the degree of the spherical harmonic.
 SMOOTH = {2: 0.013, 3: 0.014, 4: 0.010}
-MILDEST = 0.6  # the least severity of a synostosis, of 1
+MILDEST = 0.6  # the smallest severity of a synostosis, of 1
 NOISE = 0.006  # of the scanner, per coordinate
 
 
@@ -64,9 +64,9 @@ def make_heads(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Clouds (4 x per_class, points, 3) class by class, and their labels.
 
-    Every head has a generator of its own, so a head does not depend on how many others are made. Points are in
-    random order, so the first n of a cloud are a fair sample of it. Clouds are centred on their mean and divided
-    by their largest norm.
+    Every head has its own random generator, so it does not depend on how many others are made. Points are in random
+    order, so the first n of a cloud are a fair sample of it. Clouds are centred on their mean and divided by their
+    largest norm.
 
     >>> clouds, labels = make_heads(per_class=1, points=64)
     >>> clouds.shape, labels.tolist()
@@ -80,7 +80,7 @@ def make_heads(
     return clouds, np.repeat(np.arange(len(CLASSES)), per_class)
 
 
-_built_in = cache(make_heads)  # a second's work, which studies and reports would do again and again; `heads` copies
+_built_in = cache(make_heads)  # cached: generation takes a second, and studies repeat it; `heads` copies
 
 
 @datasets.register("heads")
@@ -94,7 +94,7 @@ def heads(source: Source) -> Bundle:
 def head(rng: np.random.Generator, name: str, points: int) -> Floats:
     """One normalised cloud of a class, or of one of the two coronal kinds.
 
-    Everything about the shape is drawn before the points, so the same head can be had with more or fewer.
+    The shape is drawn completely before the points, so the same head can be sampled with more or fewer points.
     """
     shape = draw_shape(rng, name)
     cloud = shape(draw_directions(rng, points))
@@ -292,7 +292,7 @@ DEFORMITIES: dict[str, Callable[[np.random.Generator], Deformity]] = {
 
 
 def _draw_pose(rng: np.random.Generator) -> Floats:
-    """A small rotation: nobody holds an infant's head quite straight."""
+    """A small random rotation, as in real scans."""
     turn, nod, tilt = np.radians(rng.normal(0.0, [4.0, 2.4, 2.4]))
     about_z = [[np.cos(turn), -np.sin(turn), 0.0], [np.sin(turn), np.cos(turn), 0.0], [0.0, 0.0, 1.0]]
     about_x = [[1.0, 0.0, 0.0], [0.0, np.cos(nod), -np.sin(nod)], [0.0, np.sin(nod), np.cos(nod)]]

@@ -1,4 +1,4 @@
-"""The data sets of shapes known by name. All of them can also be given as .npz files."""
+"""The shape data sets known by name. All of them can also be given as .npz files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _YCB_GROUPS = ((18, "food"), (34, "kitchen"), (52, "tool"), (65, "shape"), (99, 
 
 
 def head_class(folder: str) -> str | None:
-    """The class a folder of heads is named after, whatever else its name says.
+    """The class in the name of a folder of heads, ignoring the rest of the name.
 
     >>> head_class("Sagittal_suture_fusion"), head_class("mean_shapes")
     ('sagittal', None)
@@ -40,7 +40,7 @@ def ycb_group(thing: str) -> str | None:
 
 
 class PartsFromFiles(FromFiles):
-    """A loader for files in ShapeNet-part's layout: a bundle whose labels are of points."""
+    """A loader for files in ShapeNet-part's layout: a bundle whose labels are per point."""
 
     def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
         splits: dict[str, shapenet_part.Parts] = {}

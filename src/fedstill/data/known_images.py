@@ -1,4 +1,4 @@
-"""The data sets known by name: one entry each, with its class names and where to get it."""
+"""The image data sets known by name, each with its class names and its source."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ datasets.register("craniosynostosis-maps")(
     )
 )
 
-# MedMNIST's sets with one label per image; class names in the order of their numbers.
+# MedMNIST data sets with one label per image; class names in the order of their numbers.
 _MEDMNIST: dict[str, tuple[str, tuple[str, ...]]] = {
     "bloodmnist": ("BloodMNIST: blood cells under the microscope, eight types.", _BLOOD),
     "breastmnist": ("BreastMNIST: ultrasound of the breast.", ("malignant", "normal or benign")),

@@ -1,6 +1,6 @@
-"""From arrays in anybody's layout to tensors in ours: images (N, C, H, W), clouds (N, points, 3), labels int64.
+"""Conversion of arrays to the common layout: images (N, C, H, W), clouds (N, points, 3), labels int64.
 
-Clouds are brought to one size here, so that no reader needs to."""
+Clouds are normalised here, so that no reader needs to."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from fedstill.data.readers.raw import Array, FileFindings, Raw, Split
 from fedstill.data.splits import hold_out
 
 _CHANNELS = (1, 3, 4)
-_MOST_CLASSES = 2**16  # that nobody named: a label above is an identifier or damage, and not a count of classes
+_MOST_CLASSES = 2**16  # without class names: a larger label is an identifier or damage, not a class
 
 
 @dataclass
 class Samples:
-    """One split, tidied."""
+    """One split in the common layout."""
 
     inputs: Tensor
     labels: Tensor
     kind: Kind
-    where: str = ""  # the files it came from, for error messages
-    names: tuple[str, ...] = ()  # the file of every row, where each has its own
-    category: Tensor | None = None  # what every cloud shows, where labels are of points, or the type of a room
-    categories: tuple[str, ...] = ()  # and what these are called
+    where: str = ""  # its source files, for error messages
+    names: tuple[str, ...] = ()  # the file of every row, if each has its own
+    category: Tensor | None = None  # the kind of every cloud, if labels are per point, or the type of a room
+    categories: tuple[str, ...] = ()  # names of these kinds
 
     def columns(self) -> dict[str, Tensor]:
-        """As a data set holds them."""
+        """The columns of the data set."""
         more = {} if self.category is None else {"category": self.category}
         return {"inputs": self.inputs, "labels": self.labels, **more}
 
     def name(self, row: int) -> str:
-        """Where a sample came from."""
+        """The source of a sample."""
         return self.names[row] if self.names else f"row {row} of {self.where}"
 
 
 @dataclass
 class BoxSamples(Samples):
-    """A split of samples with boxes: labels (samples, boxes) are the boxes' classes."""
+    """A split of samples with boxes: labels (samples, boxes) are the classes of the boxes."""
 
     boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 7))
 
@@ -55,9 +55,9 @@ class BoxSamples(Samples):
 def tidy(
     raw: Raw, found: FileFindings, classes: tuple[str, ...] | None = None
 ) -> tuple[dict[str, Samples], tuple[str, ...]]:
-    """The splits that can be used, and the names of their classes; data that came without a split is given one.
+    """The usable splits and their class names; data without a split is split here.
 
-    `classes` are names for files that name none; failing these too, classes are called by their numbers.
+    `classes` are names for files without class names; without these too, classes are named by their numbers.
     """
     splits: dict[str, Samples] = {}
     for part, split in raw.splits.items():
@@ -92,10 +92,10 @@ def _samples(split: Split) -> Samples:
 
 
 def _populated(whole: Samples, classes: tuple[str, ...], found: FileFindings) -> tuple[Samples, tuple[str, ...]]:
-    """Without the classes that have one sample: it cannot be trained on and tested on at once.
+    """Drops classes with a single sample, which cannot be used for both training and testing.
 
-    Such a class is left out, not refused, so that collections with a few odd pieces can be used as they are. (Where
-    the files come with a split of their own, nothing is left out: their authors decided.)
+    Such a class is left out, not refused, so that collections with a few odd classes can be used unchanged. (If the
+    files come with their own split, nothing is left out: their authors decided.)
     """
     inside = (whole.labels >= 0) & (whole.labels < len(classes))
     counts = torch.bincount(whole.labels[inside], minlength=len(classes))
@@ -113,7 +113,7 @@ def _populated(whole: Samples, classes: tuple[str, ...], found: FileFindings) ->
     numbers[kept] = torch.arange(len(kept))
     stays = ~inside | (numbers[whole.labels.clamp(0, len(classes) - 1)] >= 0)
     whole = _taken(whole, stays.nonzero().flatten())
-    # Labels that name no class stay what they are, to be found later, but must not become a class by accident.
+    # Labels that match no class are unchanged, to be reported later; they must not become a class by accident.
     known = (whole.labels >= 0) & (whole.labels < len(classes))
     whole.labels = torch.where(known, numbers[whole.labels.clamp(0, len(classes) - 1)], whole.labels)
     return whole, tuple(classes[label] for label in kept.tolist())
@@ -125,7 +125,7 @@ def _taken(samples: Samples, rows: Tensor) -> Samples:
 
 
 def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
-    """Names for classes nobody named. Training labels decide: a larger one in test is then seen as a fault."""
+    """Names for unnamed classes, from the training labels; a larger label in the test data is reported as a fault."""
     deciding = splits.get("train") or splits.get("whole")
     if deciding is None:
         return ()
@@ -136,7 +136,7 @@ def _numbered(splits: dict[str, Samples]) -> tuple[str, ...]:
 
 
 def as_labels(labels: Array, where: str) -> Tensor:
-    """Whole numbers, one per sample; a column of them (as MedMNIST stores labels) is as good as a row.
+    """Integer labels, one per sample; a column of them (as in MedMNIST) is accepted as well as a row.
 
     >>> as_labels(np.array([[2], [0]], dtype=np.uint8), "labels.npz")
     tensor([2, 0])
@@ -153,7 +153,7 @@ def as_labels(labels: Array, where: str) -> Tensor:
 
 
 def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
-    """Images or clouds, told apart by shape: three float numbers per row are points in space.
+    """Images or clouds, distinguished by shape: three floats per row are points in space.
 
     >>> pixels, kind = as_inputs(np.zeros((5, 28, 28, 3), dtype=np.uint8), "cells.npz")
     >>> kind, tuple(pixels.shape)
@@ -181,7 +181,7 @@ def as_inputs(array: Array, where: str) -> tuple[Tensor, Kind]:
 
 
 def as_numbers(array: Array, where: str) -> Array:
-    """8-bit where the values allow it, else float32; pixels are not rescaled."""
+    """8-bit integers if the values allow it, else float32; pixels are not rescaled."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == np.bool_:

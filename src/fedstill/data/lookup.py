@@ -1,4 +1,4 @@
-"""From a name as typed to a loader, and to the data set itself."""
+"""From a data set's name to its loader, and to the data set itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREFIXES = ("npz", "folder")
 
 
 def load(name: str, root: Path | None = None, path: Path | None = None, part: bool = False) -> Bundle:
-    """The data set of that name, from the data root or from a path given for it; or one site's `part` of one.
+    """The data set of that name, from the data root or from a given path; with `part`, one site's part of one.
 
     >>> load("digits").shape
     (1, 8, 8)
@@ -34,9 +34,9 @@ def load(name: str, root: Path | None = None, path: Path | None = None, part: bo
 
 
 def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tuple[Loader, Source]:
-    """A path given wins over one recorded under the name, which wins over the usual places under the root.
+    """A given path has priority over one recorded under the name, which has priority over the usual places in the root.
 
-    Of a name with a part behind it, as in `cifar10[:50%]`, the loader gives that part.
+    For a name with a slice, as in `cifar10[:50%]`, the loader returns that slice.
     """
     whole, part = part_of(name)
     if part is not None:
@@ -56,14 +56,14 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
 
 
 def _own_files() -> Loader:
-    """A loader of files of the user's own, whatever they hold; readers are imported only where it is needed."""
+    """A loader for the user's own files of any kind; readers are imported only if needed."""
     from fedstill.data.site_archive import FilesOrShard
 
     return FilesOrShard("Files of your own.")
 
 
 def _meant(name: str, known: Set[str]) -> str:
-    """What was probably meant by a name that is none: a file, a folder, or another name."""
+    """A suggestion for an unknown name: a file, a folder, or another name."""
     path = from_home(name)
     if path.is_dir():
         return f"that is a folder, say folder:{name}"

@@ -1,7 +1,7 @@
-"""Parts of a data set by name: `cifar10[:50%]` and `cifar10[50%:]` have no training sample in common.
+"""Slices of a data set by name: `cifar10[:50%]` and `cifar10[50%:]` have no training sample in common.
 
-A part has the given share of every class, in the order of the files; the test samples are those of the whole. So one
-part can be what clients hold and the other what everybody may see.
+A slice contains the given fraction of every class, in the order of the files; the test samples are those of the whole
+data set. So one slice can be the clients' data and the other public proxy data.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _BOUNDS = re.compile(r"(?:(\d+(?:\.\d+)?)%)?:(?:(\d+(?:\.\d+)?)%)?")
 
 @dataclass(frozen=True)
 class Slice:
-    """From one share of each class to another."""
+    """A slice between two fractions of each class."""
 
     start: Fraction
     stop: Fraction
 
     def of(self, bundle: Bundle, name: str) -> Bundle:
-        """The part of a data set, under its own name."""
+        """The slice of a data set, under its own name."""
         rows = self.rows(bundle.train)
         if not len(rows):
             raise InputError(f"{name} holds no training sample: {bundle.name} has {len(bundle.train):,} in all")
         return replace(bundle, name=name, train=_taken(bundle.train, rows))
 
     def rows(self, data: Dataset) -> Tensor:
-        """The rows of this part, ascending; where nothing says what kind each sample is of, all are of one."""
+        """The rows of this slice, ascending; without known kinds of samples, all rows are treated as one kind."""
         kinds = torch.zeros(len(data), dtype=torch.int64) if data.labels() is None else shape_kinds(data)
         parts = []
         for kind in kinds.unique().tolist():
@@ -48,7 +48,7 @@ class Slice:
 
 
 def part_of(name: str) -> tuple[str, Slice | None]:
-    """A name without its part, and the part; None: the whole.
+    """A name without its slice, and the slice; None: the whole data set.
 
     >>> part_of("digits[20%:]")
     ('digits', Slice(start=Fraction(1, 5), stop=Fraction(1, 1)))
@@ -68,12 +68,12 @@ def part_of(name: str) -> tuple[str, Slice | None]:
 
 
 def sliced(loader: Callable[[Source], Bundle], part: Slice, name: str) -> Callable[[Source], Bundle]:
-    """A loader of the part instead of the whole."""
+    """A loader of the slice instead of the whole data set."""
     return lambda source: part.of(loader(source), name)
 
 
 def _taken(data: Dataset, rows: Tensor) -> Dataset:
-    """In memory where the whole is, so that it can be cut and fingerprinted as such."""
+    """In memory if the whole data set is, so that it can be partitioned and fingerprinted in the same way."""
     if not isinstance(data, ArrayDataset):
         return Subset(data, rows)
     return ArrayDataset(**{name: column.index_select(0, rows) for name, column in data.columns.items()})

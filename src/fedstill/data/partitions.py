@@ -1,7 +1,7 @@
-"""Ways of dealing one data set out to clients.
+"""Partitions of one data set into client shards.
 
-Most partitions decide an *owner* for every row, so that every row is in exactly one shard by construction; of those
-`by_boxes` clients draw by themselves, and shards may overlap.
+Most partitions assign an *owner* to every row, so that every row is in exactly one shard by construction. In a
+partition `by_boxes` each client draws its own rows, and shards may overlap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 class Shards:
     """Rows by client in compressed form: client k has `order[offsets[k]:offsets[k + 1]]`.
 
-    Ten thousand clients cost two arrays, not ten thousand.
+    Ten thousand clients take two arrays, not ten thousand.
     """
 
     order: Tensor
@@ -37,7 +37,7 @@ class Shards:
 
     @classmethod
     def by_owner(cls, owner: Ints, clients: int) -> Shards:
-        """From the owner of every row; rows ascend within a shard.
+        """Shards from the owner of every row; rows ascend within a shard.
 
         >>> Shards.by_owner(np.array([1, 0, 1]), clients=2).rows(1).tolist()
         [0, 2]
@@ -58,9 +58,9 @@ class Shards:
         return self.offsets.diff()
 
     def table(self, labels: Tensor, classes: int) -> Tensor:
-        """How many samples of each class each client has (clients x classes).
+        """The number of samples per client and class (clients x classes).
 
-        Of labels (samples, boxes), how many boxes; those of -1 only fill up.
+        For labels (samples, boxes) it counts boxes; a label of -1 is padding.
         """
         owner = torch.repeat_interleave(torch.arange(len(self)), self.sizes())
         held = labels[self.order].reshape(len(owner), -1)
@@ -69,23 +69,23 @@ class Shards:
 
 
 class Partition(Settings):
-    """A named partition is its settings, with a method that cuts."""
+    """A named partition: its settings, with a method that cuts the data."""
 
-    by_boxes: ClassVar[bool] = False  # of scenes it is given the classes of all boxes; its shards may overlap
+    by_boxes: ClassVar[bool] = False  # for scenes it receives the classes of all boxes; its shards may overlap
 
     @abstractmethod
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         """Shards for the clients; the only randomness is `streams`."""
 
     def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        """Shards of further rows, of the classes that each client has of the rows `like`, cut with the same streams.
+        """Shards of further rows, with each client's class distribution on the rows `like`, cut with the same streams.
 
-        Each class is dealt out in the shares that clients have of it there; one that nobody has, evenly. Of further
-        rows, such as test data, some clients may get none.
+        Each class is divided in the proportions that clients have of it there, or evenly if no client has it. Some
+        clients may get none of the further rows, such as test data.
         """
         held = self.cut(like, clients, classes, streams).table(like, classes).T.numpy()
         held = np.where(held.any(axis=1, keepdims=True), held, 1)
-        # Whole numbers are added up before they are divided: the edges of who has none of a class are then the same.
+        # Integers are summed before division, so that the edges of clients without a class are exactly equal.
         edges = held.cumsum(axis=1)[:, :-1] / held.sum(axis=1, keepdims=True)
         counts = np.bincount(labels.numpy(), minlength=classes)
         generator = streams.draw("partition", "further rows")
@@ -105,9 +105,9 @@ def partition(
     settings: Partition | Mapping[str, Any] | None = None,
     like: Tensor | None = None,
 ) -> Shards:
-    """Deal the rows out by a partition's name and settings, having checked that it can be done.
+    """Partition the rows by a partition's name and settings, after checking that this is possible.
 
-    With `like`, labels of rows that are dealt out by the same name, settings and streams, as those are.
+    `like` are the labels of rows that are partitioned with the same name, settings and streams; the rows follow them.
 
     >>> labels = torch.arange(4).repeat_interleave(80)
     >>> partition("label-skew", labels, 5, 4, Streams(0)).table(labels, 4).T.tolist()
@@ -132,19 +132,19 @@ def partition(
 
 @partitions.register("iid")
 class Iid(Partition):
-    """Every client gets an equal random sample of the whole."""
+    """IID: every client gets an equally large random sample of the data."""
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         return _near_equal(streams.draw("partition").permutation(len(labels)), clients)
 
     def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        # An equal random sample of further rows too, whatever classes chance gave a client of the others.
+        # Further rows are an equal random sample too, independent of the classes that a client got by chance.
         return self.cut(labels, clients, classes, streams)
 
 
 @partitions.register("label-skew")
 class LabelSkew(Partition):
-    """Sorted by label and cut into equal slices: a client sees one class or few. Nothing random."""
+    """Label skew: sorted by label and cut into equal shards, so that a client has one or few classes; deterministic."""
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         return _near_equal(np.argsort(labels.numpy(), kind="stable"), clients)
@@ -152,7 +152,7 @@ class LabelSkew(Partition):
 
 @partitions.register("pooled")
 class Pooled(Partition):
-    """One client has everything: what centralised training sees."""
+    """One client holds all data, as in centralised training."""
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         if clients != 1:
@@ -162,7 +162,7 @@ class Pooled(Partition):
 
 @partitions.register("sites")
 class Sites(Partition):
-    """Every site brings its own data: deployments only, nothing is cut."""
+    """Each site has its own data: for deployments only, nothing is partitioned."""
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         raise InputError("partition 'sites' is for deployments, where each site has its own data: choose another one")
@@ -170,7 +170,8 @@ class Sites(Partition):
 
 @partitions.register("dirichlet")
 class Dirichlet(Partition):
-    """Each class is shared in proportions drawn from Dirichlet(alpha): small alpha is skewed, large is even."""
+    """Label distribution skew: each class is divided in proportions drawn from Dirichlet(alpha); small alpha is
+    skewed."""
 
     alpha: float = Field(0.5, gt=0, description="concentration; 0.1 is strong skew, 100 is nearly iid")
     min_samples: int = Field(
@@ -198,7 +199,7 @@ class Dirichlet(Partition):
 
 @partitions.register("pathological")
 class Pathological(Partition):
-    """Each client holds a few classes only, in random amounts."""
+    """Pathological non-IID: each client holds only a few classes, in random amounts."""
 
     classes_per_client: int = Field(2, ge=1, description="number of classes per client")
 
@@ -223,7 +224,7 @@ class Pathological(Partition):
                     f"class {number} has {counts[number]:,} samples for the {len(holders):,} clients that hold it: "
                     "ask for fewer clients or fewer classes per client"
                 )
-            # One sample each, so that a client really holds its classes; a broken stick decides the rest.
+            # One sample each, so that a client really holds its classes; random proportions determine the rest.
             shares = generator.dirichlet(np.ones(len(holders)))
             amounts[number, holders] = 1 + _amounts(shares, counts[number] - len(holders), generator.random())
         return _dealt(labels.numpy(), amounts, generator)
@@ -240,12 +241,12 @@ def _near_equal(order: Ints, clients: int) -> Shards:
 
 
 def _amounts(shares: NDArray[np.float64], count: int, phase: float) -> Ints:
-    """Whole amounts in these proportions that add up to the count."""
+    """Integer amounts in these proportions that add up to the count."""
     return _between(np.cumsum(shares[:-1]), count, phase)
 
 
 def _between(edges: NDArray[np.float64], count: int, phase: float) -> Ints:
-    """Whole amounts between edges in 0..1, of which the first and the last are not said.
+    """Integer amounts between edges in 0..1, without the first and the last edge.
 
     A random phase in 0..1 rounds fairly: without it the same clients would lose the fraction in every class.
     """
@@ -254,7 +255,7 @@ def _between(edges: NDArray[np.float64], count: int, phase: float) -> Ints:
 
 
 def _in_shares(shares: NDArray[np.float64], counts: Ints, phases: NDArray[np.float64]) -> Ints:
-    """Whole amounts of each class for each client (classes x clients)."""
+    """Integer amounts of each class for each client (classes x clients)."""
     return np.stack([_amounts(*each) for each in zip(shares, counts, phases, strict=True)])
 
 
@@ -270,12 +271,12 @@ def _dealt(labels: Ints, amounts: Ints, generator: np.random.Generator) -> Shard
 def _dealt_classes(
     present: Ints, clients: int, held: int, classes: int, generator: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Who holds which class: dealt from shuffled decks, so that every class has nearly equally many holders."""
+    """The classes of each client, dealt from shuffled decks, so that all classes have nearly equally many clients."""
     holds = np.zeros((clients, classes), dtype=bool)
     deck: list[int] = []
     for client in range(clients):
         if len(deck) < held:
-            # Classes still in hand from the old deck go last in the new one: no client is dealt one twice.
+            # Classes left from the old deck go last in the new one, so that no client gets one twice.
             fresh = generator.permutation(present).tolist()
             deck = deck + sorted(fresh, key=set(deck).__contains__)
         holds[client, deck[:held]] = True

@@ -1,7 +1,7 @@
-"""Data with a label for every point or box, and what partitions and splits of it go by.
+"""Data with a label for every point or box, and the class numbers used to partition and split it.
 
-Labels of points are (samples, points) and classes are parts; a `category` column says what kind of thing each cloud
-shows, and partitions by label go by that.
+Labels of points are (samples, points) and classes are parts; a `category` column contains the kind of object of each
+cloud, which partitions by label use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedstill.data.partitions import partitions
 
 
 def has_point_labels(data: Dataset) -> bool:
-    """Whether data says something of every point: labels are then (samples, points)."""
+    """Whether the data has a label for every point: labels are then (samples, points)."""
     labels = data.labels()
     return labels is not None and labels.ndim == 2 and not has_boxes(data)
 
@@ -23,9 +23,9 @@ def has_point_labels(data: Dataset) -> bool:
 def shape_kinds(data: Dataset) -> Tensor:
     """One class number per sample, to split and to partition by.
 
-    Labels where each sample has one. Where every point or every box has one, the `category` column says what kind of
-    thing a cloud shows, or of room a scene; without such a column all samples are of one kind, so that partitions by
-    label deal them out without skew.
+    These are the labels if each sample has one. If every point or box has one, the `category` column contains the kind
+    of object of a cloud or the type of room of a scene; without it all samples are of one kind, so that partitions by
+    label distribute them without skew.
     """
     labels = data.labels()
     assert labels is not None, "partitions and splits are made by label"
@@ -35,9 +35,9 @@ def shape_kinds(data: Dataset) -> Tensor:
 
 
 def kind_names(bundle: Bundle) -> tuple[str, ...]:
-    """What the numbers that `shape_kinds` gives for training data are called: one name each, up to the largest.
+    """The names of the numbers that `shape_kinds` returns for training data, up to the largest.
 
-    Classes where each sample has one label; kinds of things, or of rooms, where its points or boxes have them.
+    Classes if each sample has one label; kinds of objects, or of rooms, if its points or boxes have labels.
     """
     labels = bundle.train.labels()
     if labels is None or labels.ndim == 1:
@@ -49,10 +49,10 @@ def kind_names(bundle: Bundle) -> tuple[str, ...]:
 
 
 def partition_labels(name: str, data: Dataset, classes: int) -> tuple[Tensor, int]:
-    """What a partition of this name goes by in data of so many classes, and how many numbers that counts.
+    """The labels that a partition of this name uses for data of this many classes, and the number of their values.
 
-    The classes of all boxes (samples, boxes), if it is a partition `by_boxes` of scenes; else one number per sample.
-    Data that nobody labelled is all of one class.
+    These are the classes of all boxes (samples, boxes) for a partition `by_boxes` of scenes; else one number per
+    sample. Unlabelled data counts as one class.
     """
     labels = data.labels()
     if labels is None:

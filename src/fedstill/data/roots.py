@@ -1,4 +1,4 @@
-"""The data root, and the names a user recorded in it."""
+"""The data root, and the data set names that a user recorded in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def data_root(given: Path | None = None) -> Path:
-    """Where data sets are looked for: the folder given, else FEDSTILL_DATA, else the user's data directory."""
+    """The folder that contains the data sets: the given one, else FEDSTILL_DATA, else the user's data directory."""
     if given is not None:
         return from_home(given)
     named = os.environ.get(VARIABLE)
@@ -27,7 +27,7 @@ def data_root(given: Path | None = None) -> Path:
 
 
 def checked_name(name: str) -> str:
-    """The name, if it can be typed without quotes and be a folder's name.
+    """The name, if it can be typed without quotes and used as a folder name.
 
     >>> checked_name("My Data")
     Traceback (most recent call last):
@@ -39,7 +39,7 @@ def checked_name(name: str) -> str:
 
 
 def recorded(root: Path) -> dict[str, Path]:
-    """Names added by the user, with their paths."""
+    """Names recorded by the user, with their paths."""
     file = root / RECORDS
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
@@ -53,5 +53,5 @@ def recorded(root: Path) -> dict[str, Path]:
 
 
 def record(root: Path, entries: Mapping[str, Path]) -> None:
-    """Write all entries, whole or not at all: the file is replaced in one step."""
+    """Write all entries atomically: the file is replaced in one step."""
     write_json(writable_folder(root) / RECORDS, {name: str(path) for name, path in sorted(entries.items())})

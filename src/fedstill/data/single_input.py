@@ -1,4 +1,4 @@
-"""One input from a file, as a model expects it: for predictions."""
+"""Reading of a single input from a file in the form a model expects, for predictions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
 
 
 def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """A picture, scaled to the model's size and colours, or an array of exactly the model's shape; a cloud or a mesh,
-    brought to the size and the number of points of those the model learned from."""
+    """An image, scaled to the model's size and colours, or an array of exactly the model's shape; a cloud or a mesh,
+    normalised and sampled to the number of points that the model was trained on."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     if len(shape) == 2:
@@ -29,15 +29,15 @@ def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
         array = _array(path, shape)
     else:
         array = _picture(path, shape)
-    # Through the same door as training data, so that pixels are scaled in one place only.
+    # The same path as training data, so that pixels are scaled in one place only.
     return ArrayDataset(inputs=torch.from_numpy(array).unsqueeze(0)).batch(torch.tensor([0]))["inputs"][0]
 
 
 def read_cloud(path: Path, points: int) -> Tensor:
-    """So many points (points, 3) of a scan of a room, in metres as they are: for a detector.
+    """This many points (points, 3) of a room scan, in metres and not normalised, for a detector.
 
-    Clouds and meshes of every format that is read, and .npz files. Points are drawn at random from a stream named by
-    the file, so the same file gives the same cloud; of a scan with fewer points some are taken twice.
+    Reads clouds and meshes of every supported format, and .npz files. Points are drawn from a stream named by the file,
+    so the same file gives the same cloud; a scan with fewer points repeats some.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}")

@@ -1,11 +1,11 @@
-"""One site's part of a data set, in an archive of its own.
+"""An archive that contains one site's part of a data set.
 
-A site that has this file, and nothing else, trains to the bits of the simulation it was cut from. So it is not read as
-other archives are: samples are in our layout and of their final size already and are left alone, rows keep the ids
-they have in the whole, and classes of which the site has no sample are classes all the same. A site may also have
-nothing to test on, or nothing to train on; its splits are then empty.
+A site that has only this file trains to results that match the simulation bit for bit. It is therefore not read like
+other archives: samples already have the common layout and their final size and are not changed, rows keep their ids in
+the whole data set, and classes without samples at the site are still classes. A site may also have no test or no
+training data; its splits are then empty.
 
-Arrays are called as in other archives, x_train and y_train, with id_train for the ids, and any other column of the data
+Arrays are named as in other archives, x_train and y_train, with id_train for the ids, and any other column of the data
 under its own name (category_train).
 """
 
@@ -38,7 +38,7 @@ _SIDES = {"image": 4, "cloud": 3, "scene": 3}  # dimensions of the whole column,
 
 @dataclass(frozen=True)
 class Shard:
-    """What goes into one archive: columns by split and name, as the data set holds them."""
+    """The contents of one archive: columns by split and name, as in the data set."""
 
     kind: Kind
     classes: tuple[str, ...]
@@ -60,7 +60,7 @@ class Shard:
 
 @dataclass
 class ShardSamples(Samples):
-    """A split with every column it came with."""
+    """A split with all its columns."""
 
     others: dict[str, Tensor] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class ShardSamples(Samples):
 
 
 class FilesOrShard(FromFiles):
-    """Files of the user's own, scenes among them, or one site's part of a data set."""
+    """The user's own files, including scenes, or one site's part of a data set."""
 
     def open(self, source: Source, found: FileFindings) -> tuple[dict[str, Samples], tuple[str, ...]]:
         for name in data_kinds:
@@ -126,7 +126,7 @@ def _columns(archive: NpzFile, part: str, path: Path) -> dict[str, Tensor]:
 
 
 def _check(columns: Mapping[str, Tensor], kind: str, where: str) -> None:
-    """What must hold for the rest of the house to work on these columns; values are judged elsewhere."""
+    """Check the requirements that other packages place on these columns; values are checked elsewhere."""
     inputs, labels = columns["inputs"], columns["labels"]
     lengths = {len(column) if column.ndim else -1 for column in columns.values()}
     if len(lengths) != 1:
@@ -134,7 +134,7 @@ def _check(columns: Mapping[str, Tensor], kind: str, where: str) -> None:
     fine = inputs.ndim == _SIDES[kind] and (inputs.dtype == torch.uint8 or inputs.is_floating_point())
     if not fine or (kind != "image" and inputs.shape[2] != 3):
         raise InputError(f"{where} are no {kind}s: have the file written again")
-    # Clouds that were cut to their first points may have labels for those that are gone.
+    # Clouds that were cut to their first points may have labels for the removed ones.
     points = kind == "cloud" and labels.ndim == 2 and labels.shape[1] >= inputs.shape[1]
     boxes = kind == "scene" and "boxes" in columns and columns["boxes"].shape == (*labels.shape, 7)
     proper = boxes if kind == "scene" else labels.ndim == 1 or points
@@ -143,7 +143,7 @@ def _check(columns: Mapping[str, Tensor], kind: str, where: str) -> None:
 
 
 def _tensor(array: Array) -> Tensor:
-    """Memory as torch lays it out also where there is none: numpy's empty arrays have strides that cannot be viewed."""
+    """A tensor with torch's memory layout also if empty: numpy's empty arrays have strides that cannot be viewed."""
     tensor = torch.from_numpy(array)
     return tensor if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
 

@@ -1,4 +1,4 @@
-"""Stratified splits: every class gives the same share of its rows, as nearly as whole rows allow."""
+"""Stratified splits: every class contributes the same fraction of its rows, up to rounding."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TEST_SHARE = 0.2
 
 
 def hold_out(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Training and test rows of data that comes without a split. Never depends on a run's seed: it *is* the data.
+    """Training and test rows of data without a split. Independent of a run's seed, since the split is part of the data.
 
-    A class of two or more gives at least one row, so that its accuracy can be measured however small it is.
+    A class of two or more contributes at least one row, so that its accuracy can be measured however small it is.
 
     >>> train, test = hold_out(torch.tensor([0] * 10 + [1] * 2))
     >>> (test < 10).sum().item(), (test >= 10).sum().item()
@@ -44,7 +44,7 @@ def split_validation(
 def _stratified(labels: Tensor, share: float, generator: np.random.Generator, least: int = 0) -> tuple[Tensor, Tensor]:
     values = labels.numpy()
     _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
-    # Largest remainders: the whole is right to one row, and no class is rounded away without need.
+    # Largest remainders: the total is correct to one row, and no class is rounded to zero unnecessarily.
     quotas = counts * share
     take = np.floor(quotas).astype(np.int64)
     spare = round(float(quotas.sum())) - int(take.sum())

@@ -1,4 +1,4 @@
-"""Data to distil on: any data set, or files that nobody labelled."""
+"""Proxy data for distillation: any data set, or unlabelled files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedstill.data.readers.raw import Array, FileFindings
 
 
 def load_proxy(name: str, root: Path | None = None) -> Bundle:
-    """The data set of that name; also an archive without labels (`npz:FILE`) or images without class folders.
+    """The data set of that name, an archive without labels (`npz:FILE`), or images without class folders.
 
-    Unlabelled files make a bundle without classes: something to learn on, nothing to be tested on.
+    Unlabelled files make a bundle without classes: it can be used for training, not for testing.
     """
     whole, part = part_of(name)
     if part is not None:

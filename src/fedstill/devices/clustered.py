@@ -1,4 +1,4 @@
-"""Some from every cluster: a cohort that looks like the fleet, in which everyone has peers that could replace it."""
+"""Stratified client sampling by cluster: the cohort represents the fleet, and every client has similar replacements."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedstill.participation.weighted import Weighted
 
 @policies.register("clustered")
 class Clustered(Weighted):
-    """Clusters share the places by their eligible members; within one the draw is even, or weighted by battery.
+    """Samples from every cluster in proportion to its eligible clients; uniformly within it, or weighted by battery.
 
-    Clients of no known cluster are a cluster of their own.
+    Clients without a known cluster form their own cluster.
     """
 
     @property
@@ -28,7 +28,7 @@ class Clustered(Weighted):
             return candidates
         ordered = self.in_order(candidates, fleet, clients, context)
         groups, members, sizes = np.unique(clusters(fleet, ordered), return_inverse=True, return_counts=True)
-        # Luck by cluster number, -1 included: that of one cluster does not depend on which others are there.
+        # Random numbers by cluster number, -1 included: that of one cluster does not depend on which others exist.
         lots = luck(context, "places", int(groups[-1]) + 2)[groups + 1]
         given = places(sizes, self.cohort(clients), lots)
         chosen = [ordered[members == group][: given[group]] for group in range(len(groups))]

@@ -1,11 +1,11 @@
-"""Clients with similar data, found by a few numbers that each says of its own.
+"""Clusters of clients with similar data, from a few statistics that each client sends.
 
-Clients send statistics once: by default mean and standard deviation of all numbers in their inputs. The server brings
-each column to mean 0 and deviation 1 and runs k-means. Clusters are numbered by their first members, so that numbers
-stay the same wherever the clusters do. Of a client that was not surveyed yet the cluster is unknown, -1.
+Clients send statistics once: by default mean and standard deviation of all input values. The server standardises each
+column to mean 0 and deviation 1 and runs k-means. Clusters are numbered by their first members, so that unchanged
+clusters keep their numbers. The cluster of a client that was not surveyed yet is unknown, -1.
 
-The number of clusters is given, or it is the one with the best mean silhouette; where several come within 0.01 of the
-best, the one of them with the best Davies-Bouldin index.
+The number of clusters is given, or it is the one with the best mean silhouette; among those within 0.01 of the best,
+the one with the best Davies-Bouldin index.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from fedstill.core.sections import HasSections, Section, sections
 from fedstill.core.task import Tensors
 from fedstill.participation.surveys import Measurement, label_shares, moments, not_surveyed, unknown
 
-STARTS = 10  # of k-means; the best counts
-TIE = 0.01  # silhouettes that differ by less are taken to be equal
+STARTS = 10  # of k-means; the best result is used
+TIE = 0.01  # silhouettes that differ by less count as equal
 LOOKED_AT = 2000  # clients in a silhouette: it compares all pairs
 WORDS = {"mean": "mean", "std": "standard deviation", "skewness": "skewness"}
 
 
 @sections.register("clusters")
 class Clusters(Section):
-    """How clients are put into clusters."""
+    """The settings of the clustering of clients."""
 
     about = "clients grouped by what their data is like; left out, they are not"
     participation = "clusters"
@@ -63,13 +63,13 @@ class Clusters(Section):
         return self
 
     def check(self, clients: int) -> None:
-        """Refuse what cannot work with so many clients."""
+        """Refuse settings that cannot work with this number of clients."""
         if self.number is not None and self.number > clients:
             raise InputError(f"clusters.number is {self.number}, but there are only {clients} clients")
 
     @property
     def needs(self) -> frozenset[str]:
-        """What an experiment must have."""
+        """What an experiment must provide."""
         return frozenset({"labels"} if self.statistics == "labels" else ())
 
     def start(self, clients: int, classes: int) -> Tensors:
@@ -77,21 +77,21 @@ class Clusters(Section):
         return {"cluster": torch.full((clients,), -1), "statistics": unknown(clients, self.width(classes))}
 
     def width(self, classes: int) -> int:
-        """How many numbers a client sends."""
+        """The number of statistics that a client sends."""
         return classes if self.statistics == "labels" else len(self.statistics)
 
     def exchange(self, classes: int) -> Statistics:
-        """The question, for manifests, for sites and for `survey`."""
+        """The exchange, for manifests, for sites and for `survey`."""
         return Statistics(self, classes)
 
     def survey(self, fleet: Tensors, available: np.ndarray, classes: int, context: RoundContext) -> Survey | None:
-        """Whom to survey in this round: those not surveyed yet, and everybody when all are surveyed again."""
+        """The clients to survey in this round: those not surveyed yet, and all of them in a repeated survey."""
         again = self.every is not None and context.round % self.every == 0
         surveyed = available if again else not_surveyed(fleet, "statistics", available)
         return Survey(self.exchange(classes), surveyed.tolist()) if len(surveyed) else None
 
     def assign(self, fleet: Tensors, context: RoundContext) -> Tensors:
-        """The fleet with a cluster for everyone whose statistics are known."""
+        """The fleet state with a cluster for every client with known statistics."""
         statistics = fleet["statistics"].numpy()
         known = np.flatnonzero(np.isfinite(statistics).all(axis=1))
         cluster = torch.full((len(statistics),), -1)
@@ -102,7 +102,7 @@ class Clusters(Section):
 
 
 class Statistics(Measurement):
-    """What are your data like, in a few numbers? From the answers come clusters."""
+    """The exchange in which clients send statistics of their data, from which clusters are computed."""
 
     name = "statistics"
     table = "statistics"
@@ -127,7 +127,7 @@ class Statistics(Measurement):
 
 
 def grouped(table: np.ndarray, number: int | None, most: int, seed: int) -> np.ndarray:
-    """The cluster of each row, numbered by first member; as many as there are different rows, if those are fewer.
+    """The cluster of each row, numbered by first member; at most as many as there are distinct rows.
 
     >>> grouped(np.array([[5.0], [0.0], [5.1], [0.2]]), 2, 8, 0).tolist()
     [0, 1, 0, 1]
@@ -136,7 +136,7 @@ def grouped(table: np.ndarray, number: int | None, most: int, seed: int) -> np.n
     different = len(np.unique(points, axis=0))
     if number is not None:
         return numbered(_k_means(points, min(number, different), seed))
-    # A silhouette needs two clusters, and somebody who is not alone in one.
+    # A silhouette needs two clusters, one of which has at least two members.
     tried = range(2, min(most, different, len(points) - 1) + 1)
     found = [numbered(_k_means(points, count, seed)) for count in tried]
     if not found:
@@ -145,10 +145,10 @@ def grouped(table: np.ndarray, number: int | None, most: int, seed: int) -> np.n
 
 
 def standardised(table: np.ndarray) -> np.ndarray:
-    """Columns of mean 0 and deviation 1; one that is the same for all becomes 0."""
+    """Columns standardised to mean 0 and deviation 1; a constant column becomes 0."""
     centred = table - table.mean(axis=0)
     deviation = centred.std(axis=0)
-    # Rounding leaves a trace of deviation in a column of equal numbers: compare with their size.
+    # Rounding leaves a small deviation in a constant column: compare it with the size of the values.
     same = deviation <= 1e-12 * np.abs(table).max(axis=0)
     return np.where(same, 0.0, centred / np.where(same, 1.0, deviation))
 
@@ -169,13 +169,13 @@ def _k_means(points: np.ndarray, count: int, seed: int) -> np.ndarray:
 
     if count == 1:
         return np.zeros(len(points), dtype=np.int64)
-    with threadpool_limits(1):  # sums in another order could give other bits
+    with threadpool_limits(1):  # another order of summation could give other bits
         labels: np.ndarray = KMeans(count, n_init=STARTS, random_state=seed).fit(points).labels_
     return labels.astype(np.int64)
 
 
 def _best(points: np.ndarray, found: list[np.ndarray]) -> int:
-    """Which of several clusterings to take; of equals that with the fewest clusters."""
+    """The clustering to use; ties go to the one with the fewest clusters."""
     from sklearn.metrics import davies_bouldin_score, silhouette_score
     from threadpoolctl import threadpool_limits
 
@@ -196,7 +196,7 @@ def _best(points: np.ndarray, found: list[np.ndarray]) -> int:
 
 
 def clusters_section(experiment: HasSections) -> Clusters | None:
-    """How the experiment puts clients into clusters, where it does."""
+    """The experiment's clustering of clients, if it has one."""
     section = experiment.section("clusters")
     assert section is None or isinstance(section, Clusters)
     return section

@@ -1,6 +1,7 @@
-"""What dropout costs: runs that differ in dropout, and in their seed, and in nothing else, side by side.
+"""The cost of dropout: runs that differ only in dropout, mitigation and seed, side by side.
 
-One pair of figures for every rate, accuracy and loss: without dropout, with dropout, and with replacement clients.
+One pair of figures for every dropout rate, accuracy and loss: without dropout, with dropout, and with replacement
+clients.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from fedstill.report.facts import Facts, number
 from fedstill.report.figure import DASHES, Figure, Key, axis, colour, dash, label, whole_axis
 
 _NOBODY, _DROPPED, _REPLACED = "no dropout", "dropped", "replaced"
-_SHARED = {"seed", "dropout", "mitigation"}  # in what runs of a group may differ
+_SHARED = {"seed", "dropout", "mitigation"}  # the settings in which runs of a group may differ
 _COLOURS = (6, 1, 0, 3, 2, 4, 5)  # in the order of ways: grey for no dropout, orange, blue
 _METRICS = {"accuracy": "test accuracy", "loss": "test loss"}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Runs of one rate, by what is done about it; beside them those without dropout."""
+    """Runs of one dropout rate, by mitigation; beside them those without dropout."""
 
     name: str
     ways: Mapping[str, Sequence[Facts]]
 
 
 def dropout_curves(runs: Sequence[Facts]) -> list[Figure]:
-    """Of every group of runs in which there is something to compare."""
+    """The figures of every group of runs that allows a comparison."""
     figures: list[Figure] = []
     groups = list(_groups(runs))
     for group in groups:
@@ -47,7 +48,7 @@ def dropout_curves(runs: Sequence[Facts]) -> list[Figure]:
 
 
 def _groups(runs: Sequence[Facts]) -> Iterator[list[Facts]]:
-    """Runs alike in all but seed, dropout and mitigation, where some clients drop out by chance."""
+    """Runs that agree in everything except seed, dropout and mitigation, if some have random dropout."""
     found: dict[str, list[Facts]] = {}
     for run in runs:
         found.setdefault(run.experiment.model_dump_json(exclude=_SHARED), []).append(run)
@@ -83,14 +84,14 @@ def _panel_name(run: Facts) -> str:
 
 
 def _way(run: Facts, several: bool) -> str:
-    """How dropout is mitigated; with further settings only where there are several to tell apart."""
+    """The name of the mitigation; with further settings only if several have to be distinguished."""
     way = _REPLACED if run.experiment.dropout.settings.model_dump()["replace"] else _DROPPED
     told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in json.loads(_rest(run)).items())
     return f"{way} ({told})" if several and told else way
 
 
 def _rest(run: Facts) -> str:
-    """What else is not as usual in dropout and mitigation."""
+    """Other settings of dropout and mitigation that differ from the defaults."""
     changed = descriptions.changed_settings(run.experiment.dropout)
     rest = {name: value for name, value in changed.items() if name not in ("rate", "replace")}
     mitigation = run.experiment.mitigation
@@ -149,7 +150,7 @@ def _hover(way: str, when: str, form: str) -> str:
 
 
 def _ends(panel: Panel) -> list[str]:
-    """Each way's accuracy in the end, with its spread over seeds."""
+    """The final accuracy of each mitigation, with its spread over seeds."""
     told = []
     for way, runs in panel.ways.items():
         found = [end for run in runs if (end := tail(run.journal)) is not None]
@@ -160,7 +161,7 @@ def _ends(panel: Panel) -> list[str]:
 
 
 def _range(panels: Sequence[Panel], metric: str) -> list[float] | None:
-    """The same for all rates, or they could not be compared; None: nothing to draw."""
+    """The same range for all rates, for comparability; None: nothing to draw."""
     values = [
         value
         for panel in panels
@@ -180,7 +181,7 @@ def _curve(run: Facts, metric: str) -> dict[int, float]:
 
 
 def _mean(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Over the seeds that have a value after a round."""
+    """The mean over the seeds that have a value after a round."""
     rounds = sorted({round for curve in curves for round in curve})
     return {round: fmean(curve[round] for curve in curves if round in curve) for round in rounds}
 

@@ -1,8 +1,8 @@
-"""Energy of one device's work, in watt-hours: what download, training and upload take, and where a battery ends.
+"""The energy of one device's work, in watt-hours: download, training and upload, and where its battery becomes empty.
 
-All energies are multiples of 2^-32 Wh, about a microjoule: up to two million watt-hours, sums and differences of them
-are exact in double precision, in any order. So what a device had is what it has and what it spent, to the last bit,
-and an audit of a run compares with `==`.
+All energies are multiples of 2^-32 Wh, about a microjoule: up to two million watt-hours, their sums and differences are
+exact in double precision, in any order. So a device's initial charge equals its remaining charge plus its consumption
+bit for bit, and an audit of a run compares with `==`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ When = Literal["download", "training", "upload"]
 
 
 def rounded(energy: Number) -> Number:
-    """To the nearest multiple of 2^-32 Wh."""
+    """Round to the nearest multiple of 2^-32 Wh."""
     if isinstance(energy, np.ndarray):
         return np.round(energy * _STEPS) / _STEPS
     return round(energy * _STEPS) / _STEPS
 
 
 class Link(Settings):
-    """How a device is connected: how fast, and what share of its battery a transfer takes.
+    """A device's network connection: its speed, and the fraction of the battery that a transfer takes.
 
-    A transfer of x hours takes slope * x + offset percent of the battery's capacity, and never less than nothing; where
-    no byte is sent there is no transfer. The offset is paid by every transfer, however short.
+    A transfer of x hours takes slope * x + offset percent of the battery's capacity, and never less than zero; without
+    any bytes there is no transfer. The offset is charged for every transfer, however short.
 
-    The lines are those of the thesis "Mitigating Issues Caused by Device Dropout in Knowledge Distillation Based
+    The coefficients are those of the thesis "Mitigating Issues Caused by Device Dropout in Knowledge Distillation Based
     Federated Learning", which takes them from Kalic, Bojic and Kusek, "Energy consumption in Android phones when using
     wireless communication technologies" (MIPRO 2012). The thesis reads x as seconds and gives no unit for the result;
-    ten seconds would then take 181 of something. Hours and percent are our correction.
+    ten seconds would then take 181 units. Hours and percent are our correction.
     """
 
     down: float = Field(gt=0, description="Mbit/s from the server to the device")
@@ -48,16 +48,16 @@ class Link(Settings):
     up_offset: float = Field(description="percent of the battery's capacity per upload, in addition")
 
     def download(self, size: int) -> tuple[float, float]:
-        """Seconds that so many bytes take, and the percentage of a battery."""
+        """The seconds that a download of this many bytes takes, and the percentage of a battery."""
         return _transfer(size, self.down, self.down_slope, self.down_offset)
 
     def upload(self, size: int) -> tuple[float, float]:
-        """Seconds that so many bytes take, and the percentage of a battery."""
+        """The seconds that an upload of this many bytes takes, and the percentage of a battery."""
         return _transfer(size, self.up, self.up_slope, self.up_offset)
 
 
 class Wifi(Link):
-    """Wi-Fi: any download takes 0.17 % of the battery, and an upload nothing for 7.6 minutes.
+    """Wi-Fi: every download takes 0.17 % of the battery or more; an upload is free up to 7.6 minutes.
 
     >>> Wifi().upload(50_000_000)  # 400 Mbit at 20 Mbit/s
     (20.0, 0.0)
@@ -72,7 +72,7 @@ class Wifi(Link):
 
 
 class Cellular(Link):
-    """3G: any upload takes 2.67 % of the battery, and a download nothing for 3.2 minutes.
+    """3G: every upload takes 2.67 % of the battery or more; a download is free up to 3.2 minutes.
 
     >>> seconds, percent = Cellular().upload(45_000_000)  # 360 Mbit at 1 Mbit/s are 0.1 hours: 1.531 + 2.67
     >>> seconds, round(percent, 6)
@@ -95,7 +95,7 @@ def _transfer(size: int, speed: float, slope: float, offset: float) -> tuple[flo
 
 
 class Stage(NamedTuple):
-    """A part of a device's work: what it takes itself, what runs in the background meanwhile (Wh), and how long."""
+    """A stage of a device's work: its own energy, the background energy meanwhile (Wh), and its duration."""
 
     own: float
     background: float
@@ -110,7 +110,7 @@ class Stage(NamedTuple):
         return self.own + self.background
 
     def until(self, energy: float) -> Stage:
-        """This stage, broken off when it has taken so much."""
+        """This stage, interrupted after it has used this much energy."""
         share = energy / self.total if self.total else 0.0
         own = min(rounded(self.own * share), energy)
         return Stage(own, energy - own, self.seconds * share)
@@ -120,7 +120,7 @@ NOTHING = Stage(0.0, 0.0, 0.0)
 
 
 class Energy(NamedTuple):
-    """What a device takes for its work, stage after stage."""
+    """The energy of a device's work, stage by stage."""
 
     download: Stage = NOTHING
     training: Stage = NOTHING
@@ -148,7 +148,7 @@ class Energy(NamedTuple):
 
 
 class Paid(NamedTuple):
-    """What is left of a charge, what was used of it, and where the battery ended (None: it did not)."""
+    """The remaining charge, the energy used, and the stage at which the battery became empty (None: it did not)."""
 
     left: float
     used: Energy
@@ -160,9 +160,9 @@ class Paid(NamedTuple):
 
 
 def pays(charge: float, energy: Energy) -> Paid:
-    """Take the energy from a charge; a device that cannot pay all of it uses what it has, and stops there.
+    """Take the energy from a charge; a device with too little charge uses what it has, and stops there.
 
-    Whoever pays with the last of it has paid. Always `charge == left + used.total`.
+    A device whose charge is exactly sufficient finishes. Always `charge == left + used.total`.
 
     >>> work = Energy(Stage(1.0, 0.0, 10.0), Stage(2.0, 0.0, 40.0), Stage(1.0, 0.0, 10.0))
     >>> pays(5.0, work).left, pays(5.0, work).alive

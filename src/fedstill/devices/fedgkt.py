@@ -1,25 +1,25 @@
-"""Split distillation: group knowledge transfer.
+"""Group knowledge transfer: split learning with mutual distillation.
 
 *Group Knowledge Transfer: Federated Learning of Large CNNs at the Edge*, He et al., 2020,
 https://arxiv.org/abs/2007.14513
 
-A model is cut in two (`Classifier.parts`): clients train the first part f_i with a small head h_i of their own (one
-linear layer), the server trains the second part g. Both teach each other, sample by sample:
+A model is split in two (`Classifier.parts`): clients train the first part f_i with their own small head h_i (one linear
+layer), the server trains the second part g. They distil into each other, sample by sample:
 
     client   min over f_i, h_i of  CE(h_i(f_i(x)), y) + T^2 KL(z_s(x) || h_i(f_i(x)))
              sends f_i(x), z_i(x) = h_i(f_i(x)), y and the number of every sample x
     server   min over g of         CE(g(f_i(x)), y) + T^2 KL(z_i(x) || g(f_i(x)))      over all samples received
              keeps z_s(x) = g(f_i(x)) for client i, and sends it with that client's next request
 
-Both KL are at temperature T. Of a sample of which the server has said nothing yet, a client minimises CE alone; what is
-said goes by sample number, since batches are shuffled and clients miss rounds. The server's Adam keeps its moments.
+Both KL terms are at temperature T. For a sample without server logits yet, a client minimises CE alone; logits are
+matched by sample number, since batches are shuffled and clients miss rounds. The server's Adam keeps its moments.
 
-With `extractors: average` (the default, one global model) clients also send f_i and h_i, whose means everybody starts
-the next round from; the shared model is the mean of the f_i followed by g. With `private`, as in the paper, they stay
-at home, and every client has a model of its own: f_i followed by g.
+With `extractors: average` (the default, one global model) clients also send f_i and h_i, whose means are the start of
+the next round; the shared model is the mean of the f_i followed by g. With `private`, as in the paper, they stay on the
+clients, and every client has its own model: f_i followed by g.
 
-What this costs in privacy: features and **labels of every sample go to the server in the clear**. What it costs in
-traffic depends on the number of samples, not on the size of the model: see what a run measured.
+Privacy cost: features and **labels of every sample are sent to the server in the clear**. The communication cost
+depends on the number of samples, not on the size of the model: see the measurements of a run.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ from fedstill.models.classifier import Classifier, load_part, part_state
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import Segmentation
 
-SMALL = "small_head/"  # where messages and states keep the client's own head
-START = "start/"  # where the server's state keeps what private clients start from
-SAID = "said/"  # what the server says of a client's samples: said/CLIENT/... in its state, said/... in a request
+SMALL = "small_head/"  # prefix of the client's own head in messages and states
+START = "start/"  # prefix of the initial private models in the server state
+SAID = "said/"  # the server's logits on a client's samples: said/CLIENT/... in its state, said/... in a request
 OPTIMISER = "optimiser/"
 FACTS = "facts/"
 
@@ -84,7 +84,7 @@ SAMPLES_EGRESS = (
     Egress(FEATURES, "features", "what the client's part of the model makes of every training sample"),
     Egress(LOGITS, "logits", "what the client's own head says of every training sample"),
     Egress(LABELS, "labels", "the label of every training sample, in the clear: the server learns from it"),
-    # Not metrics: numbers of single samples, by which what is said of one can be followed from round to round.
+    # Not metrics: numbers of single samples, which identify a sample's logits from round to round.
     Egress(IDS, "labels", "the number of every training sample in the client's data: what is said goes by it"),
 )
 PARTS_EGRESS = (
@@ -103,14 +103,14 @@ class FedGktSettings(ServerSettings):
 
 @methods.register("fedgkt")
 class FedGkt(Method):
-    """Clients train the first part of a model, the server the second, and each teaches the other by what it says."""
+    """Group knowledge transfer: clients train the first part of a model, the server the second; both distil logits."""
 
     name = "train"
     Options: ClassVar[type[Settings]] = FedGktSettings
     settings: FedGktSettings
     task: Classification
     spill_to_disk = True
-    # For images, where the literature's settings are; clouds keep their own.
+    # For images, which the literature's settings are for; clouds keep their own.
     defaults_by_kind: ClassVar = {
         "image": {
             "training": {
@@ -169,7 +169,7 @@ class FedGkt(Method):
         return Message({**start, **said})
 
     def client_part(self, state: Tensors) -> Tensors:
-        """What a client starts from, as it is sent."""
+        """The client's initial part, as it is sent."""
         first = part(state, MODEL if self.averages else START)
         return {
             **under(MODEL, {name: first[name] for name in self.client_names}),
@@ -191,7 +191,7 @@ class FedGkt(Method):
         return Message({**said, **(learnt if self.averages else {}), **work_report(trained, self.terms)})
 
     def loss(self) -> Loss:
-        """What a client minimises; of what the server said, as much as there is."""
+        """The client's loss; the distillation term covers the samples that have server logits."""
 
         def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
             if not shared:
@@ -212,9 +212,9 @@ class FedGkt(Method):
         }
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        """The clients' parts are averaged, the server's learns; of features nothing is kept.
+        """The clients' parts are averaged and the server's part is trained; features are not stored.
 
-        A reply with labels that are no classes has the right shape, and is left out here.
+        A reply with invalid labels has the right shape, and is rejected here.
         """
         usable = [reply for reply in replies if self.names_classes(reply.message[LABELS])]
         merged = {name: tensor for name, tensor in state.items() if not name.startswith(FACTS)}
@@ -251,7 +251,7 @@ class FedGkt(Method):
         return {self.task.architectures[0]: part(server, MODEL)} if self.averages else {}
 
     def metrics(self, server: Tensors) -> Mapping[str, float]:
-        """The server's own losses in its last passes, and how many replies it could not use."""
+        """The server's own losses in its last passes, and the number of replies it could not use."""
         return {name: float(value) for name, value in part(server, FACTS).items()}
 
     def at_client(self, architecture: str) -> nn.Module:
@@ -263,7 +263,7 @@ class FedGkt(Method):
         return {**part(server, MODEL), **own} if own and not self.averages else None
 
     def client_side(self, model: Classifier) -> tuple[Classifier, nn.Module]:
-        """The client's part of a model with a small head behind it; and that head, whose weights are still to come."""
+        """The client's part of a model with its small head; and that head, whose weights are loaded later."""
         first, _ = model.parts()
         size = prod(self.feature_shape)
         small = nn.utils.skip_init(nn.Linear, size, len(self.task.classes))
@@ -271,7 +271,7 @@ class FedGkt(Method):
 
     @cached_property
     def feature_shape(self) -> Shape:
-        """Of what the client's part hands on, from two inputs that mean nothing."""
+        """The shape of the client part's output, from two dummy inputs."""
         first, _ = _split(self.task.build(self.task.architectures[0])).parts()
         inputs = torch.linspace(-1, 1, 2 * prod(self.task.shape)).reshape(2, *self.task.shape)
         with torch.inference_mode():
@@ -279,7 +279,7 @@ class FedGkt(Method):
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:
-        """The names of the client's part in the state of the whole model."""
+        """The names of the client part's tensors in the state of the whole model."""
         model = _split(self.task.build(self.task.architectures[0]))
         return tuple(sorted(part_state(model, model.parts()[0])))
 

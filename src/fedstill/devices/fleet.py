@@ -1,19 +1,19 @@
 """The fleet: devices with batteries, in tiers, each on Wi-Fi or a mobile network.
 
-Units: battery capacity is set in mAh, as on the label, and kept in watt-hours (mAh * volts / 1000); power in W; speed
-in GFLOP/s (10^9 operations a second, a multiply-add being two); bandwidth in Mbit/s (10^6 bits); sizes in bytes. What a
-device takes for its part in a round is computed from counted operations and measured bytes, never from a clock:
+Units: battery capacity is set in mAh, as on the label, and stored in watt-hours (mAh * volts / 1000); power in W; speed
+in GFLOP/s (10^9 operations per second, a multiply-add being two); bandwidth in Mbit/s (10^6 bits); sizes in bytes. The
+energy of a device's work in a round is computed from counted operations and measured bytes, never from a clock:
 
     training   watts * operations / speed
     download   the link's line: percent of the capacity by hours of transfer, times `communication_factor`
     upload     likewise
     background `background` watts over the time of all three
 
-One phone of the lower tier, by hand: 3500 mAh * 3.85 V = 13.475 Wh; at 4 W and 6 GFLOP/s 360 GFLOP take 60 s and
-4 * 60 / 3600 = 0.0667 Wh, 0.49 % of it; an upload of 45 MB over 3G at 1 Mbit/s takes 360 s, 0.1 h, and 15.31 * 0.1 +
-2.67 = 4.201 %, 0.566 Wh.
+Example of one phone of the lower tier: 3500 mAh * 3.85 V = 13.475 Wh; at 4 W and 6 GFLOP/s 360 GFLOP take 60 s and 4 *
+60 / 3600 = 0.0667 Wh, 0.49 % of it; an upload of 45 MB over 3G at 1 Mbit/s takes 360 s, 0.1 h, and 15.31 * 0.1 + 2.67 =
+4.201 %, 0.566 Wh.
 
-What is ours: speeds, bandwidths, initial charges, recharging, background power and the hours between rounds.
+Our own assumptions: speeds, bandwidths, initial charges, recharging, background power and the hours between rounds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedstill.devices.round_bill import FleetBill
 
 
 def _pair(given: Any) -> Any:
-    """A number is a range of one value; anything else than two numbers is refused."""
+    """A single number is a range of one value; anything else than two numbers is refused."""
     values = [given, given] if isinstance(given, int | float) else given
     numbers = isinstance(values, list | tuple) and all(isinstance(one, int | float) for one in values)
     if not numbers or len(values) != 2 or any(isinstance(one, bool) for one in values):
@@ -67,7 +67,7 @@ Share = Annotated[Span, AfterValidator(_share)]
 
 
 class Tier(Settings):
-    """Devices of one kind; of a range every device draws its own value, all alike likely."""
+    """Devices of one kind; for a range every device draws its own value uniformly."""
 
     share: float = Field(1.0, ge=0, description="share of clients in this tier, relative to the other tiers")
     capacity: Positive = Field(description="battery capacity, mAh; one number or a range")
@@ -78,10 +78,10 @@ class Tier(Settings):
     )
 
 
-# Capacity and power are those of phones in the thesis that `Link` names. Speeds are ours, a guess at what training
+# Capacity and power are those of phones in the thesis cited in `Link`. Speeds are our estimate of what training
 # sustains on such phones: at the middle of their ranges 6, 30 and 90 GFLOP/s. So mid-range devices are 5 and high-end
-# ones 15 times as fast as low-end ones and, although they draw more power, take 0.28 and 0.16 times the energy for the
-# same work, as the thesis says of them without numbers. Initial charges are ours too.
+# ones 15 times as fast as low-end ones and, although they draw more power, take 0.28 and 0.16 times the energy for
+# the same work, as the thesis states without numbers. Initial charges are our assumption too.
 TIERS: dict[str, dict[str, Any]] = {
     "low": {"capacity": (3000, 4000), "watts": (3, 5), "speed": (4, 8), "charge": (0.4, 0.8)},
     "mid": {"capacity": (4500, 5000), "watts": (4, 7), "speed": (20, 40), "charge": (0.5, 0.9)},
@@ -90,7 +90,7 @@ TIERS: dict[str, dict[str, Any]] = {
 
 
 class Rested(NamedTuple):
-    """The fleet after the hours between two rounds, and what each client drained and gained in them, Wh."""
+    """The fleet after the hours between two rounds, with the energy that each client drained and gained in them, Wh."""
 
     fleet: Tensors
     drained: np.ndarray
@@ -99,9 +99,9 @@ class Rested(NamedTuple):
 
 @sections.register("fleet")
 class Fleet(Section):
-    """Devices with batteries; left out of an experiment, all clients are on the mains.
+    """Devices with batteries; without a fleet, clients have no energy limit.
 
-    State, one value a client: `charge` and `capacity` (Wh), `watts`, `speed` (GFLOP/s), `tier` (a position in
+    State, one value per client: `charge` and `capacity` (Wh), `watts`, `speed` (GFLOP/s), `tier` (an index into
     `order`) and `wifi` (else on the mobile network).
     """
 
@@ -151,11 +151,11 @@ class Fleet(Section):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names of the tiers by capacity: whatever order they were written in, the same fleet comes out."""
+        """Names of the tiers by capacity, so that the fleet does not depend on the order in which they were written."""
         return tuple(sorted(self.tiers, key=lambda name: (self.tiers[name].capacity, name)))
 
     def start(self, clients: int, streams: Streams) -> Tensors:
-        """The devices before the first round: exact shares of tiers and links, and one draw of each value."""
+        """The devices before the first round: exact fractions of tiers and links, and one draw of each value."""
         tiers = [self.tiers[name] for name in self.order]
         tier = _shuffled([tier.share for tier in tiers], clients, streams.draw("fleet", "tier"))
         cellular = _shuffled([self.wifi_share, 1 - self.wifi_share], clients, streams.draw("fleet", "link"))
@@ -178,7 +178,7 @@ class Fleet(Section):
         return {name: torch.from_numpy(values) for name, values in state.items()}
 
     def spent(self, fleet: Tensors, client: int, down: int, flops: float, up: int) -> Energy:
-        """What it takes this device to receive so many bytes, compute so many operations and send so many bytes."""
+        """The energy for this device to receive, compute and send these amounts of bytes and operations."""
         capacity, watts, speed = (float(fleet[name][client]) for name in ("capacity", "watts", "speed"))
         link: Link = self.wifi if bool(fleet["wifi"][client]) else self.cellular
 
@@ -194,13 +194,13 @@ class Fleet(Section):
         )
 
     def bill(self, fleet: Tensors, costs: Mapping[str, float]) -> FleetBill:
-        """What a round costs, by device; `costs` are floating-point operations of a pass, by architecture."""
+        """The costs of a round, by device; `costs` are floating-point operations per forward pass, by architecture."""
         return FleetBill(self, fleet, costs)
 
     def rest(self, fleet: Tensors, idle: np.ndarray, context: RoundContext) -> Rested:
-        """The hours between two rounds: all drain in the background, and of the idle some are plugged in.
+        """The hours between two rounds: all devices drain in the background, and some of the idle ones are charged.
 
-        Of a client's charge before and after: `after == before - drained + gained`, to the last bit.
+        For each client `after == before - drained + gained` holds bit for bit.
         """
         charge, capacity = fleet["charge"].numpy(), fleet["capacity"].numpy()
         plugged = idle & (context.streams.draw("fleet", "plugged").random(len(charge)) < self.plugged)
@@ -211,7 +211,7 @@ class Fleet(Section):
 
 
 def apportion(shares: list[float], seats: int) -> np.ndarray:
-    """Whole numbers in proportion to the shares, by largest remainder; equal remainders favour the earlier.
+    """Integers in proportion to the shares, by largest remainder; equal remainders favour the earlier.
 
     >>> apportion([1, 1, 1], 40).tolist(), apportion([0.5, 0.3, 0.2], 10).tolist()
     ([14, 13, 13], [5, 3, 2])
@@ -224,12 +224,12 @@ def apportion(shares: list[float], seats: int) -> np.ndarray:
 
 
 def _shuffled(shares: list[float], clients: int, generator: np.random.Generator) -> np.ndarray:
-    """For every client a position among the shares, each as often as its share says."""
+    """For every client an index into the shares, each as often as its share requires."""
     return generator.permutation(np.repeat(np.arange(len(shares)), apportion(shares, clients)))
 
 
 def _filled(name: str, given: Any) -> Any:
-    """A tier's settings above the defaults of that name; a sentence where it has none and something is missing."""
+    """A tier's settings over the defaults of that name; an error if it has no defaults and a setting is missing."""
     if not isinstance(given, Mapping):
         return given
     settings = {**TIERS.get(name, {}), **given}
@@ -240,7 +240,7 @@ def _filled(name: str, given: Any) -> Any:
 
 
 def fleet_section(experiment: HasSections) -> Fleet | None:
-    """The experiment's fleet, where it has one."""
+    """The experiment's fleet, if it has one."""
     section = experiment.section("fleet")
     assert section is None or isinstance(section, Fleet)
     return section

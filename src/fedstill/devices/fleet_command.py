@@ -15,7 +15,7 @@ from fedstill.cli.screen import console, print_json, print_table
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import use_plugins
 
-if TYPE_CHECKING:  # help need not wait for torch
+if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.devices.fleet_page import Described
     from fedstill.runtime.experiment import Experiment
 
@@ -25,7 +25,7 @@ commands.register("fleet")(fleet_app)
 
 @fleet_app.callback()
 def _only_below() -> None:
-    """A callback keeps `show` a command of its own, although it is the only one."""
+    """The callback keeps `show` a subcommand, although it is the only one."""
 
 
 @fleet_app.command(name="show")
@@ -67,7 +67,7 @@ def fleet_show(
 
 
 def _experiment(name: str, flags: Flags) -> Experiment:
-    """As for `fedstill run`; of a study, the first of its experiments."""
+    """As for `fedstill run`; for a study, the first of its experiments."""
     from fedstill.runtime.assemble import make_experiment
     from fedstill.runtime.recipes import recipe_by
     from fedstill.studies.grid import expand, read_axes

@@ -1,4 +1,4 @@
-"""A fleet in figures: its tiers, what a round costs a device of each kind, and what a run has made of it."""
+"""Facts about a fleet: its tiers, the cost of a round for each kind of device, and its state after a run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fedstill.runtime.plan import Plan
 from fedstill.runtime.result import Run
 
 WIFI, CELLULAR = "Wi-Fi", "3G"
-_ENOUGH = 200  # devices of a kind whose mean is taken: more would not change it, and fleets can be large
+_ENOUGH = 200  # devices of a kind that are averaged: more would not change the mean, and fleets can be large
 
 Span = tuple[float, float]  # from the lowest to the highest
 
 
 @dataclass(frozen=True)
 class TierFacts:
-    """The devices of a tier as they are before the first round."""
+    """The devices of a tier before the first round."""
 
     tier: str
     devices: int
@@ -44,7 +44,7 @@ class TierFacts:
 
 @dataclass(frozen=True)
 class RoundWorkload:
-    """What a round asks of a client that has the mean number of samples, and is asked for the first time."""
+    """The work of a round for a client with the mean number of samples that is sampled for the first time."""
 
     model: str
     samples: int
@@ -56,7 +56,8 @@ class RoundWorkload:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What a job takes a device of one tier and link, on average: Wh, the share of its capacity, and how long."""
+    """The mean cost of a workload for a device of one tier and link: Wh, the fraction of its capacity, and its
+    duration."""
 
     tier: str
     link: str
@@ -71,15 +72,15 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class Left:
-    """A tier after so many rounds."""
+    """The state of a tier after this many rounds."""
 
     tier: str
     devices: int
     before: float  # mean charge as a share of the capacity, before the first round
     after: float
     flat: int  # devices without any charge
-    attended: float  # rounds in which a reply of theirs counted, mean
-    spent: float | None  # Wh in a round in which they had something to do, mean; None: nobody had
+    attended: float  # mean number of rounds in which their reply was accepted
+    spent: float | None  # mean Wh in a round in which they worked; None: none did
 
 
 def fleet_of(experiment: Experiment) -> tuple[Fleet, Tensors]:
@@ -96,7 +97,7 @@ def fleet_of(experiment: Experiment) -> tuple[Fleet, Tensors]:
 
 
 def tiers(fleet: Fleet, state: Tensors) -> list[TierFacts]:
-    """Those that have devices."""
+    """The tiers that have devices."""
     level, wifi = levels(state), state["wifi"].numpy()
 
     def span(values: np.ndarray) -> Span:
@@ -117,14 +118,14 @@ def tiers(fleet: Fleet, state: Tensors) -> list[TierFacts]:
 
 
 def members(fleet: Fleet, state: Tensors) -> dict[str, np.ndarray]:
-    """Clients by tier, where it has any."""
+    """Clients by tier, for tiers that have any."""
     tier = state["tier"].numpy()
     found = {name: np.flatnonzero(tier == number) for number, name in enumerate(fleet.order)}
     return {name: own for name, own in found.items() if len(own)}
 
 
 def job_of(plan: Plan) -> RoundWorkload:
-    """Bytes of whole messages, as they would be sent; `fedstill egress` tells those of the tensors in them."""
+    """Bytes of whole messages, as they would be sent; `fedstill egress` shows those of the tensors in them."""
     samples = round(fmean(who.samples for who in plan.profiles))
     who = replace(plan.profiles[0], samples=samples)
     server = plan.method.start(plan.streams)
@@ -135,7 +136,7 @@ def job_of(plan: Plan) -> RoundWorkload:
 
 
 def costs(fleet: Fleet, state: Tensors, job: RoundWorkload) -> list[RoundCost]:
-    """For every tier and link that some device has."""
+    """The costs for every existing combination of tier and link."""
     wifi, found = state["wifi"].numpy(), []
     for tier, own in members(fleet, state).items():
         for link, there in ((WIFI, own[wifi[own]]), (CELLULAR, own[~wifi[own]])):
@@ -162,7 +163,7 @@ def _cost(fleet: Fleet, state: Tensors, job: RoundWorkload, tier: str, link: str
 
 
 def left(run: Run) -> list[Left]:
-    """Every tier after the last round; empty where the run has no state to tell it by."""
+    """Every tier after the last round; empty if the run has no stored state."""
     fleet, start = fleet_of(run.experiment)
     after = run.fleet
     if "charge" not in after:
@@ -185,7 +186,7 @@ def left(run: Run) -> list[Left]:
 
 
 def works(journal: Sequence[RoundRecord]) -> list[tuple[int, DeviceRecord]]:
-    """What devices did, round by round: client, and what its work took."""
+    """The work of devices, round by round: client, and its energy."""
     return [(client, device) for record in journal for client, device in devices_in(record).items()]
 
 

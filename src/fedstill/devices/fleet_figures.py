@@ -1,4 +1,4 @@
-"""Figures about devices with batteries: the fleet, one round of it, its charge over time, and where energy goes."""
+"""Figures about devices with batteries: the fleet, one round of it, its charge over time, and energy by stage."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from fedstill.report.figure import (
 KINDS = {"compute": "var(--series-4)", "communication": "var(--series-5)", "background": "var(--series-7)"}
 LINKS = {WIFI: "circle", CELLULAR: "triangle-up"}
 SPENT = "var(--unused)"
-MANY = 60  # from here on clients have no room for their numbers
+MANY = 60  # from this number of clients on their numbers are not shown
 _MOST = 100  # bars of one round
-_TOLD = 12  # clients that a sentence can name
+_TOLD = 12  # clients that a sentence lists
 
 
 def devices(id: str, title: str, fleet: Fleet, state: Tensors) -> Figure:
-    """Every battery as a bar: how full it is in its tier's colour, and the rest of its capacity."""
+    """Every battery as a bar: its charge in its tier's colour, and the rest of its capacity."""
     tier, wifi = state["tier"].numpy(), state["wifi"].numpy()
     charge, capacity = state["charge"].numpy(), state["capacity"].numpy()
     order = np.lexsort((capacity, tier))
@@ -80,15 +80,15 @@ def devices(id: str, title: str, fleet: Fleet, state: Tensors) -> Figure:
 
 
 def shown_round(journal: Sequence[RoundRecord]) -> RoundRecord | None:
-    """The round to show in detail: that in which most batteries became empty, and else the first with devices."""
+    """The round to show in detail: the one in which most batteries became empty, or else the first with devices."""
     known = [record for record in journal if participants(record)]
     return max(known, key=lambda record: len(emptied(record)), default=None)  # of equals the first
 
 
 def participants(record: RoundRecord) -> dict[int, DeviceRecord]:
-    """The devices of clients that were sampled in a round; one whose battery was empty had no work.
+    """The devices of clients that were sampled in a round; one with an empty battery had no work.
 
-    Clients that took part in a survey only are left out.
+    Clients that took part in a survey only are excluded.
     """
     fleet = record.section(FleetRecord)
     if fleet is None:
@@ -106,9 +106,10 @@ def emptied(record: RoundRecord) -> list[int]:
 
 
 def battery_round(id: str, title: str, record: RoundRecord, fleet: Fleet, state: Tensors) -> Figure:
-    """What each participant had, spent and has left in one round; above, what it spent on its own scale."""
+    """The initial, spent and remaining charge of each participant in one round; above, the energy spent on its own
+    scale."""
     tier, found, ended = state["tier"].numpy(), participants(record), emptied(record)
-    # Where they are too many, the emptiest are those worth seeing.
+    # If there are too many, the emptiest ones are shown.
     kept = sorted(found, key=lambda client: (client not in ended, found[client].before))[:_MOST]
     order = sorted(kept, key=lambda client: (tier[client], client))
     x = [str(client) for client in order]
@@ -163,7 +164,7 @@ def battery_round(id: str, title: str, record: RoundRecord, fleet: Fleet, state:
 
 
 def charge_by_tier(id: str, title: str, journal: Sequence[RoundRecord], fleet: Fleet, state: Tensors) -> Figure:
-    """Mean level of each tier after every round; round 0 is before the first."""
+    """Mean charge of each tier after every round; round 0 is before the first."""
     full = levels(state)
     data: list[dict[str, Any]] = []
     keys: list[Key] = []
@@ -192,7 +193,7 @@ def charge_by_tier(id: str, title: str, journal: Sequence[RoundRecord], fleet: F
 
 
 def energy_by_round(id: str, title: str, journal: Sequence[RoundRecord]) -> Figure:
-    """What all devices spent in a round, by kind."""
+    """The energy that all devices spent in a round, by kind."""
     fleets = _fleets(journal)
     sums = {
         kind: [sum(getattr(device, kind) for device in fleet.devices.values()) for fleet in fleets.values()]
@@ -253,7 +254,7 @@ def _named(clients: Sequence[int]) -> str:
 
 
 def _wh(energy: float) -> str:
-    """Energy for people.
+    """Energy in readable units.
 
     >>> _wh(12.345), _wh(0.04567), _wh(0.0)
     ('12.3\\xa0Wh', '0.0457\\xa0Wh', '0\\xa0Wh')
@@ -296,5 +297,5 @@ def _clients(clients: int, **more: Any) -> dict[str, Any]:
 
 
 def width_for(clients: int) -> int:
-    """So that every client's number can be read, if need be upright."""
+    """A width at which every client's number can be read, rotated if necessary."""
     return 60 + 12 * min(clients, MANY) if clients > 30 else 0

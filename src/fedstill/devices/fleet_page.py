@@ -1,4 +1,4 @@
-"""The page of a fleet: its devices, what a round costs them and, of a run, what became of them."""
+"""The page of a fleet: its devices, the cost of a round and, for a run, the state afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedstill.runtime.result import Run
 
 @dataclass(frozen=True)
 class Described:
-    """All there is to say of a fleet, for a terminal and for a page."""
+    """The description of a fleet, for a terminal and for a page."""
 
     experiment: Experiment
     fleet: Fleet
@@ -33,7 +33,7 @@ class Described:
     tiers: Sequence[TierFacts]
     job: RoundWorkload | None
     costs: Sequence[RoundCost] = ()
-    missing: str = ""  # why nothing is known of a round's cost
+    missing: str = ""  # why the cost of a round is unknown
     run: Run | None = None
     left: Sequence[Left] = ()
 
@@ -44,7 +44,7 @@ class Described:
 
     @property
     def work(self) -> str:
-        """What is asked of a device in a round, in words."""
+        """The work of a device in a round, as text."""
         if self.job is None:
             return f"What a round costs is not known: {self.missing}."
         job = self.job
@@ -55,7 +55,7 @@ class Described:
 
 
 def described(experiment: Experiment, data_root: Path | None = None, run: Run | None = None) -> Described:
-    """The fleet of an experiment; what a round costs only where its data is here."""
+    """The fleet of an experiment; the cost of a round only if its data is present."""
     fleet, state = fleet_of(experiment)
     job, missing = None, ""
     try:
@@ -69,7 +69,7 @@ def described(experiment: Experiment, data_root: Path | None = None, run: Run | 
 
 
 def write_fleet_page(described: Described, path: Path) -> Path:
-    """One HTML file that opens from disk without a network."""
+    """One self-contained HTML file that works offline."""
     rounds = 0 if described.run is None else len(described.run.journal)
     after = [] if described.run is None or not rounds else run_figures(described.run)
     return write_page(

@@ -26,7 +26,7 @@ class DeviceRecord(Record):
 
 @record_sections.register("fleet")
 class FleetRecord(RecordSection):
-    """Batteries and energy of the devices, where the experiment has a fleet."""
+    """Batteries and energy of the devices, if the experiment has a fleet."""
 
     part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"round"})
 

@@ -10,7 +10,7 @@ from fedstill.devices.fleet_facts import Left, RoundCost, Span, TierFacts
 
 
 def span(values: Span, digits: int = 1, scale: float = 1.0) -> str:
-    """From the lowest to the highest.
+    """The range from the lowest to the highest.
 
     >>> span((3.04, 4.96)), span((0.5, 0.5), 0, 100)
     ('3.0–5.0', '50')
@@ -20,7 +20,7 @@ def span(values: Span, digits: int = 1, scale: float = 1.0) -> str:
 
 
 def energy(value: float) -> str:
-    """Wh in so many digits as tell devices apart.
+    """Wh with enough digits to distinguish devices.
 
     >>> energy(1.22066), energy(0.00001), energy(0.0)
     ('1.2207', '<0.0001', '0')

@@ -1,4 +1,4 @@
-"""Figures about who took part: losses by cause, how evenly rounds were shared out, and clusters of clients."""
+"""Figures about participation: failures by cause, fairness of participation, and clusters of clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Groups = Mapping[str, Sequence[int]]
 
 
 def failures_by_round(id: str, title: str, journal: Sequence[RoundRecord]) -> Figure:
-    """Failures in each round by cause, and how many of them were replaced."""
+    """Failures in each round by cause, and the number of them that were replaced."""
     rounds = [record.round for record in journal]
     each: list[Counter[str]] = [Counter(one.reason for one in record.failures) for record in journal]
     total = sum(each, Counter())
@@ -81,9 +81,9 @@ def failures_by_round(id: str, title: str, journal: Sequence[RoundRecord]) -> Fi
 
 
 def fairness(id: str, title: str, journal: Sequence[RoundRecord], clients: int, groups: Groups, what: str) -> Figure:
-    """Rounds that each client's reply counted in, from the busiest, coloured by the group it belongs to.
+    """The number of rounds with an accepted reply of each client, in descending order, coloured by its group.
 
-    A group keeps its colour by its place, so that those without clients are named too.
+    A group's colour depends on its position, so that groups without clients are listed too.
     """
     attended = attendance(journal, clients)
     order = sorted(range(clients), key=lambda client: (-attended[client], client))

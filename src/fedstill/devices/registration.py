@@ -1,4 +1,4 @@
-"""What the slice of devices brings: fleets with batteries, clusters, split distillation."""
+"""Registers the devices package: fleets with batteries, clusters, split distillation."""
 
 BRINGS = {
     "method": {"fedstill.devices.fedgkt": ("fedgkt",)},

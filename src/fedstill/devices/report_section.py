@@ -1,4 +1,4 @@
-"""The part of a page that is about devices: dropout, batteries, clusters, for runs that have any of them."""
+"""The report section about devices: dropout, batteries, clusters, for runs that have any of them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _DRAWN = 4  # runs, with half a dozen figures each
 
 
 def fleet_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[PageSection]:
-    """Empty where no run has anything of the kind."""
+    """The sections; empty if no run has any of these."""
     chosen = {title: run for title, run in runs.items() if matters(run.experiment) and run.journal}
-    # Seeds resemble each other: the first stands for all.
+    # Seeds are similar: the first one represents all.
     kinds = {run.experiment.model_dump_json(exclude={"seed"}): title for title, run in reversed(chosen.items())}
     drawn = [(title, run) for title, run in chosen.items() if title in kinds.values()][:_DRAWN]
     figures = [
@@ -78,7 +78,7 @@ def run_figures(run: Run, number: str = "", of: str = "") -> list[Figure]:
 
 
 def _groups(run: Run, after: Tensors) -> tuple[Groups, str]:
-    """Clients by tier; where they have none by cluster."""
+    """Clients by tier or, without tiers, by cluster."""
     if fleet_section(run.experiment) is not None:
         fleet, start = fleet_of(run.experiment)
         found = members(fleet, start)

@@ -1,4 +1,4 @@
-"""What one round costs the devices of a fleet: charges before and after, and the energy of each stage."""
+"""The costs of one round for the devices of a fleet: charges before and after, and the energy of each stage."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class FleetBill:
-    """The bill of one round. `costs` are floating-point operations of a pass, by architecture."""
+    """The bill of one round. `costs` are floating-point operations per forward pass, by architecture."""
 
     def __init__(self, devices: Fleet, fleet: Tensors, costs: Mapping[str, float]) -> None:
         self.devices, self.fleet, self.costs = devices, fleet, costs
-        self.left: dict[int, float] = {}  # charge of those who spent some, Wh
+        self.left: dict[int, float] = {}  # remaining charge of clients that spent some, Wh
         self.spent: dict[int, list[Energy]] = {}
         self.rested: dict[str, float] = {}
 
@@ -48,7 +48,7 @@ class FleetBill:
         return {"charge": charge}
 
     def end(self, fleet: Tensors, sampled: set[int], context: RoundContext) -> Tensors:
-        # A sampled client that was sent no request, its battery being empty or itself away, is idle like the others.
+        # A sampled client that received no request, because of an empty battery or absence, is idle like the others.
         idle = np.ones(len(fleet["charge"]), dtype=bool)
         idle[[client for client in sampled if client in self.left]] = False
         rested = self.devices.rest(fleet, idle, context)
@@ -56,7 +56,7 @@ class FleetBill:
         return rested.fleet
 
     def record(self, after: Tensors) -> FleetRecord:
-        """Wh of those who took part, before and after their work; and how full batteries are now, by tier."""
+        """Wh of the participants, before and after their work; and the current charge of batteries, by tier."""
         level, tier = levels(after), after["tier"].numpy()
         means = {
             name: float(level[tier == number].mean())

@@ -1,4 +1,4 @@
-"""A convolutional network made to be split: convolutions for a device, linear layers for a server."""
+"""A convolutional network for split learning: convolutions for a device, linear layers for a server."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ def split_cnn(
 ) -> Classifier:
     """Three convolutions 32-64-128 for the device, linear layers to 512 and to the classes for the server (3.3 M).
 
-    Padded 3x3 kernels; pooling after the second and the third convolution, before ReLU, which is the same function at
-    a quarter of the work. A 28x28 image becomes 128x7x7 = 6,272 features, of which the head makes 512, normalises
-    (BatchNorm), and drops half in training. On MNIST the device holds 320 + 18,496 + 73,856 = 92,672 parameters and
-    the server 3,211,776 + 1,024 + 5,130 = 3,217,930. `middle` puts a further linear layer of that width before the
-    last.
+    Padded 3x3 kernels; pooling after the second and the third convolution, before ReLU, which is the same function at a
+    quarter of the work. A 28x28 image becomes 128x7x7 = 6,272 features, which the head reduces to 512, with BatchNorm
+    and a dropout of one half in training. On MNIST the device has 320 + 18,496 + 73,856 = 92,672 parameters and the
+    server 3,211,776 + 1,024 + 5,130 = 3,217,930. `middle` adds a further linear layer of that width before the last.
     """
     return network(shape, classes, width, hidden, middle, dropout)
 

@@ -1,7 +1,7 @@
-"""The two sides of split distillation: what a client says of its samples, and how a server learns from all of it.
+"""The two sides of split distillation: a client's outputs for its samples, and the server's training on them.
 
-Features are large (25 kB a sample at the size of MNIST), and those of a whole cohort do not belong in memory at once:
-they stay where each reply keeps its own, which may be a file, and a batch takes the rows that it needs.
+Features are large (25 kB per sample at the size of MNIST), and those of a whole cohort should not be in memory at once:
+they stay in their replies, which may be files, and a batch reads the rows that it needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOFT = "soft-targets"
 
 
 class ServerSettings(Settings):
-    """How the server's part learns."""
+    """The training settings of the server's part."""
 
     temperature: float = Field(2.0, gt=0, description="T: temperature at which client and server logits are compared")
     server_epochs: int = Field(5, ge=1, description="epochs of the server over the features of a round")
@@ -36,7 +36,7 @@ class ServerSettings(Settings):
 
 
 def samples_as_sent(client: Client, side: nn.Module, precision: torch.dtype) -> Tensors:
-    """What a client sends of its samples, in the order of their numbers: that of its rows is nobody's business."""
+    """The tensors that a client sends for its samples, ordered by sample number, which hides the order of its rows."""
     count = len(client.data)
     sent: dict[str, Tensor] = {}
     side.eval()
@@ -51,7 +51,7 @@ def samples_as_sent(client: Client, side: nn.Module, precision: torch.dtype) -> 
             IDS: batch["sample_id"],
         }
         for name, piece in said.items():
-            if name not in sent:  # all of it at once, so that nothing is ever there twice
+            if name not in sent:  # allocated at once, so that nothing is stored twice
                 sent[name] = torch.empty(count, *piece.shape[1:], dtype=piece.dtype)
             sent[name][number * AT_ONCE :][: len(rows)] = piece.cpu()
     client.meter.add(count)
@@ -63,7 +63,7 @@ def sample_ids(data: Dataset) -> Tensor:
 
 
 def recalling(ids: Tensor, logits: Tensor) -> Callable[[Batch], Mapping[str, Tensor]]:
-    """Finds what was said of a batch's samples by their numbers, and of which of them anything was.
+    """Finds the server's logits for a batch's samples by their numbers, and which of them have any.
 
     >>> recall = recalling(torch.tensor([7, 3]), torch.tensor([[0.7], [0.3]]))
     >>> {name: column.tolist() for name, column in recall({"sample_id": torch.tensor([3, 5])}).items()}["told"]
@@ -116,7 +116,7 @@ class Received:
 
 
 def with_soft_targets(output: Output, said: Tensor, told: Tensor | None, temperature: float) -> Terms:
-    """The task's loss of a batch and T^2 KL(said || output), per sample; of samples of which nothing was said, zero.
+    """The task's loss of a batch and T^2 KL(said || output), per sample; zero for samples without logits.
 
     >>> words = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
     >>> said = torch.tensor([[0.8, 0.2], [0.1, 0.9]]).log()
@@ -137,10 +137,10 @@ def with_soft_targets(output: Output, said: Tensor, told: Tensor | None, tempera
 def learn(
     model: nn.Module, task: Task, received: Received, moments: Tensors, settings: ServerSettings, streams: Streams
 ) -> tuple[Trained, Tensors]:
-    """The server's passes over what it received, and the moments its Adam ends with.
+    """The server's passes over the received samples, and the final moments of its Adam.
 
-    They start from those of the round before: the server's part is one model that goes on learning, not a fresh one
-    every round as a client's copy is.
+    They start from those of the previous round: the server's part is one model that continues training, unlike a
+    client's copy, which is new in every round.
     """
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
@@ -155,7 +155,7 @@ def learn(
 
 
 def answers(model: nn.Module, task: Task, features: Tensor) -> Tensor:
-    """What the server's part says of one client's samples; it does not depend on who else sent some."""
+    """The logits of the server's part on one client's samples; independent of which others sent some."""
     model.eval()
     with torch.inference_mode():
         pieces = [task.forward(model, {"inputs": piece.float()}).logits.cpu() for piece in features.split(AT_ONCE)]

@@ -1,6 +1,6 @@
-"""Figures of runs with dropout or batteries: accuracy, failures by cause, energy, and how often clients took part.
+"""Study metrics of runs with dropout or batteries: accuracy, failures by cause, energy, and participation.
 
-Accuracy is the mean over the last few evaluations: of one it is mostly chance where many clients fail.
+Accuracy is the mean over the last few evaluations: a single one is mostly chance if many clients fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTS = ("dropout", "mitigation")
 
 
 def matters(experiment: Experiment) -> bool:
-    """Whether there is something of this kind to tell of a run."""
+    """Whether a run has any of these metrics."""
     sections = (experiment.section(name) for name in ("fleet", "clusters"))
     return any(one is not None for one in sections) or experiment.dropout.name != "none"
 
@@ -36,12 +36,12 @@ def undisturbed(experiment: Experiment) -> bool:
 
 
 def calm(experiment: Experiment) -> str:
-    """What a run shares with its undisturbed counterpart."""
+    """The settings that a run shares with its counterpart without dropout."""
     return experiment.model_dump_json(exclude=set(_PARTS))
 
 
 def figures_of_devices(run: Run, quiet: Run | None = None) -> Figures:
-    """What a study keeps; `quiet` is the same run without dropout, for what that costs."""
+    """The metrics that a study stores; `quiet` is the same run without dropout, to measure its cost."""
     if not matters(run.experiment):
         return {}
     journal = run.journal
@@ -69,13 +69,13 @@ def tail(journal: Sequence[RoundRecord]) -> float | None:
 
 
 def rounds_to(journal: Sequence[RoundRecord], target: float) -> int | None:
-    """How many rounds it took to an accuracy; None: it was never reached."""
+    """The number of rounds until an accuracy was reached; None: never."""
     found = (record.round for record in journal if record.accuracy is not None and record.accuracy >= target)
     return next(found, None)
 
 
 def attendance(journal: Sequence[RoundRecord], clients: int) -> np.ndarray:
-    """In how many rounds the reply of each client counted."""
+    """The number of rounds in which the reply of each client was accepted."""
     counts = np.zeros(clients)
     for record in journal:
         counts[list(record.accepted)] += 1
@@ -83,7 +83,7 @@ def attendance(journal: Sequence[RoundRecord], clients: int) -> np.ndarray:
 
 
 def jain(counts: np.ndarray) -> float | None:
-    """Jain's index of fairness: 1 where all have the same, 1/n where one has all; None of nothing.
+    """Jain's fairness index: 1 if all values are equal, 1/n if one has everything; None for an empty or zero list.
 
     >>> jain(np.array([2, 2, 2])), jain(np.array([3, 0, 0])), jain(np.array([0, 0]))
     (1.0, 0.3333333333333333, None)
@@ -93,7 +93,7 @@ def jain(counts: np.ndarray) -> float | None:
 
 
 def _of_batteries(journal: Sequence[RoundRecord]) -> Figures:
-    """Watt-hours of a sampled client in a round; and how full batteries are in the end."""
+    """Watt-hours of a sampled client in a round; and the final charge of batteries."""
     fleets = [fleet for record in journal if (fleet := record.section(FleetRecord)) is not None]
     if not fleets:
         return {}
@@ -109,7 +109,7 @@ def _of_batteries(journal: Sequence[RoundRecord]) -> Figures:
 
 
 def _of_groups(run: Run, attended: np.ndarray) -> Figures:
-    """Fairness between tiers of devices and between clusters: Jain's index of their clients' mean attendance."""
+    """Fairness between tiers of devices and between clusters: Jain's index of their clients' mean participation."""
     figures: Figures = {}
     for name, column in (("tiers", "tier"), ("clusters", "cluster")):
         if column in run.fleet:
@@ -123,7 +123,7 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def _figures(planned: Sequence[PlannedRun]) -> FiguresOf:
-    """Each run with dropout beside its undisturbed counterpart."""
+    """Each run with dropout beside its counterpart without dropout."""
     peaceful = {
         calm(one.job.experiment): one.job
         for one in planned

@@ -1,4 +1,4 @@
-"""How a student learns from teachers: objectives by family, label modes, the method `distill`, the masking ceiling."""
+"""Knowledge distillation: objectives by family, label modes, the method `distill` and the masking ceiling."""
 
 from fedstill.distillation.objective import Objective, objectives
 

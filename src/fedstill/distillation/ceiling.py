@@ -1,17 +1,17 @@
-"""How many labels of a proxy set vanilla distillation can learn in spite of its teacher, before any student is trained.
+"""The masking ceiling: how many proxy labels vanilla distillation can learn despite its teacher, without training.
 
 For one sample, with the teacher at temperature T giving p and the student r (and q at temperature 1, q ~ r^T), the
 gradient of (1-a) CE + a T^2 KL with respect to the student's logits vanishes where
 
     r_j + k q_j = p_j + k [j = y],    k = (1-a) / (a T)
 
-The left side grows with r_j and has the same two constants for all classes, so that the student's order of classes is
-that of the right side: **the label y wins exactly if no class is ahead of it by k in the teacher's softened
-probabilities**. With two classes that is a log-odds of T ln((1+k)/(1-k)) against it: 2.2 nats, a teacher that is 90 %
-sure of the wrong class, at a = 0.5 and T = 2.
+The left side increases with r_j and has the same two constants for all classes, so the student ranks the classes like
+the right side: **the label y wins exactly if no class exceeds it by k in the teacher's softened probabilities**. With
+two classes that is a log-odds of T ln((1+k)/(1-k)) against it: 2.2 nats, a teacher that is 90 % confident in the wrong
+class, at a = 0.5 and T = 2.
 
-A student that can represent anything and sees each sample as it is would get there. Real ones have other samples to
-agree with, so that this is a prediction, not a bound on test accuracy.
+A student with unlimited capacity that sees each sample unaugmented would reach this optimum. Real students share
+weights between samples, so the ceiling is a prediction, not a bound on test accuracy.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _CLOSE = 1e-12
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best student on each sample: its log-probabilities, and whether its first choice is the label."""
+    """The optimal student on each sample: its log-probabilities, and whether its most likely class is the label."""
 
     optimum: Tensor
     keeps_label: Tensor
 
     @property
     def accuracy(self) -> float:
-        """The share of samples on which the optimum says the label."""
+        """The fraction of samples on which the optimum predicts the label."""
         return float(self.keeps_label.double().mean())
 
 
 def masking_threshold(alpha: float, temperature: float) -> float:
-    """Log-odds of a wrong class over the true one, of two, above which the label loses; infinite if it never does.
+    """Log-odds of the wrong class of two above which the label loses; infinite if it never does.
 
     >>> masking_threshold(0.5, 2.0) == 2 * math.log(3)
     True
@@ -58,7 +58,7 @@ def masking_ceiling(
 ) -> Ceiling:
     """The optimum of (1-a) CE + a T^2 KL(teacher || student) for each row, in double precision.
 
-    Later `generations` learn from the optimum before them, as in `self`.
+    Later `generations` learn from the optimum of the previous one, as in `self`.
 
     >>> teacher = torch.tensor([[0.11, 0.89], [0.09, 0.91]]).log()  # the threshold is 9 : 1
     >>> masking_ceiling(teacher, torch.tensor([0, 0]), 0.5, 2.0).keeps_label.tolist()
@@ -78,7 +78,7 @@ def masking_ceiling(
     keeps = torch.empty(0)
     for _ in range(generations):
         aims = soften(log_teacher, temperature)
-        # Not `p + where(true, k, 0)`: of two plain numbers `where` makes single precision.
+        # Not `p + where(true, k, 0)`: for two Python scalars `where` returns single precision.
         ahead = torch.where(true, aims.exp() + _margin(alpha, temperature), aims.exp())
         keeps = ahead.argmax(dim=1) == labels
         log_teacher = _optimum(log_teacher, aims, true, alpha, temperature)
@@ -86,15 +86,15 @@ def masking_ceiling(
 
 
 def _margin(alpha: float, temperature: float) -> float:
-    """k: by how much the labels can be behind."""
+    """k: the margin by which the label may be behind."""
     return math.inf if alpha == 0 else (1 - alpha) / (alpha * temperature)
 
 
 def _optimum(log_teacher: Tensor, aims: Tensor, true: Tensor, alpha: float, temperature: float) -> Tensor:
     """log q, where r + k q = p + k [y]; `aims` is log p.
 
-    With s = k / sum_j r_j^T every class stands alone: r_j + s r_j^T = c_j. So there is one unknown for each sample,
-    log s, and the sum of the r_j, which falls with it, has to be one.
+    With s = k / sum_j r_j^T the classes decouple: r_j + s r_j^T = c_j. This leaves one unknown per sample, log s; the
+    sum of the r_j decreases with it and has to be one.
     """
     if alpha == 1:
         return log_teacher
@@ -102,8 +102,8 @@ def _optimum(log_teacher: Tensor, aims: Tensor, true: Tensor, alpha: float, temp
         return torch.where(true, 0.0, -math.inf).to(aims)
     log_margin = math.log(_margin(alpha, temperature))
     log_sums = torch.where(true, torch.logaddexp(aims, torch.full_like(aims, log_margin)), aims)  # log c
-    # The sum of r^T lies between its values for one sure class and for all alike; one more on both sides lets
-    # Newton overshoot.
+    # The sum of r^T lies between its values for one certain class and for uniform probabilities; one more on both
+    # sides lets Newton overshoot.
     alike = (1 - temperature) * math.log(aims.shape[1])
     low = torch.full_like(aims[:, :1], log_margin - max(0.0, alike) - 1)
     high = torch.full_like(aims[:, :1], log_margin - min(0.0, alike) + 1)
@@ -116,7 +116,7 @@ def _optimum(log_teacher: Tensor, aims: Tensor, true: Tensor, alpha: float, temp
         if bool(found.all()):
             break
         low, high = torch.where(excess > 0, log_scale, low), torch.where(excess > 0, high, log_scale)
-        # Newton's step where it stays between what is known, else the middle.
+        # Newton's step if it stays within the bracket, else bisection.
         step = log_scale - excess / (F.softmax(log_softened, dim=1) * slope).sum(dim=1, keepdim=True)
         step = torch.where((step > low) & (step < high), step, (low + high) / 2)
         log_scale = torch.where(found, log_scale, step)
@@ -124,15 +124,15 @@ def _optimum(log_teacher: Tensor, aims: Tensor, true: Tensor, alpha: float, temp
 
 
 def _alone(x: Tensor, log_scale: Tensor, log_sums: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """x = log r with r + s r^T = c for each class, and its derivative by log s; it starts from a guess.
+    """x = log r with r + s r^T = c for each class, and its derivative by log s, starting from a guess.
 
-    In logarithms the left side is convex and rises at a rate between 1 and T: Newton's method steps above the root
-    from anywhere, and comes down to it.
+    In logarithms the left side is convex with a slope between 1 and T: Newton's method moves above the root from any
+    start, and then converges to it from above.
     """
     share = torch.zeros_like(x)
     for _ in range(_STEPS):
         power = log_scale + temperature * x
-        share = torch.sigmoid(power - x)  # of s r^T in the sum
+        share = torch.sigmoid(power - x)  # share of s r^T in the sum
         step = (torch.logaddexp(x, power) - log_sums) / (1 - share + temperature * share)
         x = x - step
         if float((step.abs() / (1 + x.abs())).max()) < _CLOSE:

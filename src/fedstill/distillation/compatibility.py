@@ -1,4 +1,4 @@
-"""Whether student and teachers understand each other, found out before any work from inputs that mean nothing."""
+"""Compatibility checks of student, teachers and objective on dummy inputs, before any training."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedstill.tasks.task_choice import task_of
 
 @dataclass(frozen=True)
 class Widths:
-    """How many numbers student and teachers say of a sample, or a query."""
+    """The number of classes and the feature widths of student and teachers, per sample or per query."""
 
     classes: int
     student: int  # features
-    teachers: tuple[int, ...]  # features of each; 0: it gives none
+    teachers: tuple[int, ...]  # of each teacher; 0: it has no features
 
 
 def check_objective(objective: Objective, task: Task) -> None:
-    """Refuse an objective for other students than this one."""
+    """Refuse an objective that does not support this kind of student."""
     detects, student = task.finds_boxes, task.architectures[0]
     if ("detector" if detects else "classifier") in objective.students:
         return
@@ -43,7 +43,7 @@ def check_objective(objective: Objective, task: Task) -> None:
 
 
 def check_compatibility(task: Task, teachers: Sequence[TeacherModel]) -> Widths:
-    """What they say of two inputs; a teacher that cannot be understood is refused."""
+    """The feature widths, measured on two dummy inputs; an incompatible teacher is refused."""
     student = _students_words(task)
     boxes = finds_boxes(student)
     if student.logits.ndim != 2 and not boxes:
@@ -77,7 +77,7 @@ def check_compatibility(task: Task, teachers: Sequence[TeacherModel]) -> Widths:
 def term_names(
     task: Task, objective: Objective, teachers: Sequence[TeacherModel], widths: Widths, adapters: nn.Module | None
 ) -> tuple[str, ...]:
-    """The names of the objective's loss terms, from a batch that means nothing."""
+    """The names of the objective's loss terms, computed on a dummy batch."""
     if task.finds_boxes:
         student = replace(_students_words(task), terms=dict.fromkeys(task.terms, torch.zeros(())))
         teacher = first_outputs(teachers[0], task) if teachers else student

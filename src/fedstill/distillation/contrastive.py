@@ -1,4 +1,4 @@
-"""Contrastive distillation: which of the batch's teacher embeddings is this sample's?"""
+"""Contrastive distillation: identify a sample's own teacher embedding among those of the batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedstill.distillation.objective import Adapters, Lesson, Objective, Terms, 
 
 
 def contrast(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """InfoNCE: cross-entropy of finding one's own teacher embedding among the batch's, by cosine / temperature.
+    """InfoNCE: cross-entropy of identifying a sample's own teacher embedding in the batch, by cosine / temperature.
 
     >>> apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> round(contrast(apart, apart, 1.0).item(), 4)  # ln(1 + 1/e)
@@ -25,7 +25,7 @@ def contrast(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 class ContrastSettings(Settings):
-    # Below one: at one nothing would train the classifier.
+    # Below one: at one no term would train the classifier.
     alpha: float = Field(
         0.5, ge=0, lt=1, description="alpha: weight of the contrastive term; the label term has 1 - alpha"
     )
@@ -37,13 +37,13 @@ class ContrastSettings(Settings):
 
 @objectives.register("crd")
 class Contrastive(Objective):
-    """Contrast of embeddings: (1-a) CE + a InfoNCE(h_s(f_s), h_t(f_t)).
+    """Contrastive distillation (CRD): (1-a) CE + a InfoNCE(h_s(f_s), h_t(f_t)).
 
     *Contrastive Representation Distillation*, Tian, Krishnan and Isola, 2019, https://arxiv.org/abs/1910.10699
 
-    The paper contrasts with a memory of many thousands of negatives; here they are the rest of the batch. No
-    label-free control: the teacher's part never reaches the classifier, whose last layer would keep its initial
-    weights, so that the student's accuracy would say nothing of the teacher. `crd+kl` has one.
+    The paper contrasts with a memory of many thousands of negatives; here the negatives are the rest of the batch.
+    There is no label-free control: the teacher's term never reaches the classifier, whose last layer would keep its
+    initial weights, so the student's accuracy would not measure the teacher. `crd+kl` has one.
     """
 
     name = "crd"
@@ -69,9 +69,9 @@ class ContrastAndSoftSettings(ContrastSettings):
 
 @objectives.register("crd+kl")
 class ContrastiveAndSoft(Contrastive):
-    """Contrast and soft targets: (1-a) CE + a InfoNCE + a T^2 KL, which can do without labels.
+    """CRD with soft targets: (1-a) CE + a InfoNCE + a T^2 KL; it has a label-free control.
 
-    `crd` with vanilla's term at the same weight. Without labels both teacher terms keep their weights.
+    `crd` plus vanilla's term at the same weight. Without labels both teacher terms keep their weights.
     """
 
     name = "crd+kl"

@@ -1,4 +1,4 @@
-"""Decoupled distillation: soft targets split into how sure of the target class, and what else it might have been."""
+"""Decoupled distillation: soft targets split into a target-class term and a non-target-class term."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def target_class(student: Tensor, teacher: Tensor, targets: Tensor, temperature:
 
 
 def other_classes(student: Tensor, teacher: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """NCKD: T^2 KL between what teacher and student say of the other classes among themselves, mean over the batch.
+    """NCKD: T^2 KL between the distributions of teacher and student over the non-target classes, mean over the batch.
 
     >>> student, teacher = torch.tensor([[0.5, 0.25, 0.25]]).log(), torch.tensor([[0.5, 0.4, 0.1]]).log()
     >>> round(other_classes(student, teacher, torch.tensor([0]), 1.0).item(), 4)  # 0.8 ln 1.6 + 0.2 ln 0.4
@@ -35,14 +35,14 @@ def other_classes(student: Tensor, teacher: Tensor, targets: Tensor, temperature
 
 
 def _others(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Without the target's column, (batch, classes - 1)."""
+    """The values without the target's column, (batch, classes - 1)."""
     batch, classes = log_probabilities.shape
     kept = torch.ones_like(log_probabilities, dtype=torch.bool).scatter_(1, targets.unsqueeze(1), False)
     return log_probabilities[kept].view(batch, classes - 1)
 
 
 def _binary(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Logarithms of (p_target, 1 - p_target); the second summed from the others, so that it is exact near one."""
+    """Logarithms of (p_target, 1 - p_target); the second is summed over the other classes, to be exact near one."""
     target = log_probabilities.gather(1, targets.unsqueeze(1))
     return torch.cat([target, _others(log_probabilities, targets).logsumexp(dim=1, keepdim=True)], dim=1)
 
@@ -55,14 +55,14 @@ class DecoupledSettings(Settings):
 
 @objectives.register("dkd")
 class Decoupled(Objective):
-    """Target and other classes apart: CE + 1 TCKD + 8 NCKD.
+    """Decoupled distillation (DKD) of target and non-target classes: CE + 1 TCKD + 8 NCKD.
 
     *Decoupled Knowledge Distillation*, Zhao et al., 2022, https://arxiv.org/abs/2203.08679
 
-    With p the teacher's probability of the target, T^2 KL = TCKD + (1 - p) NCKD: vanilla distillation silences the
-    second term where the teacher is sure. The paper's warm-up of the terms is left out, as in the benchmark that the
-    defaults come from. Without labels the target is the teacher's most likely class; the true one would leak labels
-    into a control that claims to have none.
+    With p the teacher's probability of the target, T^2 KL = TCKD + (1 - p) NCKD: vanilla distillation suppresses the
+    second term where the teacher is confident. The paper's warm-up of the terms is omitted, as in the benchmark that
+    the defaults come from. Without labels the target is the teacher's most likely class; the true class would leak
+    labels into a label-free control.
     """
 
     name = "dkd"

@@ -1,11 +1,12 @@
-"""Distillation: a student learns from teachers on proxy data.
+"""Distillation: a student is trained from teachers on proxy data.
 
-It runs as centralised training does: one client holds the proxy, a round is an epoch, the optimiser's moments are kept
-and the rate's schedule runs over all epochs of a student. What is minimised is the objective (see `distillation/`),
-whose terms are in the journal one by one.
+It runs like centralised training: one client holds the proxy data, a round is an epoch, the optimiser's moments are
+kept between rounds, and the learning-rate schedule covers all epochs of a student. The student minimises the objective
+(see `distillation/`); the journal contains its terms separately.
 
-An objective with several generations (`self`) trains that many students in a row; each but the last becomes the teacher
-of the next. `rounds` are the epochs of each generation, and only the last one's models count as best or selected.
+An objective with several generations (`self`) trains that many students in sequence; each one except the last becomes
+the teacher of the next. `rounds` is the number of epochs of each generation, and only models of the last generation can
+be best or selected.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ ADAPTERS = "adapters/"
 
 
 def before(generation: int) -> str:
-    """Where state and request keep the student of the generation before, who teaches this one."""
+    """The prefix of the previous generation's student, this generation's teacher, in state and request."""
     return f"before/{generation}/"
 
 
 def moments(generation: int) -> str:
-    """Where the client keeps its optimiser; by generation, so that no student starts with another one's."""
+    """The prefix of the client's optimiser state; one per generation, so that every student starts with a new
+    optimiser."""
     return f"optimiser/{generation}/"
 
 
@@ -63,7 +65,7 @@ class Teaching:
 
 @methods.register("distill")
 class Distillation(Method):
-    """A student learns from teachers on proxy data; a round is an epoch."""
+    """Knowledge distillation: a student is trained from teachers on proxy data; one round is one epoch."""
 
     name = "train"
     egress = (*MODEL_EGRESS, *WORK_EGRESS, Egress("adapters/*", "parameters", "what is learnt beside the student"))
@@ -77,7 +79,7 @@ class Distillation(Method):
         "objective": "vanilla",
         "training": {"epochs": 1, "keep_optimiser": True},
     }
-    # Some objectives are large numbers (squared errors of log-probabilities): Adam does not mind, SGD diverges.
+    # Some objectives have large values (squared errors of log-probabilities): Adam tolerates this, SGD diverges.
     defaults_by_kind: ClassVar = {"image": {"training": {"optimiser": "adam", "rate": 1e-3}}}
     wants = frozenset({"teaching"})
     trains_jointly = True
@@ -94,7 +96,7 @@ class Distillation(Method):
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(settings, task, training)
-        if inputs is not None:  # without them a finished run's method is read, but not run
+        if inputs is not None:  # without inputs the method of a finished run can be read, but not run
             teaching: Teaching = inputs["teaching"]
             self.objective = under_labels(teaching.objective, settings.labels)
             self.teachers, self.teacher_cache = teaching.teachers, TeacherCache(teaching.teachers)
@@ -133,7 +135,7 @@ class Distillation(Method):
         return proxy_data(self.settings, self.objective, train, bundle, load, streams)
 
     def ceiling(self, teacher_outputs: Callable[[], Tensor], data: Dataset) -> float | None:
-        """The masking ceiling, of `vanilla` and `self` where there are labels to learn from."""
+        """The masking ceiling, for `vanilla` and `self` with labelled proxy data."""
         objective, labels = self.objective, data.labels()
         if objective.name not in ("vanilla", "self") or labels is None or not objective.hard_label_weight:
             return None
@@ -152,7 +154,7 @@ class Distillation(Method):
         return self._fresh(streams, 0)
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
-        """A new generation starts here; also late, where the round in which it should have started was lost."""
+        """Starts a new generation; possibly late, if the round in which it should have started failed."""
         generation = context.round // (context.rounds // self.objective.generations)
         if not generation or part(state, before(generation)):
             return state
@@ -201,7 +203,7 @@ class Distillation(Method):
             return self.objective.adapters(student, student if generation else teacher)
 
     def _fresh(self, streams: Streams, generation: int) -> Tensors:
-        """A new student, and what is learnt beside it."""
+        """A new student and its adapters."""
         architecture = self.task.architectures[0]
         own = streams.at("model", architecture) if not generation else streams.at("model", architecture, generation)
         adapters = self.adapters(own, generation)
@@ -210,7 +212,7 @@ class Distillation(Method):
 
 
 class JointStudent:
-    """One student in a lesson: its method, the client that holds the proxy, and what that client was sent."""
+    """One student in joint training: its method, the client that holds the proxy data, and that client's request."""
 
     def __init__(self, method: Distillation, client: Client, request: Message, context: RoundContext) -> None:
         self.method, self.client, training = method, client, method.training
@@ -237,16 +239,17 @@ class JointStudent:
 
     @property
     def asks(self) -> int:
-        """How many teachers speak to it anew of every sample; remembered lectures are no work (see `TeacherCache`)."""
+        """The number of teacher forward passes per sample; cached outputs cost nothing (see `TeacherCache`)."""
         if self.before is not None:
             return 1
         return len(self.method.teachers) if self.client.task.augments else 0
 
     def learner(self, voice: str) -> Learner:
-        """Listens to what was said under this name."""
+        """The learner of this student, which reads the teacher outputs whose names start with this prefix."""
 
         def loss(output: Output, batch: Batch, said: Mapping[str, Tensor]) -> Terms:
-            # Without a teacher (`labels-only`) it is its own, whom it does not listen to.
+            # Without a teacher (`labels-only`) the student's own output takes its place, and the objective ignores
+            # it.
             teacher = output_of(said, voice) if said else output
             labels = batch["labels"].to(output.logits.device) if self.labelled else None
             return self.method.objective.terms(output, teacher, labels, self.adapters)
@@ -264,13 +267,14 @@ class JointStudent:
 
 
 def together(students: Sequence[JointStudent]) -> list[Message]:
-    """One epoch of students that share proxy, teachers, seed and schedule: the teachers speak once per batch.
+    """One epoch of joint training for students that share proxy data, teachers, seed and schedule.
 
-    Each student gets the bits it would get alone, and its client counts the work it would do alone.
+    The teachers run once per batch. Each student matches its separate training bit for bit, and each client is charged
+    for the work of separate training.
     """
     _check_agreement(students)
     method, client = students[0].method, students[0].client
-    # Where some of them may see labels, batches have labels; the others are not shown them.
+    # Batches contain labels if some students may use them; the others do not receive them.
     data = next((student.client.data for student in students if student.labelled), client.data)
     voices = ["" if student.before is None else f"{number}/" for number, student in enumerate(students)]
 
@@ -314,8 +318,10 @@ def _check_agreement(students: Sequence[JointStudent]) -> None:
 
 
 def _lesson(student: JointStudent) -> tuple[object, ...]:
-    """What must be the same for all, or one would hear what was said to another. Teachers are whom they are, not what
-    they are called: two runs of one method may have names and models in common."""
+    """What must be equal for joint training, since the teacher outputs are shared.
+
+    Teachers are compared by identity, not by name: two runs of one method may share names and models.
+    """
     method, task = student.method, student.client.task
     assert isinstance(task, Classification)
     return (

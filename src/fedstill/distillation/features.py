@@ -1,4 +1,4 @@
-"""Objectives that compare features sample by sample, through a map phi learnt beside the student."""
+"""Objectives that compare features sample by sample, through a learnt map phi."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedstill.distillation.objective import Adapters, Lesson, Terms, objectives,
 
 
 def hint(student: Tensor, teacher: Tensor, normalise: bool = True) -> Tensor:
-    """Mean over batch and width of the squared difference of feature vectors, scaled to length one or as they are.
+    """Mean squared difference of feature vectors over batch and width, normalised to length one or unnormalised.
 
     >>> import torch
     >>> student, teacher = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 4.0]])
@@ -23,7 +23,7 @@ def hint(student: Tensor, teacher: Tensor, normalise: bool = True) -> Tensor:
 
 
 def attention(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean over batch and width of the squared difference of attention: squared activations, scaled to length one.
+    """Mean squared difference of attention over batch and width: squared activations, normalised to length one.
 
     >>> import torch
     >>> attention(torch.tensor([[1.0, 0.0]]), torch.tensor([[-5.0, 0.0]])).item()  # neither sign nor size play a part
@@ -40,14 +40,14 @@ class FeatureSettings(IntermediateSettings):
 
 @objectives.register("feature")
 class Feature(Intermediate):
-    """Hints: (1-a-b) CE + a T^2 KL + b MSE(phi(f_s), f_t) of normalised features.
+    """FitNets hints: (1-a-b) CE + a T^2 KL + b MSE(phi(f_s), f_t) of normalised features.
 
     *FitNets: Hints for Thin Deep Nets*, Romero et al., 2014, https://arxiv.org/abs/1412.6550
 
-    The paper trains on hints first and on the rest afterwards, here it is one sum; phi is one linear layer on pooled
-    features. Reference weight: 100, and there features are *not* normalised, so that `beta: reference` leaves them as
-    they are: 100 times the error of vectors of length one would still be next to nothing (at most 400 / width).
-    `normalise: true` with it is the public weight on the seed's term.
+    The paper trains on hints first and on the other terms afterwards; here they are one sum, and phi is one linear
+    layer on pooled features. The reference weight is 100, on features that are *not* normalised, so `beta: reference`
+    does not normalise them either: 100 times the error of vectors of length one would still be negligible (at most 400
+    / width). With `normalise: true` the public weight is applied to the normalised term.
     """
 
     name = "feature"
@@ -65,13 +65,13 @@ class Feature(Intermediate):
 
 @objectives.register("attention")
 class Attention(Intermediate):
-    """Where the energy is: (1-a-b) CE + a T^2 KL + b MSE(A_s, A_t), A = normalised squared activations.
+    """Attention transfer: (1-a-b) CE + a T^2 KL + b MSE(A_s, A_t), A = normalised squared activations.
 
     *Paying More Attention to Attention*, Zagoruyko and Komodakis, 2016, https://arxiv.org/abs/1612.03928
 
-    There A is a map over positions, summed over channels, at several depths. Pooled features have no positions: A is
-    over channels, at one depth, and the student's are first mapped to the teacher's width by phi. Reference weight:
-    1000, on the same mean of squares of vectors of length one.
+    In the paper A is a map over positions, summed over channels, at several depths. Pooled features have no positions:
+    here A is over channels, at one depth, and the student's features are first mapped to the teacher's width by phi.
+    The reference weight is 1000, on the same mean of squares of vectors of length one.
     """
 
     name = "attention"

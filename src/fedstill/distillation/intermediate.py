@@ -1,4 +1,4 @@
-"""What the four objectives share that add a term on features to soft targets, and how that term is weighed."""
+"""Shared base of the four objectives that add a feature term to soft targets, and the weight of that term."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED_BETA = 0.5
 
 
 class IntermediateSettings(Softened):
-    """Weights of the three terms, and the temperature of one of them."""
+    """Weights of the three terms, and the temperature of the soft targets."""
 
     beta: Literal["seed", "reference"] | Annotated[float, Field(ge=0)] = Field(
         "seed",
@@ -24,16 +24,16 @@ class IntermediateSettings(Softened):
 
 
 class Intermediate(Objective):
-    """(1-a-b) CE + a T^2 KL + b (something on features); at the seed's a = b = 0.5 the labels have no say.
+    """(1-a-b) CE + a T^2 KL + b (feature term); at the default a = b = 0.5 the labels have weight zero.
 
-    `beta: seed` is 0.5. The terms are means of squares of normalised numbers, some 1e-3 to 1e-4, beside soft targets
-    of about 1, so that they weigh next to nothing. `beta: reference` takes the weights of public collections
-    (https://github.com/HobbitLong/RepDistiller, https://github.com/megvii-research/mdistiller), together with what
-    these weights multiply there: each objective says what that changes.
+    `beta: seed` is 0.5. The feature terms are means of squares of normalised numbers, about 1e-3 to 1e-4, beside soft
+    targets of about 1, so their contribution is negligible. `beta: reference` uses the weights of public collections
+    (https://github.com/HobbitLong/RepDistiller, https://github.com/megvii-research/mdistiller), together with the terms
+    that these weights multiply there: each objective documents what changes.
 
-    What it does not take over is their sum, which is CE at weight 1 and no soft targets: labels would come back into
-    an objective that is used because it has none. A reference weight is no share of a sum of one, so the labels keep
-    the weight they have at the seed's beta, 1 - a - 0.5. No weight is ever negative.
+    It does not adopt their sum, which is CE at weight 1 without soft targets: this would add labels to an objective
+    that is used because it has none. A reference weight is not a fraction of one, so the labels keep the weight they
+    have with `beta: seed`, 1 - a - 0.5. No weight is ever negative.
     """
 
     Options: ClassVar[type[Settings]] = IntermediateSettings
@@ -42,7 +42,7 @@ class Intermediate(Objective):
 
     @abstractmethod
     def from_features(self, lesson: Lesson) -> Terms:
-        """The terms on features, weighted."""
+        """The weighted feature terms."""
 
     def from_teacher(self, lesson: Lesson) -> Terms:
         alpha, temperature = self.settings.alpha, self.settings.temperature
@@ -50,7 +50,7 @@ class Intermediate(Objective):
         return {"soft-targets": soft, **self.from_features(lesson)}
 
     def label_weight(self) -> float:
-        # Rounded, because 1 - 0.7 - 0.3 is 5e-17 and would read the labels for nothing.
+        # Rounded, because 1 - 0.7 - 0.3 is 5e-17 and the labels would be read for nothing.
         return round(max(0.0, 1 - self.settings.alpha - self.beta(reference=SEED_BETA)), 12)
 
     @property

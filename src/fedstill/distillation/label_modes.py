@@ -1,11 +1,12 @@
-"""How much of the labels a student may see.
+"""Label modes: whether a student is trained with the proxy labels.
 
     use        the objective as it is
     no-ce      the proxy data keeps its labels, the objective does not read them
     withhold   the proxy data has no labels, so that nothing could
 
-The two controls leave the teacher as the only thing to learn from; a student that then does much worse had learnt
-from the labels. They are one computation, and the same bits: `no-ce` says so, `withhold` proves it.
+In the two label-free controls the teacher is the only source of supervision; a student that then does much worse had
+learnt from the labels. Both are the same computation, bit for bit: `no-ce` ignores the labels, `withhold` proves that
+they are not used.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ LABEL_MODES: tuple[LabelMode, ...] = get_args(LabelMode)
 
 
 class NotAssessable(UnusableError):  # noqa: N818 - a verdict of the audit, too
-    """A student trained by this objective without labels says nothing of its teacher."""
+    """A student trained by this objective without labels does not measure its teacher."""
 
 
 def under_labels(objective: Objective, mode: LabelMode) -> Objective:
-    """The objective that is really trained in a label mode.
+    """The objective that is trained in a label mode.
 
-    In both controls the cross-entropy is gone; `vanilla`, `self`, `multi-teacher`, `logit-mse`, `cosine`, `basic` and
-    `detector`, which loses all of its task's loss, set alpha to 1, `dkd` takes the teacher's most likely class for its
-    target, `crd` is refused, and all others keep the weights of their remaining terms.
+    Both controls remove the cross-entropy. `vanilla`, `self`, `multi-teacher`, `logit-mse`, `cosine`, `basic` and
+    `detector`, which loses its whole task loss, set alpha to 1; `dkd` uses the teacher's most likely class as target;
+    `crd` is refused; all others keep the weights of their remaining terms.
 
     >>> from fedstill.distillation.logits import Vanilla
     >>> free = under_labels(Vanilla(), "no-ce")
@@ -51,7 +52,7 @@ def under_labels(objective: Objective, mode: LabelMode) -> Objective:
 
 
 def proxy_under_labels(data: Dataset, objective: Objective, mode: LabelMode) -> Dataset:
-    """The proxy data as the training loop gets it; refused where the objective needs labels that are not there."""
+    """The proxy data as the training loop receives it; refused if the objective needs labels that are missing."""
     reads = under_labels(objective, mode).reads
     if mode == "withhold":
         return data.unlabelled()

@@ -1,4 +1,4 @@
-"""No teacher at all: what a student learns from the labels alone, to compare every other with."""
+"""The labels-only student: the baseline without a teacher that every distilled student is compared with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fedstill.distillation.objective import Lesson, Objective, Terms, objectives
 
 @objectives.register("labels-only")
 class LabelsOnly(Objective):
-    """No teacher: cross-entropy with the labels, on the same data and by the same schedule as any student.
+    """No teacher: cross-entropy with the labels, on the same data and with the same schedule as any student.
 
-    A detector has its task's loss instead, which is what the labels say to every detector that learns by itself.
+    A detector is trained with its task's loss instead.
     """
 
     name = "labels-only"

@@ -1,4 +1,4 @@
-"""Objectives that compare what student and teacher say: soft targets and their plainer relatives."""
+"""Objectives that compare the outputs of student and teacher: soft targets and related losses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fedstill.distillation.objective import Lesson, Mixed, Objective, Softened, 
 def soft_targets(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """T^2 KL(teacher || student) of the distributions at temperature T, mean over the batch.
 
-    The square keeps the size of the gradient: at a high temperature it tends to (z_s - z_t) / classes, of centred
-    logits, whatever T is.
+    The factor T^2 keeps the size of the gradient: at a high temperature it tends to (z_s - z_t) / classes, of centred
+    logits, for every T.
 
     >>> student, teacher = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.8, 0.2]]).log()
     >>> round(soft_targets(student, teacher, 1.0).item(), 4)  # 0.8 ln 1.6 + 0.2 ln 0.4
@@ -53,7 +53,7 @@ def cosine_distance(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def average_teachers(outputs: Sequence[Output]) -> Output:
-    """Several teachers as one: the mean of their probabilities, and their features side by side.
+    """Several teachers combined: the mean of their probabilities, and their features concatenated.
 
     >>> one, two = (Output(torch.tensor([p]).log(), torch.ones(1, 3)) for p in ([0.5, 0.5], [0.1, 0.9]))
     >>> [round(mean, 4) for mean in average_teachers([one, two]).logits.exp()[0].tolist()]
@@ -68,7 +68,7 @@ def average_teachers(outputs: Sequence[Output]) -> Output:
 
 
 class _Logits(Objective):
-    """(1-a) CE + a (something the teacher says); without labels, the something alone."""
+    """(1-a) CE + a (teacher term); without labels, the teacher term alone."""
 
     Options: ClassVar[type[Settings]] = Mixed
     settings: Mixed
@@ -82,7 +82,7 @@ class _Logits(Objective):
 
 @objectives.register("vanilla")
 class Vanilla(_Logits):
-    """Soft targets: (1-a) CE + a T^2 KL(teacher || student) at temperature T.
+    """Soft targets (vanilla distillation): (1-a) CE + a T^2 KL(teacher || student) at temperature T.
 
     *Distilling the Knowledge in a Neural Network*, Hinton, Vinyals and Dean, 2015, https://arxiv.org/abs/1503.02531
     """
@@ -104,12 +104,12 @@ class SelfSettings(Softened):
 
 @objectives.register("self")
 class SelfDistillation(Vanilla):
-    """Born again: vanilla, over and over, each student the teacher of the next.
+    """Born-again networks: vanilla distillation repeated, each student the teacher of the next.
 
     *Born-Again Neural Networks*, Furlanello et al., 2018, https://arxiv.org/abs/1805.04770
 
-    The first student learns from the teacher, the second, which is reported, from the first. There all networks have
-    the teacher's shape; here the first generation already has the student's. One generation is `vanilla`.
+    The first student learns from the teacher; the second, which is reported, from the first. In the paper all networks
+    have the teacher's architecture; here the first generation already has the student's. One generation is `vanilla`.
     """
 
     name = "self"
@@ -123,12 +123,12 @@ class SelfDistillation(Vanilla):
 
 @objectives.register("multi-teacher")
 class MultiTeacher(Vanilla):
-    """Vanilla on the mean distribution of several teachers.
+    """Vanilla distillation from the mean distribution of several teachers.
 
     *Learning from Multiple Teacher Networks*, You et al., 2017, https://doi.org/10.1145/3097983.3098135
 
-    The mean is of probabilities, each teacher counting the same, and is softened afterwards (`average_teachers`); the
-    paper softens first. Its triplets on intermediate layers are left out.
+    The mean is over probabilities with equal weights, and is softened afterwards (`average_teachers`); the paper
+    softens first. Its triplet loss on intermediate layers is omitted.
     """
 
     name = "multi-teacher"
@@ -137,9 +137,9 @@ class MultiTeacher(Vanilla):
 
 @objectives.register("basic")
 class Basic(Vanilla):
-    """The probe: CE + a T^2 KL, with the labels at full weight.
+    """Soft targets with labels at full weight: CE + a T^2 KL.
 
-    Vanilla's paper with another weight; an objective that hides a bad teacher even better.
+    The objective of the paper cited in `vanilla` with another weight; it hides a bad teacher even better.
     """
 
     name = "basic"
@@ -154,8 +154,8 @@ class LogitMse(_Logits):
 
     *Do Deep Nets Really Need to be Deep?*, Ba and Caruana, 2014, https://arxiv.org/abs/1312.6184
 
-    There it is logits; models here give log-probabilities, which are logits less a constant that the paper's loss
-    would see. The mean is over batch and classes.
+    The paper compares logits; models here return log-probabilities, which are logits minus a constant that the paper's
+    loss would not ignore. The mean is over batch and classes.
     """
 
     name = "logit-mse"
@@ -166,11 +166,11 @@ class LogitMse(_Logits):
 
 @objectives.register("cosine")
 class Cosine(_Logits):
-    """Angle between log-probability vectors: (1-a) CE + a (1 - cos(log p_s, log p_t)).
+    """Cosine distance of log-probability vectors: (1-a) CE + a (1 - cos(log p_s, log p_t)).
 
-    The idea of *Cosine Normalization: Using Cosine Similarity Instead of Dot Product in Neural Networks*, Luo et al.,
-    2018, https://arxiv.org/abs/1702.05870, which is not about distillation, turned into a loss on outputs. Blind to
-    length: (log p) and c (log p) are one direction, but only one of them is a distribution.
+    This turns the idea of *Cosine Normalization: Using Cosine Similarity Instead of Dot Product in Neural Networks*,
+    Luo et al., 2018, https://arxiv.org/abs/1702.05870, which is not about distillation, into a loss on outputs. It
+    ignores length: (log p) and c (log p) have one direction, but only one of them is a distribution.
     """
 
     name = "cosine"

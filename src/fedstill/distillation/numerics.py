@@ -1,7 +1,7 @@
-"""Softening, normalising and dividing with results that stay finite, and so do their gradients.
+"""Softening, normalisation and division whose results and gradients stay finite.
 
-A batch with two equal samples, a feature vector that ReLU has silenced or a class that a model rules out must not turn
-a whole training run into NaN. What is not a number on the way in stays visible: none of these hides a NaN.
+A batch with two equal samples, a feature vector that ReLU set to zero or a class with probability zero must not turn a
+whole training run into NaN. NaN inputs stay visible: none of these functions hides a NaN.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Stands for the logarithm of zero. Its exponential is zero in single and double precision, and no network's finite
-# output comes near it, so ordinary numbers pass unchanged.
+# Replaces the logarithm of zero. Its exponential is zero in single and double precision, and no finite output of a
+# network comes near it, so ordinary values pass unchanged.
 FLOOR = -1e4
 
 _SMALLEST = 1e-12  # a vector shorter than this has no direction
 
 
 def bounded(log_probabilities: Tensor) -> Tensor:
-    """Minus infinity replaced by a very small logarithm, through which no gradient flows.
+    """Minus infinity replaced by a very small logarithm, without a gradient.
 
     >>> bounded(torch.tensor([-1.0, float("-inf")])).tolist()
     [-1.0, -10000.0]
@@ -27,7 +27,7 @@ def bounded(log_probabilities: Tensor) -> Tensor:
 
 
 def soften(log_probabilities: Tensor, temperature: float) -> Tensor:
-    """log softmax(z / T), from log-probabilities: they are logits up to a constant, which the softmax takes away.
+    """log softmax(z / T) from log-probabilities, which are logits up to a constant that the softmax removes.
 
     >>> soften(torch.tensor([[0.8, 0.2]]).log(), 2.0).exp().tolist()  # square roots of 4 : 1
     [[0.6666666865348816, 0.3333333134651184]]
@@ -36,7 +36,7 @@ def soften(log_probabilities: Tensor, temperature: float) -> Tensor:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors (the last axis) scaled to length one; a vector of length zero stays zero and passes no gradient.
+    """Vectors (the last axis) normalised to length one; a zero vector stays zero and passes no gradient.
 
     `F.normalize` divides such a vector by 1e-12, which multiplies its gradient by 1e12.
 
@@ -45,12 +45,12 @@ def unit(vectors: Tensor) -> Tensor:
     """
     squares = vectors.square().sum(dim=-1, keepdim=True)
     nothing = squares < _SMALLEST**2
-    # `where` twice: a gradient flows through both branches, so the one not taken has to be finite as well.
+    # `where` twice: gradients flow through both branches, so the branch not taken has to be finite as well.
     return vectors * torch.where(nothing, 0.0, torch.where(nothing, 1.0, squares).rsqrt())
 
 
 def inverse(lengths: Tensor) -> Tensor:
-    """1 / length; zero, without a gradient, for no length at all.
+    """1 / length; for length zero, zero without a gradient.
 
     >>> inverse(torch.tensor([4.0, 0.0])).tolist()
     [0.25, 0.0]

@@ -1,4 +1,4 @@
-"""What an objective is: how a student learns from what a teacher says of the same batch."""
+"""The base class of distillation objectives: loss terms from the outputs of student and teacher on the same batch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Mixed(Settings):
 
 
 class Softened(Mixed):
-    """That weight, and the temperature of soft targets."""
+    """The weight between labels and teacher, and the temperature of soft targets."""
 
     temperature: float = Field(2.0, gt=0, description="T: soft targets are softmax(logits / T), their loss times T^2")
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What there is to learn from in one batch; labels are None where there are none, or they must not be read."""
+    """The inputs of an objective for one batch; labels are None if there are none, or if they must not be read."""
 
     student: Output
     teacher: Output
@@ -45,7 +45,7 @@ class Lesson:
 
     @property
     def logits(self) -> tuple[Tensor, Tensor]:
-        """What the student says, and what the teacher says."""
+        """The outputs of the student and of the teacher."""
         return self.student.logits, self.teacher.logits
 
     @property
@@ -54,23 +54,23 @@ class Lesson:
 
 
 class Objective(ABC):
-    """Named loss terms, already weighted; their sum is what the student minimises.
+    """Named loss terms, already weighted; the student minimises their sum.
 
-    Student and teacher give an `Output`: log-probabilities (batch, classes) under `logits`, and features (batch,
-    width); what detectors give is in `outputs.py`. An objective holds settings, nothing that changes; whatever it has
-    to learn is in `adapters`.
+    Student and teacher return an `Output`: log-probabilities (batch, classes) as `logits`, and features (batch, width);
+    the outputs of detectors are in `outputs.py`. An objective holds settings and no changing state; learnable layers
+    are in `adapters`.
 
-    `labelled` is False in the label-free controls: the cross-entropy is gone, and labels are not looked at even if
-    they are given, so that both controls are one computation (see `under_labels`).
+    `labelled` is False in the label-free controls: the cross-entropy is removed, and labels are not read even if they
+    are present, so that both controls are the same computation (see `under_labels`).
     """
 
     name: ClassVar[str]
-    Options: ClassVar[type[Settings]] = Settings  # what may be set under `objective` in a configuration
+    Options: ClassVar[type[Settings]] = Settings  # the settings under `objective` in a configuration
     compares_features: ClassVar[bool] = False
     targets_labels: ClassVar[bool] = False  # True: a term beside the cross-entropy needs a target class
-    assessable: ClassVar[bool] = True  # False: a student trained without labels says nothing of the teacher
+    assessable: ClassVar[bool] = True  # False: a student trained without labels does not measure the teacher
     least_teachers: ClassVar[int] = 1
-    students: ClassVar[frozenset[str]] = frozenset({"classifier"})  # who can learn by it: `classifier`, `detector`
+    students: ClassVar[frozenset[str]] = frozenset({"classifier"})  # kinds it supports: `classifier`, `detector`
 
     def __init__(self, settings: Settings | None = None, labelled: bool = True) -> None:
         self.settings = self.Options() if settings is None else settings
@@ -82,16 +82,16 @@ class Objective(ABC):
 
     @abstractmethod
     def from_teacher(self, lesson: Lesson) -> Terms:
-        """The terms that the teacher is in."""
+        """The terms that depend on the teacher."""
 
     def adapters(self, student_width: int, teacher_width: int) -> Adapters | None:
-        """What is learnt beside the student, freshly initialised from torch's global generator; None: nothing."""
+        """The learnable layers beside the student, newly initialised from torch's global generator; None: none."""
         return None
 
     def terms(
         self, student: Output, teacher: Output, labels: Tensor | None = None, adapters: nn.Module | None = None
     ) -> Terms:
-        """The terms of one batch; a weight of zero on the labels means that they are not read."""
+        """The terms of one batch; labels with weight zero are not read."""
         terms = self.from_teacher(Lesson(student, _frozen(teacher), labels if self.labelled else None, adapters))
         if self.hard_label_weight == 0:
             return terms
@@ -99,7 +99,7 @@ class Objective(ABC):
         return {**{name: self.hard_label_weight * term for name, term in told.items()}, **terms}
 
     def from_labels(self, student: Output, labels: Tensor) -> Terms:
-        """What the labels say, unweighted: a cross-entropy; to a detector, its task's own terms."""
+        """The unweighted label terms: a cross-entropy; for a detector, its task's own terms."""
         if finds_boxes(student):
             return dict(student.terms)
         return {"cross-entropy": cross_entropy(student.logits, labels)}
@@ -110,13 +110,13 @@ class Objective(ABC):
 
     @property
     def reads(self) -> frozenset[str]:
-        """What must be there beside log-probabilities: `labels`, `features`."""
+        """What it requires beside log-probabilities: `labels`, `features`."""
         labels = self.hard_label_weight > 0 or (self.labelled and self.targets_labels)
         return frozenset({"labels"} if labels else ()) | frozenset({"features"} if self.compares_features else ())
 
     @property
     def generations(self) -> int:
-        """How many students are trained, each from the one before; the last is the one reported."""
+        """The number of students that are trained, each from the previous one; the last one is reported."""
         return 1
 
     def label_free(self) -> Self:
@@ -136,7 +136,7 @@ class Objective(ABC):
         return self.mapped(lesson, *lesson.features)
 
     def mapped(self, lesson: Lesson, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-        """Through the adapters."""
+        """The features, mapped by the adapters."""
         if lesson.adapters is None:
             raise InputError(f"objective {self.name!r} learns adapters beside the student, and was given none")
         mapped: tuple[Tensor, Tensor] = lesson.adapters(student, teacher)
@@ -156,7 +156,7 @@ def cross_entropy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def _frozen(teacher: Output) -> Output:
-    """The teacher's output as constants; tensors made in inference mode cannot take part in a backward pass."""
+    """The teacher's output as constants; tensors from inference mode cannot take part in a backward pass."""
     said = named_outputs(teacher).items()
     return output_of({name: tensor.clone() if tensor.is_inference() else tensor.detach() for name, tensor in said})
 
@@ -165,10 +165,10 @@ objectives: Registry[type[Objective]] = Registry("objective")
 
 
 class Adapters(nn.Module):
-    """Layers learnt beside the student, which map its features and the teacher's to where they can be compared.
+    """Learnable layers that map the features of student and teacher to a common space.
 
-    They are trained with the student and thrown away with the run: a student that ships has none of them. Their initial
-    weights come from torch's global generator, so they are built inside a `Streams.ambient` scope.
+    They are trained with the student and discarded after the run: a released student contains none of them. Their
+    initial weights come from torch's global generator, so they are built inside a `Streams.ambient` scope.
     """
 
     def __init__(self, student: nn.Module, teacher: nn.Module | None = None) -> None:
@@ -181,9 +181,9 @@ class Adapters(nn.Module):
 
 
 def projection(student_width: int, teacher_width: int) -> Adapters:
-    """phi: the student's features, linearly mapped to the teacher's width; the teacher's stay what they are.
+    """phi: a linear map of the student's features to the teacher's width; the teacher's features are unchanged.
 
-    There is one even where the widths agree: equal width does not mean equal axes.
+    It is used even if the widths agree: equal width does not mean equal axes.
 
     >>> import torch
     >>> student, teacher = projection(3, 5)(torch.zeros(2, 3), torch.ones(2, 5))
@@ -194,5 +194,5 @@ def projection(student_width: int, teacher_width: int) -> Adapters:
 
 
 def heads(student_width: int, teacher_width: int, width: int) -> Adapters:
-    """One linear head for each side, into a common space of `width` numbers."""
+    """One linear head for each side, into a common space of dimension `width`."""
     return Adapters(nn.Linear(student_width, width), nn.Linear(teacher_width, width))

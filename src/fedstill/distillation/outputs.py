@@ -1,4 +1,4 @@
-"""What a model says of a batch, as tensors by name: so it is remembered, passed on, and put together again."""
+"""The outputs of a model on a batch as named tensors, for caching, sharing and restoring."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ NAMES = ("logits", "features", "boxes", "queries")
 
 @dataclass(frozen=True, kw_only=True)
 class Found(Output):
-    """What a detector says of scenes, as far as others learn from it; of `logits` "no object" is last."""
+    """The outputs of a detector that others can learn from; the last of the `logits` is "no object"."""
 
     boxes: Tensor  # (scenes, queries, 7)
-    queries: Tensor  # (scenes, queries, width): what it makes of each query
+    queries: Tensor  # (scenes, queries, width): the features of each query
 
 
 def named_outputs(output: Output) -> dict[str, Tensor]:
-    """What others learn from in an output; `output_of` is the way back."""
+    """The tensors of an output that others learn from; `output_of` is the inverse."""
     return {name: getattr(output, name) for name in NAMES if hasattr(output, name)}
 
 
 def output_of(said: Mapping[str, Tensor], voice: str = "") -> Output:
-    """The output that words are of; where several speak, those of one `voice`, which their names begin with.
+    """The output restored from named tensors; with several teachers, from those whose names start with `voice`.
 
     >>> import torch
     >>> said = {"1/logits": torch.zeros(2, 3), "1/features": torch.ones(2, 4), "logits": torch.zeros(9)}
@@ -41,11 +41,11 @@ def output_of(said: Mapping[str, Tensor], voice: str = "") -> Output:
 
 
 def finds_boxes(output: Output) -> bool:
-    """Whether it is a detector's."""
+    """Whether it is the output of a detector."""
     return isinstance(output, Found)
 
 
 def width_of(output: Output) -> int:
-    """Of the features that are compared: a detector's are those of its queries."""
+    """The width of the compared features; for a detector, of its query features."""
     compared = output.queries if isinstance(output, Found) else output.features
     return compared.shape[-1]

@@ -1,4 +1,4 @@
-"""The data a student learns on, as the label mode allows it."""
+"""The proxy data that a student is trained on, as the label mode allows."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def proxy_data(
     load: Callable[[str], Bundle],
     streams: Streams,
 ) -> tuple[Dataset, str]:
-    """What a student learns on: the training split, or another data set, or a share of either; perhaps unlabelled.
+    """The proxy data: the training split, another data set, or a fraction of either; possibly unlabelled.
 
-    A share is drawn evenly from the classes where they are known, and is the same rows in every label mode. The text
-    beside it is the fingerprint of another data set, for the run's identity.
+    A fraction is drawn evenly from the classes if they are known, and contains the same rows in every label mode. The
+    returned text is the fingerprint of another data set, for the run's identity.
     """
     data, fingerprint = train, ""
     if settings.proxy is not None:
@@ -57,7 +57,7 @@ def proxy_data(
                 f"the objective {objective.name} reads labels, and those of the proxy {settings.proxy} are of"
                 f" other classes than {bundle.name}'s: choose --labels withhold, or an objective that needs no labels"
             )
-        # Another set's labels are of other classes: they must not be read as if they were of these.
+        # Labels of another data set may refer to other classes: they must not be used as if they were these.
         data = other.train if other.classes == bundle.classes else other.train.unlabelled()
     if round(settings.share * len(data)) < 2:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Objectives that compare how samples of a batch relate to each other; the widths of features may differ."""
+"""Objectives that compare relations between samples of a batch; the feature widths may differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedstill.distillation.objective import Lesson, Terms, objectives
 
 
 def similarity(student: Tensor, teacher: Tensor) -> Tensor:
-    """||G_s - G_t||^2 / batch^2, G the matrix of inner products between samples, each row scaled to length one.
+    """|G_s - G_t||^2 / batch^2, where G is the matrix of inner products between samples, each row of length one.
 
     >>> same, apart = torch.ones(2, 3), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> round(similarity(same, apart).item(), 4)  # rows (1, 1) / sqrt(2) and (1, 0): 2 (2 - sqrt(2)) / 4
@@ -23,7 +23,7 @@ def similarity(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def distances(student: Tensor, teacher: Tensor) -> Tensor:
-    """Smooth L1 between distances of pairs, in units of their mean over the batch; mean over pairs of two samples.
+    """Smooth L1 between pairwise distances in units of their mean over the batch; mean over pairs of distinct samples.
 
     >>> line, corner = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
     >>> round(distances(line, line * 7).item(), 4), distances(line, corner).item() > 0
@@ -35,7 +35,7 @@ def distances(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def angles(student: Tensor, teacher: Tensor) -> Tensor:
-    """Smooth L1 between cosines of the angles at j of triplets i, j, k; mean over triplets of three samples.
+    """Smooth L1 between the cosines of the angles at j of triplets i, j, k; mean over triplets of distinct samples.
 
     >>> line, corner = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
     >>> round(angles(line, corner).item(), 4)  # at the middle -1 against 0, at the ends 1 against 1/sqrt(2)
@@ -47,8 +47,8 @@ def angles(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _distances(features: Tensor) -> Tensor:
-    # From differences: inner products would lose the distance of near neighbours to rounding. The gradient of
-    # `cdist` at distance zero is zero.
+    # Computed from differences: inner products would lose the distance of near neighbours to rounding. The gradient
+    # of `cdist` at distance zero is zero.
     return torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -58,10 +58,10 @@ def _relative_distances(features: Tensor) -> Tensor:
 
 
 def _cosines(features: Tensor) -> Tensor:
-    """At [j, i, k] the cosine between i - j and k - j; zero unless all three differ.
+    """The cosine between i - j and k - j at [j, i, k]; zero unless all three differ.
 
-    (i - j)(k - j) = ik - ij - jk + jj: a tensor of all differences would be `width` times as large.
-    Centred first, so that a common offset of all features does not cost digits.
+    (i - j)(k - j) = ik - ij - jk + jj: a tensor of all differences would be `width` times as large. Features are
+    centred first, so that a common offset does not cost precision.
     """
     centred = features - features.mean(dim=0)
     inner = centred @ centred.T
@@ -73,11 +73,12 @@ def _cosines(features: Tensor) -> Tensor:
 
 @objectives.register("sp")
 class SimilarityPreserving(Intermediate):
-    """Who resembles whom: (1-a-b) CE + a T^2 KL + b ||G_s - G_t||^2 / batch^2.
+    """Similarity-preserving distillation: (1-a-b) CE + a T^2 KL + b ||G_s - G_t||^2 / batch^2.
 
     *Similarity-Preserving Knowledge Distillation*, Tung and Mori, 2019, https://arxiv.org/abs/1907.09682
 
-    The division by batch^2 is the paper's; the benchmark's table omits it. Reference weight: 3000, on this very term.
+    The division by batch^2 is the paper's; the benchmark's table omits it. The reference weight is 3000, on this same
+    term.
     """
 
     name = "sp"
@@ -88,14 +89,14 @@ class SimilarityPreserving(Intermediate):
 
 @objectives.register("rkd")
 class Relational(Intermediate):
-    """Distances and angles between samples: (1-a-b) CE + a T^2 KL + b (distances + angles).
+    """Relational distillation (RKD): (1-a-b) CE + a T^2 KL + b (distances + angles).
 
     *Relational Knowledge Distillation*, Park et al., 2019, https://arxiv.org/abs/1904.05068
 
-    Means are over tuples of distinct samples, the paper's tuples. Two samples have one distance, which is its own
-    mean, and no angle: a batch of two teaches nothing here. Reference weights: 25 for distances and 50 for angles,
+    Means are over tuples of distinct samples, as in the paper. Two samples have one distance, which is its own mean,
+    and no angle: a batch of two has no relational signal. The reference weights are 25 for distances and 50 for angles,
     over *all* batch^2 pairs and batch^3 triplets, where a sample compared with itself adds nothing; `beta: reference`
-    therefore shrinks both means by the share of distinct tuples.
+    therefore scales both means by the fraction of distinct tuples.
     """
 
     name = "rkd"

@@ -1,4 +1,4 @@
-"""What teachers say of a batch: several as one, in evaluation, and only once where the inputs never change."""
+"""Teacher outputs on a batch: several teachers combined, in evaluation mode, cached if inputs are not augmented."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedstill.distillation.outputs import named_outputs
 
 @dataclass(frozen=True)
 class TeacherModel:
-    """A model that teaches, and where it came from; it never learns."""
+    """A frozen teacher model and its origin."""
 
     name: str
     architecture: str
@@ -27,7 +27,7 @@ class TeacherModel:
 
 
 def teacher_outputs(teachers: Sequence[TeacherModel], task: Task, batch: Batch) -> Output:
-    """What the teachers say of a batch, as one: without gradients, in evaluation, never from labels."""
+    """The combined teacher outputs on a batch: without gradients, in evaluation mode, never using labels."""
     inputs = without_answers(batch)
     with torch.no_grad():
         outputs = [task.forward(teacher.model.eval(), inputs) for teacher in teachers]
@@ -35,23 +35,23 @@ def teacher_outputs(teachers: Sequence[TeacherModel], task: Task, batch: Batch) 
 
 
 def first_outputs(teacher: TeacherModel, task: Task) -> Output:
-    """What it says of two inputs that mean nothing, to see whether it can be understood at all."""
+    """The teacher's output on two dummy inputs, to check that it can be used at all."""
     inputs = torch.linspace(-1, 1, 2 * torch.Size(task.shape).numel()).reshape(2, *task.shape)
     try:
         with Streams(0).ambient("first words"):
             return teacher_outputs([teacher], task, {"inputs": inputs})
-    except Exception as error:  # anything may come from a module of the user's own
+    except Exception as error:  # a user's own module may raise anything
         why = " ".join(str(error).split())[:200]
         raise InputError(f"the teacher {teacher.name} cannot read an input of shape {task.shape}: {why}") from error
 
 
 @dataclass
 class TeacherCache:
-    """What teachers say of the samples of a data set that is not augmented: asked once, remembered by sample.
+    """Caches teacher outputs per sample for a data set without augmentation.
 
-    Whether they are asked once or batch by batch follows from the configuration alone, and so do their words, down to
-    what a teacher may draw at random: a resumed run hears the same. The memory is not state: it can be forgotten at
-    any time, and is when this object travels. For the same reason no client counts it as work.
+    Whether outputs are cached or computed per batch depends on the configuration alone, and so do the outputs,
+    including a teacher's random draws: a resumed run gets the same outputs. The cache is not state: it can be discarded
+    at any time, and is not pickled with this object. For the same reason it is not charged to any client as work.
     """
 
     teachers: Sequence[TeacherModel]

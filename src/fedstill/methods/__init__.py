@@ -1,6 +1,6 @@
-"""Federated methods that share one model, one file each. Slices bring more (see `core.slices`).
+"""Federated learning methods that train one shared model, one module per method.
 
-Names are declared here, and each file is imported when its method is first looked up.
+Each module is imported when its method is first looked up. Further packages register more methods (see `core.slices`).
 """
 
 from fedstill.core.protocols import Method

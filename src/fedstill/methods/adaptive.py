@@ -9,8 +9,8 @@
     v <- v + D^2                                       FedAdagrad
     w <- w + eta m / (sqrt(v) + tau)
 
-There is no bias correction. Preset `original` starts v at tau^2 with beta2 = 0.99, as published; `seed` starts it
-at zero with beta2 = 0.999.
+There is no bias correction. Preset `original` initialises v to tau^2 with beta2 = 0.99, as published; `seed`
+initialises it to zero with beta2 = 0.999.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AdaptiveSettings(FedAvgSettings):
 
     @property
     def floor(self) -> float:
-        """Where the second moment starts."""
+        """The initial value of the second moment."""
         return self.tau**2 if self.preset == "original" else 0.0
 
 
@@ -55,7 +55,7 @@ Growth = Callable[[Tensor, Tensor], Tensor]  # the next second moment v from v a
 
 
 def with_moments(server: Tensors, names: Sequence[str], floor: float) -> Tensors:
-    """The server's state with m = 0 and v = floor for each of these tensors."""
+    """The server state with m = 0 and v = floor for each of these tensors."""
     first = zeros_like({name: server[name] for name in names})
     second = {name: torch.full_like(tensor, floor) for name, tensor in first.items()}
     return {**server, **under(FIRST, first), **under(SECOND, second)}
@@ -64,7 +64,7 @@ def with_moments(server: Tensors, names: Sequence[str], floor: float) -> Tensors
 def adaptive_step(
     state: Tensors, mean: Tensors, names: Sequence[str], settings: AdaptiveSettings, grow: Growth
 ) -> Tensors:
-    """The server's next state: one step from `state` towards the mean of the clients' models."""
+    """The next server state: one optimiser step along the pseudo-gradient, the mean of the clients' updates."""
     stepped = dict(mean)
     for name in names:
         weight, kind = state[name].double(), state[name].dtype
@@ -78,7 +78,7 @@ def adaptive_step(
 
 @methods.register("fedadam")
 class FedAdam(FedAvg):
-    """A server that steps like Adam."""
+    """FedAvg with Adam as the server optimiser."""
 
     Options = AdaptiveSettings
     settings: AdaptiveSettings
@@ -97,7 +97,7 @@ class FedAdam(FedAvg):
 
 @methods.register("fedyogi")
 class FedYogi(FedAvg):
-    """A server that steps like Yogi: its second moment moves by bounded amounts."""
+    """FedAvg with Yogi as the server optimiser: bounded changes of the second moment."""
 
     Options = AdaptiveSettings
     settings: AdaptiveSettings
@@ -116,7 +116,7 @@ class FedYogi(FedAvg):
 
 @methods.register("fedadagrad")
 class FedAdagrad(FedAvg):
-    """A server that steps like Adagrad: its second moment only grows."""
+    """FedAvg with Adagrad as the server optimiser: the second moment accumulates."""
 
     Options = AdaptiveSettings
     settings: AdaptiveSettings

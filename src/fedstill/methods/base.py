@@ -1,4 +1,4 @@
-"""What methods that exchange models share: what is declared, how a client trains, what a reply must look like."""
+"""Helpers shared by methods that exchange models: declared outputs, local training and the expected form of replies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedstill.core.training import Training
 
 methods: Registry[type[Method]] = Registry("method")
 
-MODEL = "model/"  # where a message or the server's state keeps a model
+MODEL = "model/"  # prefix of a model's tensors in messages and in the server state
 WEIGHTS = MODEL + PARAMETERS
-Precision = Literal["half", "full"]  # of what is sent of single samples
+Precision = Literal["half", "full"]  # of values that are sent per sample
 PRECISIONS: dict[Precision, torch.dtype] = {"half": torch.float16, "full": torch.float32}
-LOGITS = "logits"  # where a reply keeps what a model says of shared samples
+LOGITS = "logits"  # name of the logits on shared samples in a reply
 
 MODEL_EGRESS = (
     Egress("model/parameters/*", "parameters", "the weights of the locally trained model"),
@@ -53,10 +53,11 @@ def train(
     data: Dataset | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Trained:
-    """Local training of one model; a client that could not take a step abstains.
+    """Train one model locally; a client that cannot take a single step abstains.
 
-    `correct` changes the gradient before each step; `streams` and `moments` set a second model of the same client
-    apart from the first; `data` stands for the client's own; `stop` is asked after every epoch whether that was all.
+    `correct` changes the gradient before each step. `streams` and `moments` separate a second model of the same client
+    from the first. `data` replaces the client's own data. `stop` is called after every epoch and ends training if it
+    returns True.
     """
     streams = streams or client.streams
     optimiser = training.optimiser_of(model)
@@ -90,7 +91,7 @@ def train(
 
 
 def fresh_models(task: Task, streams: Streams, place: str) -> dict[str, Tensor]:
-    """A new model of each architecture, below `place` and its name."""
+    """A new model of each architecture, under the prefix `place` and the architecture's name."""
     models: dict[str, Tensor] = {}
     for name in task.architectures:
         models |= under(f"{place}{name}/", state_of(task.build(name, streams=streams.at("model", name))))
@@ -98,22 +99,22 @@ def fresh_models(task: Task, streams: Streams, place: str) -> dict[str, Tensor]:
 
 
 def work_report(trained: Trained, terms: Iterable[str] = ()) -> dict[str, Tensor]:
-    """The metrics that travel with every reply; a term that this client had no use for is zero."""
+    """The metrics included in every reply; a loss term that this client did not use is zero."""
     means = {**dict.fromkeys(terms, 0.0), **trained.terms}
     losses = {f"loss/{name}": torch.tensor(value, dtype=torch.float64) for name, value in means.items()}
     return {"steps": torch.tensor(trained.steps), **losses}
 
 
 def work_expected(terms: Iterable[str]) -> dict[str, tuple[Shape, torch.dtype]]:
-    """Expect what `work_report` sends."""
+    """The expected shapes and types of the metrics that `work_report` sends."""
     return {"steps": ((), torch.int64), **{f"loss/{name}": ((), torch.float64) for name in terms}}
 
 
 def same_as(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Shape, torch.dtype]]:
-    """Expect tensors of the same names, shapes and types as these."""
+    """Expect tensors with the same names, shapes and types as these."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
 def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
-    """Where sums and moments start."""
+    """Zero tensors, the initial value of sums and moments."""
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}

@@ -1,7 +1,7 @@
-"""Centralised training: the reference that federation is measured against.
+"""Centralised training: the baseline on pooled data that federated methods are compared with.
 
-All data in one place, through the same loop and journal: one client holds everything, a round is an epoch, the
-optimiser's moments are kept, and the rate's schedule runs over all epochs.
+It uses the same training loop and journal: one client holds all data, a round is one epoch, the optimiser's moments are
+kept between rounds, and the learning-rate schedule covers all epochs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedstill.methods.fedavg import FedAvg, ModelSettings
 
 @methods.register("centralised")
 class Centralised(FedAvg):
-    """One model on all the data in one place; a round is an epoch."""
+    """Centralised training of one model on the pooled data; one round is one epoch."""
 
     Options = ModelSettings
     pooled = True

@@ -1,15 +1,16 @@
-"""The mean of clipped updates.
+"""The mean of norm-clipped updates.
 
 *Can You Really Backdoor Federated Learning?*, Sun et al., 2019, https://arxiv.org/abs/1911.07963
 
     w <- w_g + (1/n) sum_i (w_i - w_g) min(1, C / ||w_i - w_g||)
 
-Nobody moves the model by more than C / n, but what a liar sends is still in the mean: this bounds damage, it does not
-remove it. C is a number, or the median of the round's norms (the smaller of the middle two), which an honest majority
-keeps within its own norms. Clients count alike, or a claim of many samples would undo the clipping.
+A single client can move the model by at most C / n, but a malicious update is still part of the mean: clipping bounds
+the damage, it does not remove it. C is a number, or the median of the round's update norms (the smaller of the middle
+two), which lies within the range of honest norms as long as most clients are honest. All clients have equal weight,
+since a client that claims many samples would undo the clipping.
 
-A bound on running statistics would not keep a variance positive, so these take the coordinate-wise median; only with
-`buffers: as-parameters` are they clipped as part of the update.
+Clipping running statistics would not keep variances positive, so these are aggregated by the coordinate-wise median.
+Only with `buffers: as-parameters` are they clipped as part of the update.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ClippedMeanSettings(ModelSettings):
 
 @methods.register("clipped-mean")
 class ClippedMean(FedAvg):
-    """The mean of updates cut to a length, so that nobody moves the model far."""
+    """FedAvg with updates clipped to a maximum norm, which bounds the influence of each client."""
 
     Options = ClippedMeanSettings
     settings: ClippedMeanSettings
@@ -59,12 +60,12 @@ class ClippedMean(FedAvg):
 
 
 def distance(state: Tensors, sent: Message, names: Sequence[str]) -> float:
-    """How far a client's model is from the server's, over some tensors."""
+    """The Euclidean distance between a client's model and the server's, over some tensors."""
     return float(sum(float((sent[name].double() - state[name]).square().sum()) for name in names) ** 0.5)
 
 
 def clipping(norm: float, limit: float) -> float:
-    """What an update of some length is multiplied by.
+    """The factor that clips an update of this norm.
 
     >>> clipping(5.0, 10.0), clipping(20.0, 10.0), clipping(0.0, 0.0)
     (1.0, 0.5, 1.0)

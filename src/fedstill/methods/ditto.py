@@ -5,8 +5,8 @@
     w    as in FedAvg
     v_i <- argmin  L_i(v) + lambda/2 ||v - w_g||^2     (locally, from the client's own v_i)
 
-w_g is the model the round started from. The shared model is FedAvg's, to the bit: what Ditto adds are the personal
-models v_i, which never leave their clients. A client's first v_i starts from w_g.
+w_g is the model at the start of the round. The shared model matches FedAvg bit for bit; Ditto adds the personal models
+v_i, which never leave their clients. A client's first v_i is initialised from w_g.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DittoSettings(FedAvgSettings):
 
 @methods.register("ditto")
 class Ditto(FedAvg):
-    """FedAvg, and for each client a personal model held close to the shared one."""
+    """FedAvg plus a personal model per client, regularised towards the shared model."""
 
     Options = DittoSettings
     settings: DittoSettings

@@ -6,7 +6,7 @@ https://arxiv.org/abs/1602.05629
     w_i <- local training from w          (each client i of the cohort)
     w   <- sum_i n_i w_i / sum_i n_i      (or the plain mean, with `weights: uniform`)
 
-Float buffers are averaged with the same weights, integer buffers take the maximum; see `buffers` for other ways.
+Float buffers are averaged with the same weights; integer buffers take the maximum. See `buffers` for alternatives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Weighting = Literal["samples", "uniform"]
 
 
 class ModelSettings(Settings):
-    """What every method that shares one model can do with BatchNorm's running statistics."""
+    """The treatment of BatchNorm running statistics, a setting of every method that trains one shared model."""
 
     buffers: Literal["average", "recalibrate", "as-parameters"] = Field(
         "average",
@@ -57,7 +57,7 @@ class ModelSettings(Settings):
 
     @property
     def weighting(self) -> Weighting:
-        """How much each client counts in the mean; methods without a setting for it count samples."""
+        """How clients are weighted in the mean; methods without this setting weight by number of samples."""
         return "samples"
 
 
@@ -71,7 +71,7 @@ class FedAvgSettings(ModelSettings):
 
 @methods.register("fedavg")
 class FedAvg(Method):
-    """The weighted mean of locally trained models."""
+    """Federated averaging: the weighted mean of locally trained models."""
 
     name = "train"
     egress: Sequence[Egress] = (*MODEL_EGRESS, *WORK_EGRESS)
@@ -108,38 +108,39 @@ class FedAvg(Method):
         return {self.task.architectures[0]: part(server, MODEL)}
 
     def loss(self, client: Client, model: nn.Module, request: Message) -> Loss:
-        """What a client minimises: the task's own loss; relatives of FedAvg may add a term here."""
+        """The loss that a client minimises: the task's own; methods derived from FedAvg may add a term here."""
         return task_loss
 
     def correct(self, client: Client, model: nn.Module, request: Message) -> Correct | None:
-        """What a client does to each gradient before it steps; relatives of FedAvg may pull here."""
+        """The correction of each gradient before the optimiser step; methods derived from FedAvg may return one."""
         return None
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
-        """How much each reply counts in the mean."""
+        """The weight of each reply in the mean."""
         return weigh(replies, self.settings.weighting)
 
     @property
     def local(self) -> frozenset[str]:
-        """The names of the model's tensors that stay with each client."""
+        """The names of the model's tensors that stay on each client."""
         return frozenset()
 
     def shared_weights(self, server: Tensors) -> list[str]:
-        """The names of the weights that every client starts from and sends back."""
+        """The names of the weights that are sent to every client and uploaded by it."""
         weights = [name for name in sorted(server) if name.startswith(WEIGHTS)]
         return [name for name in weights if name.removeprefix(MODEL) not in self.local]
 
     def moving(self, server: Tensors) -> list[str]:
-        """What goes through the server's rule: weights, and running statistics only with `buffers: as-parameters`."""
+        """The tensors that the server rule updates: weights, and running statistics only with `buffers:
+        as-parameters`."""
         kinds = (WEIGHTS, MODEL + BUFFERS) if self.settings.buffers == "as-parameters" else (WEIGHTS,)
         return [name for name in sorted(server) if name.startswith(kinds)]
 
 
 def buffers_of(settings: Settings) -> str | None:
-    """How the server treats running statistics under these settings of a method; None where they do not say."""
+    """The `buffers` setting among these method settings; None if the method has no such setting."""
     return settings.buffers if isinstance(settings, ModelSettings) else None
 
 
 def weigh(replies: Sequence[Reply], by: Weighting) -> list[float]:
-    """How much each reply counts in a mean: by its client's samples, or like every other."""
+    """The weight of each reply in a mean: its client's number of samples, or equal weights."""
     return [float(reply.profile.samples) if by == "samples" else 1.0 for reply in replies]

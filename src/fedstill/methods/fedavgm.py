@@ -31,7 +31,7 @@ class FedAvgMSettings(FedAvgSettings):
 
 @methods.register("fedavgm")
 class FedAvgM(FedAvg):
-    """FedAvg whose server moves with momentum."""
+    """FedAvg with server momentum."""
 
     Options = FedAvgMSettings
     settings: FedAvgMSettings

@@ -3,11 +3,12 @@
 *FedBN: Federated Learning on Non-IID Features via Local Batch Normalization*, Li et al., 2021,
 https://arxiv.org/abs/2102.07623
 
-    FedAvg over all that is not BatchNorm; BatchNorm layers, weights and statistics, stay with their client.
+    FedAvg over all tensors except BatchNorm layers, whose weights and statistics stay on their client.
 
-The models of FedBN are the personal ones: the shared body with a client's own BatchNorm. With `proxy: average` clients
-also upload their BatchNorm layers, and the server averages them into a proxy, a model that can be evaluated or taught
-from centrally; clients ignore it. With `proxy: none` no such layer ever leaves, and there is no shared model.
+The models of FedBN are personal: the shared tensors with a client's own BatchNorm layers. With `proxy: average` clients
+also upload their BatchNorm layers, and the server averages them into a proxy model, which can be evaluated centrally or
+used as a teacher; clients do not use it. With `proxy: none` BatchNorm layers never leave their client, and there is no
+shared model.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class FedBnSettings(Settings):
 
 @methods.register("fedbn")
 class FedBn(FedAvg):
-    """FedAvg, but BatchNorm layers never leave their clients."""
+    """FedAvg with local batch normalisation: BatchNorm layers stay on their clients."""
 
     Options = FedBnSettings
     settings: FedBnSettings  # type: ignore[assignment]  # what the server does with running statistics is settled
@@ -65,7 +66,7 @@ class FedBn(FedAvg):
 
     @cached_property
     def local(self) -> frozenset[str]:
-        """The state names that belong to BatchNorm layers."""
+        """The names of the state tensors that belong to BatchNorm layers."""
         return frozenset(norm_names(self.task.build(self.task.architectures[0])))
 
     def check(self) -> None:
@@ -94,7 +95,7 @@ class FedBn(FedAvg):
         return {**same_as(under(MODEL, self.sent(part(state, MODEL)))), **work_expected(self.task.terms)}
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        """The mean of the bodies; averaged BatchNorm goes to the proxy alone, so that nobody starts from it."""
+        """The mean of the shared tensors; averaged BatchNorm layers go only into the proxy model, never to clients."""
         merged = part(super().aggregate(state, replies, context), MODEL)
         norms = {name: merged[name] for name in sorted(self.local)} if self.settings.proxy == "average" else {}
         return {**state, **under(MODEL, self.body(merged)), **under(PROXY, norms)}
@@ -109,9 +110,9 @@ class FedBn(FedAvg):
         return {**part(server, MODEL), **own} if own else None
 
     def body(self, model: Tensors) -> dict[str, Tensor]:
-        """All but BatchNorm."""
+        """All tensors except those of BatchNorm layers."""
         return {name: tensor for name, tensor in model.items() if name not in self.local}
 
     def sent(self, model: Tensors) -> Tensors:
-        """What a client uploads of its model."""
+        """The tensors of its model that a client uploads."""
         return model if self.settings.proxy == "average" else self.body(model)

@@ -7,7 +7,7 @@
     h   <- h - (alpha/N) sum_i (w_i - w_g)           over those that replied; N: all clients
     w   <- mean(w_i) - h/alpha
 
-The corrected model w is what the next round starts from and what is shared; the plain mean is scored beside it.
+The corrected model w is the shared model and the start of the next round; the plain mean is evaluated as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FedDynSettings(ModelSettings):
 
 @methods.register("feddyn")
 class FedDyn(FedAvg):
-    """Each client's loss is tilted so that all clients' optima come to agree."""
+    """Federated learning with dynamic regularisation, which aligns local optima with the global optimum."""
 
     Options = FedDynSettings
     settings: FedDynSettings
@@ -67,7 +67,7 @@ class FedDyn(FedAvg):
         return {**merged, **corrected, **under(DRIFT, drift), **under(PLAIN, part(merged, MODEL))}
 
     def extra_models(self, server: Tensors) -> Mapping[str, Tensors]:
-        recalibrated = self.settings.buffers == "recalibrate"  # the corrected model is; this one is not
+        recalibrated = self.settings.buffers == "recalibrate"  # only the corrected model is recalibrated, not this one
         return {"plain average, not recalibrated" if recalibrated else "plain average": part(server, PLAIN)}
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:

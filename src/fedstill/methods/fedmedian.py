@@ -5,8 +5,8 @@ https://arxiv.org/abs/1803.01498
 
     w <- the median of the w_i, coordinate by coordinate (the mean of the middle two for an even number)
 
-Clients count alike, however many samples they claim. Running statistics and counters take the median too: a plain mean
-of them would leave a door open (see `robust.py`).
+All clients have equal weight, however many samples they claim. Running statistics and counters are aggregated by the
+median too: their plain mean would remain open to attack (see `robust.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedstill.methods.robust import floats, median, sent, with_robust_buffers, w
 
 @methods.register("fedmedian")
 class FedMedian(FedAvg):
-    """The median of the clients' models, coordinate by coordinate: robust against a minority."""
+    """The coordinate-wise median of the clients' models: robust against a minority of malicious clients."""
 
     Options = ModelSettings
 

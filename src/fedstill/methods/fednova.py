@@ -7,9 +7,9 @@ https://arxiv.org/abs/2007.07481
     tau_eff = sum_i p_i a_i                                             p_i = n_i / n
     w      <- w - tau_eff sum_i p_i (w - w_i) / a_i
 
-tau_i counts steps really taken. a_i assumes that momentum starts from zero in each round; with Adam there is no such
-formula and a_i = tau_i. Where all clients take the same number of steps this is FedAvg: compare it with FedAvg under
-the same local optimiser, never under another.
+tau_i is the number of steps actually taken. a_i assumes that momentum starts from zero in each round; there is no such
+formula for Adam, for which a_i = tau_i. If all clients take the same number of steps this is FedAvg, so compare it only
+with FedAvg under the same local optimiser.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedstill.methods.fedavg import FedAvg
 
 @methods.register("fednova")
 class FedNova(FedAvg):
-    """Updates normalised by the work behind them, so that busy clients do not bend the objective."""
+    """Normalised averaging: updates are divided by the client's local steps to remove objective inconsistency."""
 
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.9}}
 
@@ -43,7 +43,7 @@ class FedNova(FedAvg):
         merged = super().aggregate(state, replies, context)
         weights = self.weights(replies)
         shares = [weight / sum(weights) for weight in weights]
-        # A client that claims no steps at all would have its update divided by nothing.
+        # At least one step: a client that reports zero steps would cause a division by zero.
         work = [self.normaliser(max(1, int(reply.message["steps"]))) for reply in replies]
         effective = sum(share * amount for share, amount in zip(shares, work, strict=True))
         moved = {}
@@ -54,9 +54,9 @@ class FedNova(FedAvg):
         return {**merged, **moved}
 
     def normaliser(self, steps: int) -> float:
-        """a_i after so many steps.
+        """The normaliser a_i after this many steps.
 
-        Two steps with rho = 0.9: the first gradient moves the weights by 1 + 0.9, the second by 1: 2.9.
+        For two steps with rho = 0.9 the first gradient moves the weights by 1 + 0.9 and the second by 1, in total 2.9.
         """
         rho = self.training.momentum if self.training.optimiser == "sgd" else 0.0
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -5,7 +5,7 @@
     w_i <- argmin  L_i(w) + mu/2 ||w - w_g||^2        (locally, from the round's model w_g)
     w   <- the weighted mean of the w_i, as in FedAvg
 
-The pull acts on parameters only. With mu = 0 this is FedAvg, to the bit.
+The proximal term acts on parameters only. With mu = 0 this matches FedAvg bit for bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FedProxSettings(FedAvgSettings):
 
 @methods.register("fedprox")
 class FedProx(FedAvg):
-    """FedAvg whose clients are pulled towards the shared model."""
+    """FedAvg with a proximal term that keeps local models close to the shared model."""
 
     Options = FedProxSettings
     settings: FedProxSettings

@@ -1,14 +1,15 @@
-"""FedAvg, fine-tuned by every client for itself.
+"""FedAvg followed by local fine-tuning on every client.
 
-Named FT-FedAvg, a baseline of personalisation, in *Query-based Knowledge Transfer for Heterogeneous Learning
-Environments*, Alballa et al., 2025, https://arxiv.org/abs/2504.09205, appendix A.2; studied in *Salvaging Federated
-Learning by Local Adaptation*, Yu et al., 2020, https://arxiv.org/abs/2002.04758
+It is called FT-FedAvg, a personalisation baseline, in *Query-based Knowledge Transfer for Heterogeneous Learning
+Environments*, Alballa et al., 2025, https://arxiv.org/abs/2504.09205, appendix A.2, and is studied in *Salvaging
+Federated Learning by Local Adaptation*, Yu et al., 2020, https://arxiv.org/abs/2002.04758
 
     w    as in FedAvg, for the rounds that are asked for
     v_i <- local training from w, for `tuning_epochs`       (one round more; each client i of its cohort)
 
-v_i never leaves its client, and nothing is merged in that round: the shared model is FedAvg's, to the bit. Its rate is
-the last shared round's. A client outside that round's cohort has no model of its own and uses the shared one.
+v_i never leaves its client, and the fine-tuning round aggregates nothing: the shared model matches FedAvg bit for bit.
+The learning rate is that of the last shared round. A client outside the cohort of the fine-tuning round has no personal
+model and uses the shared one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expec
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
 
 PERSONAL = "personal/"
-ROUNDS = "rounds"  # how many are played: exchanges are chosen by state and round alone
+ROUNDS = "rounds"  # total number of rounds: exchanges depend on state and round alone
 
 
 class FineTunedSettings(FedAvgSettings):
@@ -39,7 +40,7 @@ class FineTunedSettings(FedAvgSettings):
 
 @methods.register("fine-tuned")
 class FineTuned(FedAvg):
-    """FedAvg, then one round in which every client trains the shared model for itself and keeps it."""
+    """FedAvg, then one round in which each client fine-tunes the shared model and keeps the result."""
 
     Options = FineTunedSettings
     settings: FineTunedSettings
@@ -49,7 +50,7 @@ class FineTuned(FedAvg):
         return given + 1
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
-        """In the last round there is nothing but tuning; of a federation that never merged anything, nobody is."""
+        """The last round only fine-tunes; it is skipped if no round was ever aggregated."""
         last = ROUNDS in server and round == int(server[ROUNDS]) - 1
         return (Tuning(self),) if last else super().exchanges(server, round)
 
@@ -72,7 +73,7 @@ class FineTuned(FedAvg):
 
 
 class Tuning(Exchange):
-    """The last round: a client is sent the shared model, trains it, and keeps it to itself."""
+    """The last round: a client receives the shared model, fine-tunes it, and keeps the result."""
 
     name = "tune"
     egress = WORK_EGRESS
@@ -97,5 +98,5 @@ class Tuning(Exchange):
 
 
 def _shared(context: RoundContext) -> RoundContext:
-    """As FedAvg sees it, whose rounds are one fewer: its rate must not know of the round that follows."""
+    """The context of the FedAvg rounds, one fewer, so that the learning-rate schedule ignores the fine-tuning round."""
     return replace(context, rounds=context.rounds - 1)

@@ -1,10 +1,10 @@
-"""Terms of a client's loss that are linear or quadratic in the weights, added as what they are to the gradient.
+"""Linear and quadratic terms of a client's loss, added directly to the gradient.
 
     loss + <push, w> + pull/2 ||w - anchor||^2    has the gradient    g + push + pull (w - anchor)
 
-Adding it after the backward pass costs two passes over the weights; writing it as a loss would build a graph over
-every parameter at each step. Parameters without a gradient stay where they are, as the optimiser leaves them: a bias
-before BatchNorm has no effect, and gets no pull.
+Adding the terms after the backward pass costs two passes over the weights; a loss term would build a graph over every
+parameter at each step. Parameters without a gradient are not changed, as in the optimiser: a bias before BatchNorm has
+no effect, and is not regularised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fedstill.core.task import Tensors
 def correction(
     model: nn.Module, *, push: Tensors | None = None, pull: float = 0.0, anchor: Tensors | None = None
 ) -> Correct:
-    """What `fit` calls between the gradient and the step; `push` and `anchor` are named by parameter."""
+    """The callback that `fit` calls between backward pass and optimiser step; `push` and `anchor` are keyed by
+    parameter."""
     named = dict(model.named_parameters())
     push, anchor = (_beside(named, tensors) for tensors in (push, anchor))
 
@@ -38,7 +39,7 @@ def correction(
 
 
 def gradients_of(named: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The gradients that are there, by parameter; a model's names are asked for once, not at each step."""
+    """The gradients that exist, by parameter name; names are computed once per model, not at each step."""
     return {name: weight.grad for name, weight in named.items() if weight.grad is not None}
 
 
@@ -47,5 +48,5 @@ def _in_order(tensors: Tensors, names: Iterable[str]) -> tuple[Tensor, ...]:
 
 
 def _beside(named: dict[str, nn.Parameter], tensors: Tensors | None) -> Tensors | None:
-    """The tensors on the devices of their parameters."""
+    """The tensors, moved to the devices of their parameters."""
     return None if tensors is None else {name: tensors[name].to(weight.device) for name, weight in named.items()}

@@ -7,15 +7,16 @@ https://arxiv.org/abs/1703.02757
     w   <- the w_i with the smallest s(i)                      (Krum)
     w   <- the mean of the m models with the smallest s(i)     (Multi-Krum, m = n - f unless `keep` says less)
 
-f is how many of a round's n replies may lie. The paper's promise needs n >= 2f + 3. Where clients are lost and fewer
-replies than that are left, the round takes the coordinate-wise median instead, which any honest majority carries. Left
-out, f is the most that the round's replies allow: (n - 3) / 2, rounded down. Of equal scores the smaller id wins.
+f is the assumed number of malicious clients among a round's n replies. The paper's guarantee needs n >= 2f + 3. If
+clients fail and fewer replies than that remain, the round uses the coordinate-wise median instead, which only needs an
+honest majority. If f is not set, it is the largest number that the round's replies allow: (n - 3) / 2, rounded down.
+Ties are broken by the smaller client id.
 
-Running statistics come from the chosen clients, so a client with blameless weights must not be able to bring poisoned
-statistics along. Where the model has any they are scored in the same way, apart from the weights, since the two live on
-different scales: each of the two scores is divided by its median over the round, and a client's two are added. To be
-chosen it must then do well in both. Without running statistics, or with `buffers: as-parameters`, this is the paper's
-score. Counters, which are in no distance, take the middle value of all replies.
+Running statistics come from the selected clients, so a client with harmless weights must not be able to contribute
+poisoned statistics. If the model has running statistics they are scored in the same way, separately from the weights
+because their scales differ: each of the two scores is divided by its median over the round, and the two are added. A
+selected client must then score well in both. Without running statistics, or with `buffers: as-parameters`, this is the
+paper's score. Counters, which are part of no distance, take the median of all replies.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class MultiKrumSettings(KrumSettings):
 
 @methods.register("krum")
 class Krum(FedAvg):
-    """The one model that lies closest to its neighbours."""
+    """Krum: the one client model that is closest to its nearest neighbours."""
 
     Options = KrumSettings
     settings: KrumSettings
@@ -65,7 +66,7 @@ class Krum(FedAvg):
 
 @methods.register("multi-krum")
 class MultiKrum(FedAvg):
-    """The mean of the models that lie closest to their neighbours."""
+    """Multi-Krum: the mean of the client models that are closest to their nearest neighbours."""
 
     Options = MultiKrumSettings
     settings: MultiKrumSettings
@@ -82,7 +83,7 @@ class MultiKrum(FedAvg):
 
 
 def check_attackers(attackers: int | None, clients: int) -> None:
-    """Refuse more attackers than a round of so many clients can stand: n >= 2f + 3."""
+    """Refuse more attackers than a round of this many clients tolerates: n >= 2f + 3."""
     if attackers is not None and clients < 2 * attackers + 3:
         raise InputError(
             f"with attackers={attackers} a round needs {2 * attackers + 3} clients or more, and there are"
@@ -108,7 +109,7 @@ def closest(
 
 
 def scored(state: Tensors, replies: Sequence[Reply], attackers: int, weights: Sequence[str]) -> list[float]:
-    """Each client's score: of its weights, and of its running statistics where the model has any."""
+    """Each client's score: of its weights, plus that of its running statistics if the model has any."""
     statistics = [name for name in floats(state) if name not in weights]
     messages = [reply.message for reply in replies]
     found = [krum_scores(squared_distances(messages, names), attackers) for names in (weights, statistics) if names]
@@ -117,7 +118,7 @@ def scored(state: Tensors, replies: Sequence[Reply], attackers: int, weights: Se
 
 
 def squared_distances(models: Sequence[Tensors], names: Sequence[str]) -> Tensor:
-    """Between all pairs, over some tensors; differences are squared, so that equal models are at distance zero.
+    """The squared distances between all pairs of models, over some tensors; equal models have distance zero.
 
     >>> squared_distances([{"w": torch.tensor([0.0])}, {"w": torch.tensor([3.0])}], ["w"]).tolist()
     [[0.0, 9.0], [9.0, 0.0]]
@@ -135,12 +136,12 @@ def squared_distances(models: Sequence[Tensors], names: Sequence[str]) -> Tensor
 
 def krum_scores(distances: Tensor, attackers: int) -> Tensor:
     """The sum of each client's n - f - 2 smallest squared distances to others."""
-    others = distances.clone().fill_diagonal_(torch.inf)  # nobody is its own neighbour
+    others = distances.clone().fill_diagonal_(torch.inf)  # a client is not its own neighbour
     return others.sort(dim=1).values[:, : len(distances) - attackers - 2].sum(dim=1)
 
 
 def relative(scores: Tensor) -> Tensor:
-    """Scores in units of their median, which an honest majority sets.
+    """Scores divided by their median, which an honest majority determines.
 
     >>> relative(torch.tensor([1.0, 0.0, 2.0, 4.0, 8.0])).tolist()
     [0.5, 0.0, 1.0, 2.0, 4.0]

@@ -1,8 +1,8 @@
-"""Local-only training: what each client can do without a federation.
+"""Local-only training: the baseline without federation, in which each client trains alone.
 
 Every client starts from the same model and trains on its own data; no weights leave it. With `patience` it holds out a
-share of its data and stops after so many epochs without improvement on it; the best model is kept. An improvement is a
-higher accuracy, or an equal accuracy with a lower loss: on few samples many epochs have the same accuracy.
+fraction of its data, stops after that many epochs without improvement on it, and keeps the best model. An improvement
+is a higher accuracy, or an equal accuracy with a lower loss: on few samples many epochs have the same accuracy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from fedstill.data.point_labels import shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.methods.base import MODEL, WORK_EGRESS, fresh_models, methods, train, work_expected, work_report
 
-TRAIN = "train"  # the exchange in which clients train alone
-START = "start/"  # start/ARCHITECTURE/...: where the server's state keeps what clients start from
+TRAIN = "train"  # the exchange in which clients train locally
+START = "start/"  # start/ARCHITECTURE/...: prefix of the initial models in the server state
 
 
 class LocalSettings(Settings):
@@ -44,7 +44,7 @@ class LocalSettings(Settings):
 
 @methods.register("local-only")
 class LocalOnly(Method):
-    """Every client trains alone; nothing but metrics leaves it."""
+    """Local training without aggregation: each client trains on its own data and sends only metrics."""
 
     name = TRAIN
     egress: Sequence[Egress] = WORK_EGRESS
@@ -75,7 +75,7 @@ class LocalOnly(Method):
 
 
 def first_model(state: Tensors, who: Profile) -> Message:
-    """The model that a client starts from, at first contact; later it has one of its own."""
+    """The initial model of a client, sent at first contact; later rounds continue from the client's own model."""
     return Message(under(MODEL, part(state, f"{START}{who.architecture}/")) if who.last_round is None else {})
 
 
@@ -87,7 +87,7 @@ def train_alone(
     context: RoundContext,
     holds_out: bool,
 ) -> Trained:
-    """Train from there on the client's own data; the model is then in the client's state."""
+    """Train the model on the client's own data and store it in the client's state."""
     model = client.task.build(client.profile.architecture, start)
     data, apart = held_out(client, settings.hold_out) if holds_out else (client.data, None)
     if settings.patience is None or apart is None:
@@ -101,9 +101,9 @@ def train_alone(
 
 
 def held_out(client: Client, share: float) -> tuple[Dataset, Dataset]:
-    """What a client trains on, and what it holds out: the same in every round, whatever the first one was.
+    """A client's training and held-out data: the same split in every round.
 
-    Drawn anew in each round, the held-out samples would be ones that the model was trained on before.
+    If it were drawn anew in each round, the model would be validated on samples that it was trained on before.
     """
     streams = Streams(client.streams.seed).at("round", 0, TRAIN, "client", client.profile.id, "hold-out")
     rows, apart = split_validation(shape_kinds(client.data), share, streams, may_be_empty=True)
@@ -111,7 +111,7 @@ def held_out(client: Client, share: float) -> tuple[Dataset, Dataset]:
 
 
 class Best:
-    """The best model so far by accuracy on held-out data, then by loss. Without such data, the last."""
+    """The best model so far by accuracy on held-out data, then by loss; without held-out data, the last one."""
 
     def __init__(self, client: Client, model: torch.nn.Module, apart: Dataset, patience: int) -> None:
         self.client, self.model, self.apart, self.patience = client, model, apart, patience
@@ -119,7 +119,7 @@ class Best:
         self.state: Tensors = state_of(model)
 
     def stop(self) -> bool:
-        """After each epoch: whether `patience` epochs have passed without improvement."""
+        """Called after each epoch: whether `patience` epochs have passed without improvement."""
         found = (0.0, 0.0)
         if len(self.apart):
             scores = self.client.task.summarise(self.client.task.score([self.model], self.apart))

@@ -5,10 +5,11 @@
     L_i(w) + mu * -log  exp(sim(z, z_g)/tau) / (exp(sim(z, z_g)/tau) + exp(sim(z, z_p)/tau))
 
 z, z_g and z_p are the features of a sample under the model in training, the round's shared model and the client's own
-model of its previous round; sim is the cosine. The last two are in evaluation mode. A client that takes part for the
-first time has no previous model, and no such term. With mu = 0 this is FedAvg, to the bit.
+model of its previous round; sim is the cosine similarity. The last two models are in evaluation mode. A client that
+takes part for the first time has no previous model, and no contrastive term. With mu = 0 this matches FedAvg bit for
+bit.
 
-The publication puts a learnt projection between the features and z; here z are the pooled features themselves.
+The paper places a learnt projection head between the features and z; here z are the pooled features themselves.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class MoonSettings(FedAvgSettings):
 
 @methods.register("moon")
 class Moon(FedAvg):
-    """Clients keep their features close to the shared model's and away from their own last ones."""
+    """Model-contrastive learning: features close to the shared model's and far from the previous local model's."""
 
     Options = MoonSettings
     settings: MoonSettings
@@ -70,7 +71,7 @@ class Moon(FedAvg):
 
 
 def contrastive(features: Tensor, shared: Tensor, previous: Tensor, tau: float) -> Tensor:
-    """The mean of -log softmax of both similarities, at the shared model's, over samples (or points, one row each).
+    """The mean contrastive loss, -log softmax of the two similarities, over samples (or points, one row each).
 
     >>> one = torch.tensor([[1.0, 0.0]])
     >>> round(float(contrastive(one, one, torch.tensor([[0.0, 1.0]]), tau=0.5)), 4)  # log(1 + exp(-2))
@@ -82,7 +83,7 @@ def contrastive(features: Tensor, shared: Tensor, previous: Tensor, tau: float) 
 
 
 class _Features:
-    """Features of a batch under models that do not learn, once a batch."""
+    """The features of a batch under frozen models, computed once per batch."""
 
     def __init__(self, client: Client, states: Mapping[str, Tensors]) -> None:
         self.client = client

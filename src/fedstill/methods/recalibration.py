@@ -1,14 +1,14 @@
-"""Recalibration: BatchNorm's running statistics of the merged model, measured on the clients' data.
+"""BatchNorm recalibration: the running statistics of the aggregated model, measured on the clients' data.
 
-Averaged statistics describe the clients' models before they were merged, not the model that came out. So the merged
-model goes to the clients once more; each forwards its data, unaugmented and without dropout, and sends for every
-BatchNorm layer the number of rows it saw, their sum and the sum of their squares. The sums of all clients give mean
-and variance as if the data lay in one place.
+Averaged statistics describe the clients' models before aggregation, not the aggregated model. The aggregated model is
+therefore sent to the clients once more. Each client forwards its data, unaugmented and without dropout, and sends the
+number of rows, their sum and the sum of their squares for every BatchNorm layer. The sums over all clients give mean
+and variance as if the data were pooled.
 
-`layer-by-layer` takes one exchange a layer, in the order of definition (which must be an order in which data can flow):
-what reaches a layer has been normalised with the new statistics of the layers before, so the outcome is that of pooled
-data, up to rounding. `one-pass` takes one exchange; layers before normalise by the client's own batches, as in
-training, so what reaches later layers is centred client by client: cheaper, and only close to pooled data where
+`layer-by-layer` takes one exchange per layer, in the order of definition (which must be a valid forward order). The
+inputs of a layer have been normalised with the new statistics of the layers before it, so the result matches pooled
+data up to rounding. `one-pass` takes one exchange. Earlier layers normalise by the client's own batches, as in
+training, so the inputs of later layers are centred per client: this is cheaper, and only approximates pooled data if
 clients differ.
 """
 
@@ -33,7 +33,7 @@ from fedstill.methods.base import MODEL
 
 
 def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
-    """The exchanges that follow a merge; none for a model without BatchNorm."""
+    """The exchanges that follow an aggregation; none for a model without BatchNorm."""
     layers = list(running(task.build(task.architectures[0]), "running_var"))
     if not layers:
         return ()
@@ -43,9 +43,9 @@ def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
 
 
 def recalibrated(model: nn.Module, task: Task, data: Dataset, streams: Streams, batch: int = 64) -> nn.Module | None:
-    """A copy of the model with its BatchNorm statistics measured on this data, in one pass of shuffled batches.
+    """A copy of the model with BatchNorm statistics measured on this data, in one pass of shuffled batches.
 
-    None for a model without BatchNorm, or for data that makes no batch of two.
+    None for a model without BatchNorm, or for data with fewer samples than a batch of two.
     """
     statistics = [running(model, statistic) for statistic in ("running_mean", "running_var")]
     rows = torch.from_numpy(streams.draw("order").permutation(len(data)))
@@ -66,7 +66,7 @@ def recalibrated(model: nn.Module, task: Task, data: Dataset, streams: Streams, 
 
 
 class Recalibration(Exchange):
-    """Measures the inputs of some BatchNorm layers and sets their running statistics."""
+    """An exchange that measures the inputs of some BatchNorm layers and sets their running statistics."""
 
     egress = (Egress("norm/*", "statistics", "rows that a BatchNorm layer saw: number, sum, sum of squares"),)
 
@@ -84,7 +84,7 @@ class Recalibration(Exchange):
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         model = client.task.build(client.profile.architecture, request.part(MODEL)).eval()
         order = torch.from_numpy(client.streams.draw("order").permutation(len(client.data)))
-        # In training mode BatchNorm needs two samples; where it does not, none is left out.
+        # BatchNorm needs two samples in training mode; otherwise no sample is left out.
         least = 2 if self.by_batch else 1
         batches = [rows for rows in order.split(self.batch) if len(rows) >= least]
         if not batches:
@@ -109,7 +109,7 @@ class Recalibration(Exchange):
         for layer in self.layers:
             parts = [reply.message.part(f"norm/{layer}/") for reply in replies]
             if sum(int(one["rows"]) for one in parts) < 2:
-                continue  # no variance: the averaged statistics stay
+                continue  # no variance: keep the averaged statistics
             mean, variance = _moments(parts)
             for name, value in ((self.means[layer], mean), (self.variances[layer], variance)):
                 measured[name] = value.to(state[name].dtype)
@@ -117,7 +117,7 @@ class Recalibration(Exchange):
 
 
 def _moments(parts: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Mean and variance from everybody's sums; unbiased, as BatchNorm keeps it."""
+    """Mean and variance from the sums of all clients; the variance is unbiased, as in BatchNorm."""
     rows = sum(int(one["rows"]) for one in parts)
     mean = torch.stack([one["sum"] for one in parts]).sum(dim=0) / rows
     square = torch.stack([one["squares"] for one in parts]).sum(dim=0) / rows
@@ -125,7 +125,7 @@ def _moments(parts: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 class _Measured:
-    """A model whose BatchNorm layers add up what reaches them."""
+    """A model whose BatchNorm layers accumulate sums over their inputs."""
 
     def __init__(self, model: nn.Module, layers: Sequence[str], by_batch: bool) -> None:
         found = norm_layers(model)
@@ -159,10 +159,10 @@ class _Measured:
 
 
 def _sums(inputs: Tensor) -> list[Any]:
-    """How many rows of channels, their sum and the sum of their squares.
+    """The number of rows of channels, their sum and the sum of their squares.
 
-    Squares are taken around the mean, and what single precision missed of the mean is put right afterwards: several
-    times faster than torch's own `var_mean`, and more exact than sums of squares around zero.
+    Squares are taken around the mean, and the rounding error of the single-precision mean is corrected afterwards: this
+    is several times faster than torch's `var_mean`, and more exact than sums of squares around zero.
     """
     rows = inputs.movedim(1, -1).reshape(-1, inputs.shape[1])
     rough = rows.mean(dim=0)

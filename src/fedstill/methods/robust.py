@@ -1,14 +1,14 @@
-"""What the robust methods share: every reply counts alike, and every kind of state goes through a robust rule.
+"""Shared parts of the robust methods: equal weights for all replies, and a robust rule for every kind of state.
 
-A plain mean can be moved anywhere by one client, and so can a mean of BatchNorm's running statistics, however well the
-weights are guarded: a model with sound weights and a poisoned variance is a broken model. So in these methods
+A single client can move a plain mean arbitrarily. The same holds for a mean of BatchNorm running statistics, however
+well the weights are protected: a model with correct weights and a poisoned variance is unusable. In these methods:
 
-* clients count alike, however many samples they claim;
-* running statistics go through a robust rule too: the method's own, or else the coordinate-wise median. These rules
-  interpolate, so that a variance cannot become negative as it can behind a server's optimiser;
-* counters take the middle value instead of the largest;
-* with `buffers: recalibrate` each client's sums give statistics of its own, of which the median is taken: robust, but
-  no longer what pooled data would give, since the spread between clients is not in it.
+* all clients have equal weight, however many samples they claim;
+* running statistics are aggregated by a robust rule too: the method's own, or else the coordinate-wise median. These
+  rules interpolate, so a variance cannot become negative as it can with a server optimiser;
+* counters take the median instead of the maximum;
+* with `buffers: recalibrate` the statistics are computed from each client's sums and aggregated by the median. This is
+  robust, but differs from pooled data, since it omits the variance between clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATISTICS = MODEL + BUFFERS
 
 
 def with_robust_buffers(state: Tensors, ruled: Tensors, replies: Sequence[Reply]) -> Tensors:
-    """The server's next state from what the method's rule gave; running statistics not in it take the median."""
+    """The next server state from the result of the method's rule; running statistics not in it take the median."""
     rest = [name for name in named(state, STATISTICS) if name not in ruled]
     statistics = {name: median(sent(replies, name)) for name in rest}
     counters = {name: middle(sent(replies, name)) for name in named(state, MODEL + COUNTERS)}
@@ -36,13 +36,13 @@ def with_robust_buffers(state: Tensors, ruled: Tensors, replies: Sequence[Reply]
 
 
 def with_robust_recalibration(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
-    """A method's exchanges: the training as it is, and every recalibration after it by the median."""
+    """A method's exchanges: training unchanged, and every recalibration after it aggregated by the median."""
     training, *recalibrations = exchanges
     return (training, *(RobustRecalibration(one) for one in recalibrations))
 
 
 class RobustRecalibration(WrappedExchange):
-    """Recalibration by the median of the statistics that each client's own sums give."""
+    """Recalibration by the median of the statistics computed from each client's sums."""
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         alone = [self.inner.aggregate(state, [reply], context) for reply in replies]
@@ -50,7 +50,7 @@ class RobustRecalibration(WrappedExchange):
 
 
 def named(state: Tensors, *kinds: str) -> list[str]:
-    """The names of some kinds in the server's state, in order."""
+    """The sorted names of some kinds of tensors in the server state."""
     return [name for name in sorted(state) if name.startswith(kinds)]
 
 
@@ -60,12 +60,12 @@ def floats(state: Tensors) -> list[str]:
 
 
 def sent(replies: Sequence[Reply], name: str) -> list[Tensor]:
-    """What each client sent under a name."""
+    """The tensors that the clients sent under one name."""
     return [reply.message[name] for reply in replies]
 
 
 def median(tensors: Sequence[Tensor]) -> Tensor:
-    """Coordinate by coordinate; of an even number the mean of the middle two.
+    """The coordinate-wise median; for an even number of values, the mean of the middle two.
 
     >>> median([torch.tensor([1.0, 8.0]), torch.tensor([2.0, 4.0]), torch.tensor([9.0, 6.0]), torch.tensor([4.0, 0.0])])
     tensor([3., 5.])
@@ -76,7 +76,7 @@ def median(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def middle(counters: Sequence[Tensor]) -> Tensor:
-    """The middle of whole numbers; of an even number the larger of the middle two.
+    """The median of integers; for an even number of values, the larger of the middle two.
 
     >>> middle([torch.tensor(3), torch.tensor(2**62), torch.tensor(5), torch.tensor(4)])
     tensor(5)

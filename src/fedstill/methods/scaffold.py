@@ -8,13 +8,13 @@ https://arxiv.org/abs/1910.06378 (option II for the control variates, server rat
     x   <- the mean of the y_i
     c   <- c + (1/N) sum_i (c_i+ - c_i)               N: all clients, asked or not
 
-K counts steps really taken. A client's control variate is committed only when its reply was accepted; a lost upload
-would otherwise pull the mean of the c_i away from c.
+K is the number of steps actually taken. A client's control variate is committed only once its reply has been accepted;
+otherwise a failed upload would move the mean of the c_i away from c.
 
-Option II holds for plain SGD at one rate for all parameters. With `correction: gradient` the term c - c_i is added
-before any local optimiser (Adam, momentum), and c_i+ is the mean of the client's own gradients over its K steps. Under
-such SGD without weight decay that is the same number: substitute the step into the formula above. With weight decay
-option II counts the decay as part of the gradient, and the mean does not.
+Option II holds for plain SGD with one learning rate for all parameters. With `correction: gradient` the term c - c_i is
+added to the gradient before any local optimiser (Adam, momentum), and c_i+ is the mean of the client's uncorrected
+gradients over its K steps. Under plain SGD without weight decay the two agree: substitute the step into the formula
+above. With weight decay option II counts the decay as part of the gradient, and the mean does not.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ScaffoldSettings(ModelSettings):
 
 @methods.register("scaffold")
 class Scaffold(FedAvg):
-    """Clients correct their drift by control variates; uploads twice the size."""
+    """Stochastic controlled averaging: control variates correct client drift, at twice the upload size."""
 
     Options = ScaffoldSettings
     settings: ScaffoldSettings
@@ -65,7 +65,7 @@ class Scaffold(FedAvg):
                 "scaffold corrects plain SGD steps: set training.optimiser=sgd and training.momentum=0, or"
                 " method.correction=gradient for any other optimiser"
             )
-        # A model may have wished for these, and nobody else: a detector's defaults clip, and slow its encoder down.
+        # These may only come from a model's defaults: a detector's defaults clip gradients and slow down its encoder.
         clips, slows = self.training.clip is not None, self.training.encoder_rate != 1
         if clips or slows:
             why = "clipping cuts short" if clips else "an encoder takes at a rate of its own"
@@ -114,7 +114,7 @@ class Scaffold(FedAvg):
 
 
 class _Tally:
-    """Adds up a model's own gradients, step by step, before they are corrected."""
+    """Accumulates a model's gradients step by step, before they are corrected."""
 
     def __init__(self, model: nn.Module, then: Correct) -> None:
         self.then, self.named = then, dict(model.named_parameters())

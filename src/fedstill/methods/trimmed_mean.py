@@ -5,9 +5,9 @@ https://arxiv.org/abs/1803.01498
 
     w <- the mean of the w_i without the floor(beta n) smallest and as many largest, coordinate by coordinate
 
-n counts the replies of the round, so with fewer than 1 / beta of them nothing is cut and the mean is plain. As long as
-no more than floor(beta n) clients lie, every coordinate stays within what the others sent. Running statistics are
-trimmed in the same way; clients count alike.
+n is the number of replies of the round: with fewer than 1 / beta replies nothing is trimmed and the mean is plain. As
+long as at most floor(beta n) clients are malicious, every coordinate stays within the range of the others. Running
+statistics are trimmed in the same way; all clients have equal weight.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TrimmedMeanSettings(ModelSettings):
 
 @methods.register("trimmed-mean")
 class TrimmedMean(FedAvg):
-    """The mean without the extremes, coordinate by coordinate: robust against a known share."""
+    """The coordinate-wise trimmed mean: robust against a known fraction of malicious clients."""
 
     Options = TrimmedMeanSettings
     settings: TrimmedMeanSettings
@@ -47,7 +47,7 @@ class TrimmedMean(FedAvg):
 
 
 def extremes(beta: float, count: int) -> int:
-    """floor(beta n), of the decimal that was written: 0.29 * 100 in binary would lose one.
+    """floor(beta n) in decimal arithmetic: in binary, 0.29 * 100 would round down to 28.
 
     >>> extremes(0.29, 100), extremes(0.2, 4)
     (29, 0)
@@ -56,7 +56,7 @@ def extremes(beta: float, count: int) -> int:
 
 
 def trimmed_mean(tensors: Sequence[Tensor], cut: int) -> Tensor:
-    """The mean without the `cut` smallest and the `cut` largest, coordinate by coordinate.
+    """The mean without the `cut` smallest and the `cut` largest values of each coordinate.
 
     >>> trimmed_mean([torch.tensor([value]) for value in (1.0, 9.0, 2.0, 3.0, -90.0)], 1)
     tensor([2.])

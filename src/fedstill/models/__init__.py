@@ -1,4 +1,4 @@
-"""Models by name: classifiers for images and point clouds. Slices bring more."""
+"""Models by name: classifiers for images and point clouds. Further packages add more."""
 
 from fedstill.models.builders import ModelBuilder, build_model, models
 from fedstill.models.classifier import Classifier

@@ -1,4 +1,4 @@
-"""BatchNorm by hand, where a model computes what it would see without writing it out."""
+"""BatchNorm statistics and folding, for models that do not materialise BatchNorm's inputs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from torch import Tensor, nn
 
 
 def normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """BatchNorm of rows of channels, seen as one sample with many positions.
+    """BatchNorm of rows of channels, treated as one sample with many positions.
 
-    On a CPU torch adds up a matrix of rows one after the other in single precision, and the mean of 400,000 rows is
-    then off in the third digit. In this shape it does not, and other devices do not care.
+    On a CPU torch sums a matrix of rows sequentially in single precision, and the mean of 400,000 rows is then wrong in
+    the third digit. This shape avoids the problem; on other devices it makes no difference.
     """
     normalised: Tensor = norm(rows.t().unsqueeze(0))
     return normalised.squeeze(0).t()
 
 
 def fold(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
-    """Weight and bias, in double precision, of one map that does what a linear map and its BatchNorm do in evaluation.
+    """Weight and bias, in double precision, of one linear map equivalent to a linear map and its BatchNorm in
+    evaluation.
 
     torch's `fuse_linear_bn_eval` does this in single precision.
     """
@@ -31,9 +32,10 @@ def fold(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def begin_batch(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor, float]:
-    """Count one more batch: the running mean and variance to update, and this batch's share of both.
+    """Count one more batch: the running mean and variance to update, and this batch's weight in both.
 
-    It is BatchNorm's momentum, or without one what makes all batches count alike. The variance wanted is the unbiased.
+    The weight is BatchNorm's momentum, or without one the weight that averages all batches equally. The variance to use
+    is the unbiased one.
     """
     assert norm.running_mean is not None
     assert norm.running_var is not None
@@ -44,5 +46,5 @@ def begin_batch(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor, float]:
 
 
 def unbiased(rows: float) -> float:
-    """What makes the variance of so many rows unbiased."""
+    """The factor that makes the variance of this many rows unbiased."""
     return rows / max(rows - 1, 1)

@@ -30,7 +30,7 @@ models: Registry[ModelBuilder] = Registry("model")
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, **sizes: int | float) -> nn.Module:
-    """A freshly initialised model for inputs of this shape (without the batch), or one sentence why not.
+    """A newly initialised model for inputs of this shape (without the batch), or an error that explains why not.
 
     >>> build_model("mlp", (1, 8, 8), 10, width=16).feature_size
     16
@@ -54,11 +54,12 @@ def build_model(name: str, shape: tuple[int, ...], classes: int, **sizes: int | 
 
 
 class UnreadableShapeError(ValueError):
-    """Raised by a builder for inputs it cannot take; the message completes the words "it needs ..."."""
+    """Raised by a builder for unsupported inputs; the message completes the words "it needs ..."."""
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """`shape` as (channels, height, width), refusing anything else and images that pooling would use up."""
+    """`shape` as (channels, height, width); refuses other shapes, and images that are too small for the pooling
+    layers."""
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < _SMALLEST:
         raise UnreadableShapeError(f"images (channels x height x width) of at least {_SMALLEST}x{_SMALLEST} pixels")
     channels, height, width = shape
@@ -66,10 +67,10 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def sized(sizes: Sizes) -> Callable[[Callable[[Shape, int, Sizes], Made]], Callable[..., Made]]:
-    """Make a builder of a function that takes sizes: these, of which callers may set any by keyword.
+    """Make a builder from a function of sizes; callers may set any of them by keyword.
 
-    The builder's signature names every size with its default, as if each had been written out: `build_model` and
-    lists of models read it.
+    The builder's signature names every size with its default, as if each had been written out: `build_model` and lists
+    of models read it.
     """
     keywords = [
         Parameter(field.name, Parameter.KEYWORD_ONLY, default=getattr(sizes, field.name), annotation=field.type)

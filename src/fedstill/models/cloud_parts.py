@@ -1,4 +1,4 @@
-"""What every model of point clouds is declared with: its points, its shape and its head."""
+"""Shared parts of point-cloud models: number of points, input shape and head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 
 def wants_points(points: int, **defaults: Any) -> Callable[[Builder], Builder]:
-    """Note on a builder how many points a cloud should have, and how to train, where nobody says otherwise."""
+    """Declare a builder's default number of points per cloud and its default training settings."""
 
     def note(builder: Builder) -> Builder:
         builder.points = points  # type: ignore[attr-defined]
@@ -24,7 +24,7 @@ def wants_points(points: int, **defaults: Any) -> Callable[[Builder], Builder]:
 
 
 def cloud_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """`shape` as (points, 3), refusing anything else."""
+    """`shape` as (points, 3); refuses other shapes."""
     if len(shape) != 2 or shape[0] < 1 or shape[1] != 3:
         raise UnreadableShapeError("point clouds (points x 3)")
     return shape[0], shape[1]

@@ -1,4 +1,4 @@
-"""Small convolutional networks in the manner of LeNet.
+"""Small convolutional networks in the style of LeNet.
 
 "Gradient-Based Learning Applied to Document Recognition", http://yann.lecun.com/exdb/publis/pdf/lecun-98.pdf
 """
@@ -13,12 +13,12 @@ from fedstill.models.classifier import ChannelsLast, Classifier
 
 @models.register("cnn")
 def cnn(shape: tuple[int, ...], classes: int, *, width: int = 8, hidden: int = 128) -> Classifier:
-    """Two convolutions and two linear layers: quick on one CPU thread, from 8x8 digits to 32x32 photographs.
+    """Two convolutions and two linear layers: fast on one CPU thread, from 8x8 digits to 32x32 photographs.
 
-    Unlike LeNet: 3x3 kernels with padding, so that 8x8 images survive two poolings; ReLU and max-pooling; one
-    hidden layer. Pooling comes before ReLU, which is the same function at a quarter of the work. With c input
-    channels and h x w pixels the layers hold 9c x 8 + 8, 9 x 8 x 16 + 16, 16(h/4)(w/4) x 128 + 128 and
-    128 x classes + classes parameters: 80 + 1,168 + 100,480 + 1,290 = 103,018 on MNIST.
+    Differences from LeNet: 3x3 kernels with padding, so that 8x8 images allow two poolings; ReLU and max-pooling; one
+    hidden layer. Pooling comes before ReLU, which is the same function at a quarter of the work. With c input channels
+    and h x w pixels the layers have 9c x 8 + 8, 9 x 8 x 16 + 16, 16(h/4)(w/4) x 128 + 128 and 128 x classes + classes
+    parameters: 80 + 1,168 + 100,480 + 1,290 = 103,018 on MNIST.
     """
     channels, height, breadth = image_shape(shape)
     extractor = nn.Sequential(
@@ -40,11 +40,11 @@ def cnn(shape: tuple[int, ...], classes: int, *, width: int = 8, hidden: int = 1
 def cnn_bn(
     shape: tuple[int, ...], classes: int, *, width: int = 8, hidden: int = 128, dropout: float = 0.25
 ) -> Classifier:
-    """The `cnn` with BatchNorm and Dropout: everything that makes reproducible federated training hard.
+    """The `cnn` with BatchNorm and Dropout, the layers that make reproducible federated training hard.
 
-    BatchNorm replaces the 8 + 16 biases of the convolutions by twice as many parameters, and has as many running
-    statistics and one integer counter a layer. Dropout sits on what the convolutions found and on what the head
-    reads.
+    BatchNorm replaces the 8 + 16 biases of the convolutions by twice as many parameters, and adds as many running
+    statistics and one integer counter per layer. Dropout is applied to the outputs of the convolutions and to the
+    inputs of the head.
     """
     channels, height, breadth = image_shape(shape)
     extractor = nn.Sequential(

@@ -1,13 +1,13 @@
-"""What a model costs: floating-point operations of one forward pass, counted and never timed.
+"""The cost of a model: floating-point operations (FLOPs) of one forward pass, counted and never timed.
 
-A multiply-add is two operations. Counted are the products of matrices and convolutions, where nearly all the work is,
-and the searches for neighbours in point clouds, which are a quarter of it in a DGCNN: three operations (difference,
-square, addition) a channel of every pair that is compared. Biases, normalisation, activations and pooling are left
-out, as is usual: a few operations an element, where products cost tens to thousands.
+A multiply-add is two operations. The count includes matrix products and convolutions, which are nearly all the work,
+and the neighbour searches in point clouds, which are a quarter of it in a DGCNN: three operations (difference, square,
+addition) per channel of every compared pair. Biases, normalisation, activations and pooling are omitted, as is usual:
+they take a few operations per element, where products take tens to thousands.
 
-The count depends on the model and on the shape of its input and on nothing else, so that whatever is computed from it
-can be repeated anywhere. Our fast point-cloud levels compute distinct rows only, and how many there are depends on the
-cloud; counted is the network as its paper writes it down, every neighbour and every edge a row, padding included.
+The count depends only on the model and on the shape of its input, so everything computed from it is reproducible. The
+fast point-cloud levels compute distinct rows only, and their number depends on the cloud; the count is that of the
+network as defined in its paper, with a row for every neighbour and every edge, padding included.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fedstill.models.dgcnn import EdgeConv
 from fedstill.models.pointnet2_segmentation import FeaturePropagation
 from fedstill.models.surgery import duplicate
 
-_A_CHANNEL = 3  # operations of comparing two rows: difference, square, addition
+_A_CHANNEL = 3  # operations for comparing two rows: difference, square, addition
 
 
 def flops(model: nn.Module, shape: tuple[int, ...]) -> float:
-    """Operations of one forward pass of one sample of this shape, in evaluation; the model is left as it was.
+    """Operations of one forward pass of one sample of this shape, in evaluation; the model is not changed.
 
-    Training costs about three of them a sample, as `Meter.work` counts.
+    Training costs about three times as much per sample, as `Meter.work` counts.
 
     >>> flops(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (3,))
     40.0
@@ -42,12 +42,13 @@ def flops(model: nn.Module, shape: tuple[int, ...]) -> float:
     def search(_: nn.Module, given: tuple[Tensor, ...], __: object) -> None:
         counter.total += _comparisons(given[0], given[0] if len(given) == 1 else given[1])
 
-    twin = duplicate(model).eval()  # the hooks are the twin's
+    twin = duplicate(model).eval()  # the hooks are installed on a copy
     for part in twin.modules():
-        # Levels that see a hook on one of their layers go the plain way, in which every product is one of torch's.
+        # Levels with a hook on one of their layers use the plain implementation, in which every product is a torch
+        # operator.
         if isinstance(part, nn.Linear | nn.BatchNorm1d):
             part.register_forward_hook(_look_on)
-        # A point's neighbours among all points; those of the finer points among the coarse.
+        # A point's neighbours among all points; or those of the finer points among the coarse ones.
         if isinstance(part, EdgeConv | FeaturePropagation):
             part.register_forward_hook(search)
     like = next((one for one in twin.parameters() if one.is_floating_point()), torch.empty(0))
@@ -61,12 +62,12 @@ def _look_on(*_: object) -> None:
 
 
 def _comparisons(queries: Tensor, points: Tensor) -> int:
-    """Of every row of (clouds, queries, channels) with every row of (clouds, points, channels)."""
+    """Operations to compare every row of (clouds, queries, channels) with every row of (clouds, points, channels)."""
     return _A_CHANNEL * prod(queries.shape) * points.shape[1]
 
 
 class _Counter(TorchDispatchMode):
-    """Adds up what torch's operators and ours cost while it is on, by torch's own formulas.
+    """Sums the cost of torch's operators and ours while it is active, by torch's own formulas.
 
     torch's `FlopCounterMode` counts the same, but its first use imports torch's compiler, which takes two seconds in
     every process.
@@ -88,7 +89,7 @@ class _Counter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to skip the compiler, torch would have to import it
+        return False  # torch would have to import the compiler in order to skip it
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

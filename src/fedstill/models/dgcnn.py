@@ -1,8 +1,8 @@
 """A compact DGCNN: a student of another family than its PointNet++ teacher.
 
-"Dynamic Graph CNN for Learning on Point Clouds", https://arxiv.org/abs/1801.07829. Every layer joins each point to
-its nearest neighbours, in space for the first layer and among the features of the layer before for the others, and
-describes the edges. Widths are a quarter to a half of the paper's, and the head has ReLU like all heads here.
+"Dynamic Graph CNN for Learning on Point Clouds", https://arxiv.org/abs/1801.07829. Every layer connects each point to
+its nearest neighbours, in space for the first layer and in the features of the previous layer for the others, and
+computes edge features. Widths are a quarter to a half of the paper's, and the head has ReLU like all heads here.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fedstill.models.cloud_parts import cloud_shape, mlp_head, wants_points
 from fedstill.models.kernels import check_clouds, group
 from fedstill.models.kernels.neighbours import nearest, summarise
 
-SLOPE = 0.2  # of LeakyReLU below zero
-_EVALUATED_AT_ONCE = 16  # clouds; edges of more would fill the memory of a small machine
+SLOPE = 0.2  # negative slope of LeakyReLU
+_EVALUATED_AT_ONCE = 16  # clouds; the edges of more would exceed the memory of a small machine
 
 
 class EdgeConv(nn.Module):
     """For every point the maximum over its neighbours j of LeakyReLU(BatchNorm(W [x_i, x_j - x_i])).
 
-    Nothing of that needs a row for each edge. The map is linear, W [x_i, x_j - x_i] = (A - B) x_i + B x_j with W =
-    [A B], so both products are taken once a point and only added along edges; BatchNorm and LeakyReLU are monotone
-    in each channel, so they follow the maximum (the minimum, where BatchNorm's factor is negative); and mean and
-    variance over all edges follow from sums over the neighbours of each point.
+    No row per edge is needed. The map is linear, W [x_i, x_j - x_i] = (A - B) x_i + B x_j with W = [A B], so both
+    products are computed once per point and only added along edges; BatchNorm and LeakyReLU are monotone in each
+    channel, so they can follow the maximum (the minimum, if BatchNorm's factor is negative); and mean and variance over
+    all edges follow from sums over the neighbours of each point.
     """
 
     def __init__(self, channels: int, width: int, neighbours: int) -> None:
@@ -44,10 +44,10 @@ class EdgeConv(nn.Module):
             return self._plain(features, index)
         a, b = self.linear.weight.chunk(2, dim=1)
         own, other = F.linear(features, a - b), F.linear(features, b)
-        # Where BatchNorm's factor is negative the sign turns the minimum into a maximum.
+        # If BatchNorm's factor is negative the sign turns the minimum into a maximum.
         sign = torch.where(self.norm.weight < 0, -1, 1).to(other.dtype)
         if self.norm.training:
-            # Squares are summed around the means of both parts: around zero, a variance would be what is left of them.
+            # Squares are summed around the means of both parts: around zero, the variance would suffer cancellation.
             centre, other_centre = own.detach().mean(dim=(0, 1)), other.detach().mean(dim=(0, 1))
             own = own - centre
             top, sums, squares = summarise((other - other_centre) * sign, index)
@@ -78,7 +78,7 @@ class EdgeConv(nn.Module):
 
 
 def _over_edges(own: Tensor, sums: Tensor, squares: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance over all edges of own + other, from the others' sums around each point."""
+    """Mean and variance over all edges of own + other, from sums of the others around each point."""
     edges = own.shape[:2].numel() * neighbours
     mean = (neighbours * own + sums).sum(dim=(0, 1), dtype=torch.float64) / edges
     square = (neighbours * own * own + 2 * own * sums + squares).sum(dim=(0, 1), dtype=torch.float64) / edges
@@ -86,7 +86,8 @@ def _over_edges(own: Tensor, sums: Tensor, squares: Tensor, neighbours: int) -> 
 
 
 class Dgcnn(nn.Module):
-    """Four edge layers on dynamic graphs, all of their outputs embedded, the maximum and the mean over the points."""
+    """Four edge convolutions on dynamic graphs, an embedding of all their outputs, max and mean pooling over the
+    points."""
 
     def __init__(self, width: int, neighbours: int) -> None:
         super().__init__()
@@ -117,7 +118,7 @@ class Dgcnn(nn.Module):
 def dgcnn(
     shape: tuple[int, ...], classes: int, *, width: int = 32, neighbours: int = 20, dropout: float = 0.5
 ) -> Classifier:
-    """DGCNN at a fifth of its size: a student whose neighbourhoods follow what it has learnt.
+    """DGCNN at a fifth of its size, with neighbourhoods in the learnt feature space.
 
     Edge layers in units of `width`: 1-1-2-4, embedding 16, features 32 (maximum and mean), head 6.5-3.25.
     With 40 classes and the default width, weights: edges 6*32 + 64*32 + 64*64 + 128*128 = 22,720, embedding 256*512 =

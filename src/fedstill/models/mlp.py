@@ -1,4 +1,4 @@
-"""A perceptron with two hidden layers."""
+"""A multilayer perceptron with two hidden layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mlp(shape: tuple[int, ...], classes: int, *, width: int = 200) -> Classifier
     https://arxiv.org/abs/1602.05629, which counts 199,210 parameters on MNIST: 784 x 200 + 200, 200 x 200 + 200
     and 200 x 10 + 10.
 
-    Point clouds are refused: their rows come in no particular order, and an input unit per row would learn it.
+    Point clouds are refused: their rows are unordered, and an input unit per row would depend on the order.
     """
     if len(shape) not in (1, 3) or min(shape) < 1:
         raise UnreadableShapeError("vectors, or images (channels x height x width)")

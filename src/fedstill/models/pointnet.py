@@ -1,8 +1,8 @@
 """PointNet without its transform networks: the small, fast baseline for point clouds.
 
-"PointNet: Deep Learning on Point Sets for 3D Classification and Segmentation", https://arxiv.org/abs/1612.00593,
-its "vanilla" form (section 5.2): the same layers for every point, the maximum over the points, a head. The
-transform networks add more parameters than all the rest and about two points of accuracy.
+"PointNet: Deep Learning on Point Sets for 3D Classification and Segmentation", https://arxiv.org/abs/1612.00593, in its
+"vanilla" form (section 5.2): the same layers for every point, the maximum over the points, and a head. The transform
+networks would add more parameters than all the rest and about two points of accuracy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fedstill.models.pointnet2_levels import SetAbstraction, way_of
 
 
 class PointNet(SetAbstraction):
-    """Three layers for every point, then the maximum of each channel: one level that sees the cloud as a whole.
+    """Three layers for every point, then the maximum of each channel: one level over the whole cloud.
 
-    In single precision on a CPU it runs on distinct points, with the same parameters and the same results; set `fast`
-    to False for plain torch (see `way_of`).
+    In single precision on a CPU it computes distinct points only, with the same parameters and the same results; set
+    `fast` to False for plain torch (see `way_of`).
     """
 
     fast = True
@@ -43,7 +43,7 @@ class PointNet(SetAbstraction):
         out = normalise(self.norm1, self.linear1(out)).relu()
         out = normalise(self.norm2, self.linear2(out)).relu()
         out = normalise(self.norm3, self.linear3(out))
-        # The maximum first: ReLU keeps the order, so it is the same function at a fraction of the work.
+        # The maximum first: ReLU is monotone, so it is the same function at a fraction of the work.
         return out.reshape(*points.shape[:2], out.shape[1]).amax(dim=1).relu()
 
 
@@ -79,7 +79,7 @@ def pointnet_tiny(
 ) -> Classifier:
     """PointNet for tests and demonstrations, widths 32-64-128, head 64-32: trains in seconds.
 
-    In units of `width`: 1-2-4 and 2-1. BatchNorm's momentum is high because so few batches are seen.
+    In units of `width`: 1-2-4 and 2-1. BatchNorm's momentum is high because training has few batches.
     """
     widths = width, 2 * width, 4 * width, 2 * width, width
     return _classifier(shape, classes, widths, momentum, dropout)

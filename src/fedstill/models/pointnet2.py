@@ -1,7 +1,7 @@
 """PointNet++ with single-scale grouping, and its compact student.
 
-"PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413.
-Two levels of set abstraction, a third over the whole cloud, and a head of two hidden layers. Unlike popular ports
+"PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413. Two
+levels of set abstraction, a third over the whole cloud, and a head of two hidden layers. Unlike in popular ports
 sampling starts at the first point, so that evaluation is deterministic.
 """
 
@@ -24,8 +24,8 @@ from fedstill.models.pointnet2_sizes import LITE_STUDENT, LITE_TEACHER, STUDENT,
 class PointNet2(nn.Module):
     """Three levels of set abstraction: a cloud becomes one vector of 16 times the sizes' `width` channels.
 
-    In single precision on a CPU the levels run on distinct rows, with the same parameters and the same results;
-    set `fast` to False for plain torch, which everything else uses: other devices and precisions, gradients of
+    In single precision on a CPU the levels compute distinct rows only, with the same parameters and the same results.
+    Plain torch is used if `fast` is False and in all other cases: other devices and precisions, gradients of
     coordinates or in evaluation, parts with hooks, tracing.
     """
 
@@ -48,7 +48,7 @@ class PointNet2(nn.Module):
         return features
 
     def geometry(self, points: Tensor) -> Geometry:
-        """What `forward` would work out first; models that sample alike and see the same batch share it."""
+        """The geometry that `forward` needs; models with the same sampling share it on the same batch."""
         return latest.of(points, self.balls, lambda: compact_geometry(points, *self.balls))
 
     def _plain(self, points: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class PointNet2(nn.Module):
         chosen = farthest_points(points, first.centres)
         centres1 = rows_at(points, chosen)
         features = self.level1(points, centres1, None)
-        # Sampling from a fixed start is nested: the second sample is how the first begins.
+        # Sampling from a fixed start is nested: the second sample is a prefix of the first.
         centres2 = centres1[:, : second.centres]
         features = self.level2(centres1, centres2, features)
         pooled: Tensor = self.level3(centres2, centres2, features).squeeze(1)
@@ -66,7 +66,7 @@ class PointNet2(nn.Module):
         return [self.level1, self.level2, self.level3]
 
 
-# What makes the lite models learn in a minute or two on a CPU; anything of it can be set otherwise.
+# Settings with which the lite models train in a minute or two on a CPU; each can be overridden.
 LITE: dict[str, Any] = {"training": {"rate": 2e-3, "batch": 16, "schedule": "cosine"}}
 
 
@@ -101,7 +101,7 @@ def small_pointnet2(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes)
 @models.register("pointnet2-lite")
 @sized(LITE_TEACHER)
 def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Classifier:
-    """The teacher PointNet++ with few centres, to train on a CPU."""
+    """The teacher PointNet++ with fewer centres, for training on a CPU."""
     return _classifier(shape, classes, sizes)
 
 
@@ -109,5 +109,5 @@ def pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) 
 @models.register("small-pointnet2-lite")
 @sized(LITE_STUDENT)
 def small_pointnet2_lite(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Classifier:
-    """The student PointNet++ with few centres, to train on a CPU."""
+    """The student PointNet++ with fewer centres, for training on a CPU."""
     return _classifier(shape, classes, sizes)

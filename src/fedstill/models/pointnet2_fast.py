@@ -1,6 +1,6 @@
 """One level of PointNet++ on distinct rows: the same function as the plain level, several times faster on a CPU.
 
-Every step is exact algebra on what the plain level computes, and is tested against it:
+Every step is algebraically equivalent to the plain level, and is tested against it:
 
 * Rows that padding, dropout or sampling repeat are computed once and weigh more in BatchNorm's statistics.
 * The first linear map is applied before gathering, W [offset, f] = Wx offset + Wf f, so that its cost and its
@@ -12,7 +12,7 @@ Every step is exact algebra on what the plain level computes, and is tested agai
   z = W a: its products with W and with a collapse to a (W' D W) and (a' a) W', and z itself is not needed again.
 * Biases before BatchNorm have no effect in training, and a gradient of exactly zero.
 
-Only the second layer's output is kept for the gradient; activations are computed again, a cacheful at a time.
+Only the second layer's output is stored for the gradient; activations are recomputed in cache-sized pieces.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 
 def single(values: Array) -> Array:
-    """Channel-wise numbers are worked out in double precision and used in single."""
+    """Channel-wise numbers are computed in double precision and used in single precision."""
     return np.ascontiguousarray(values, dtype=np.float32)
 
 
@@ -74,7 +74,7 @@ class Norm:
 
 
 class First:
-    """The first layer: never written out, computed again from the points below wherever it is needed."""
+    """The first layer: never materialised, recomputed from the points below wherever it is needed."""
 
     def __init__(self, rows: Rows, mapped: Tensor, weights: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> None:
         """Statistics from sums over points and over offsets.
@@ -102,7 +102,7 @@ class First:
         self.fold()
 
     def fold(self) -> None:
-        """BatchNorm goes into the weights and the mapped features."""
+        """Folds BatchNorm into the weights and the mapped features."""
         self.folded = self.mapped * torch.from_numpy(single(self.norm.scale))
         self.weights = single(self.norm.scale * self.across.T)
         self.shift = single(self.norm.shift)
@@ -117,7 +117,7 @@ class First:
     def gradients(self, sums: Array, by_source: Tensor) -> tuple[Array, Array, Array]:
         """Gradients of the coordinates' weights, gamma and beta; `by_source` becomes that of `mapped`.
 
-        `sums` holds the gradient behind ReLU, times each offset and plain, added up over all rows.
+        `sums` contains the gradient behind ReLU, times each offset and plain, summed over all rows.
         """
         from fedstill.models.kernels import compiled_rows as kernels
 
@@ -211,7 +211,7 @@ class TrainLevel(torch.autograd.Function):
         back: Buffer = pool.lend(len(rows) * width2)
         second, into_second = kept.view(len(rows), width2), back.view(len(rows), width2)
 
-        # The third BatchNorm in terms of sign * z: `direct` reaches the largest rows, the rest reaches all.
+        # The third BatchNorm in terms of sign * z: `direct` goes to the rows of the maxima, the rest to all rows.
         arriving = gradient.clone(memory_format=torch.contiguous_format)
         beta3, seen3 = np.zeros(width3), np.zeros(width3)
         kernels.mask_and_add(arriving.numpy(), pooled.numpy(), best.numpy(), beta3, seen3)
@@ -273,7 +273,7 @@ class TrainLevel(torch.autograd.Function):
 
 
 def infer_level(rows: Rows, features: Tensor | None, layers: list[tuple[nn.Linear, nn.BatchNorm1d]]) -> Tensor:
-    """(groups, channels) in evaluation: three layers on every row, BatchNorm folded in, and each group's maximum."""
+    """(groups, channels) in evaluation: three layers on every row with folded BatchNorm, and each group's maximum."""
     from fedstill.models.kernels import compiled_rows as kernels
 
     (w1, b1), (w2, b2), (w3, b3) = ([part.float() for part in fold(*layer)] for layer in layers)

@@ -1,7 +1,7 @@
-"""Set abstraction, the layer of PointNet++: sample centres, gather their neighbours, describe each neighbourhood.
+"""Set abstraction, the layer of PointNet++: sample centres, group their neighbours, encode each neighbourhood.
 
-"PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413.
-The 1x1 convolutions of the paper are linear maps of rows of channels, which is what they compute.
+"PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413. The
+1x1 convolutions of the paper are implemented as the equivalent linear maps of rows of channels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Ball:
-    """How a level samples: centres, and the neighbours of each within a radius."""
+    """The sampling of a level: centres, and the neighbours of each within a radius."""
 
     centres: int
     radius: float
@@ -35,8 +35,8 @@ class Ball:
 class SetAbstraction(nn.Module):
     """One level: three linear maps with BatchNorm and ReLU for every row, the maximum over each neighbourhood.
 
-    Without a ball the level sees each cloud as one neighbourhood with absolute coordinates. Coordinates, relative
-    to the centre or absolute, always come first, then features.
+    Without a ball the level treats each cloud as one neighbourhood with absolute coordinates. Coordinates, relative to
+    the centre or absolute, always come first, then features.
     """
 
     def __init__(self, ball: Ball | None, channels: int, widths: tuple[int, int, int]) -> None:
@@ -48,7 +48,7 @@ class SetAbstraction(nn.Module):
         self.linear3, self.norm3 = nn.Linear(second, third), nn.BatchNorm1d(third)
 
     def forward(self, points: Tensor, centres: Tensor, features: Tensor | None) -> Tensor:
-        """(batch, centres, widths[-1]) in plain torch: every neighbourhood written out, padding included."""
+        """(batch, centres, widths[-1]) in plain torch: every neighbourhood materialised, padding included."""
         if self.ball is None:
             rows = points.unsqueeze(1)
             features = None if features is None else features.unsqueeze(1)
@@ -68,7 +68,7 @@ class SetAbstraction(nn.Module):
         return [(self.linear1, self.norm1), (self.linear2, self.norm2), (self.linear3, self.norm3)]
 
     def train_rows(self, rows: Rows, features: Tensor | None) -> Tensor:
-        """What `forward` computes in training mode, on distinct rows: one row of channels for each group."""
+        """The result of `forward` in training mode, computed on distinct rows: one row of channels for each group."""
         layers = self.layers()
 
         def report(found: Sequence[tuple[Array, Array]]) -> None:
@@ -81,15 +81,15 @@ class SetAbstraction(nn.Module):
         return out
 
     def infer_rows(self, rows: Rows, features: Tensor | None) -> Tensor:
-        """What `forward` computes in evaluation, on distinct rows and without gradients."""
+        """The result of `forward` in evaluation, computed on distinct rows and without gradients."""
         with torch.no_grad():
             return infer_level(rows, features, self.layers())
 
 
 def way_of(points: Tensor, model: nn.Module, levels: Sequence[SetAbstraction]) -> Literal["plain", "train", "infer"]:
-    """How levels can be computed: on distinct rows, in training or in evaluation, or in plain torch.
+    """Which implementation of the levels to use: distinct rows, in training or in evaluation, or plain torch.
 
-    Plain torch serves other devices and precisions, gradients of coordinates or in evaluation, hooks and tracing.
+    Plain torch is used for other devices and precisions, gradients of coordinates or in evaluation, hooks and tracing.
     """
     parameters = list(model.parameters())
     learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)

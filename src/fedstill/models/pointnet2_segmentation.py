@@ -1,9 +1,9 @@
-"""PointNet++ that labels every point: set abstraction down to one vector, then feature propagation back up.
+"""PointNet++ for segmentation: set abstraction down to one vector, then feature propagation back to all points.
 
 "PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413,
-section 3.4 and the single-scale network for part segmentation of its supplement. Points carry their coordinates
-into the last propagation. The kind of thing a cloud shows is not told to the model (the paper appends it, one-hot,
-on ShapeNet-part), so that the same model serves data that has no kinds.
+section 3.4 and the single-scale network for part segmentation of its supplement. The last propagation also receives the
+points' coordinates. The model does not receive the category of a cloud (the paper appends it, one-hot, on
+ShapeNet-part), so that the same model works for data without categories.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fedstill.models.pointnet2_sizes import LITE_TEACHER, TEACHER, PointNet2Size
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
-NEIGHBOURS = 3  # that a point's features are interpolated from
-_TINY = 1e-8  # squared distance added, so that a point that is its own neighbour is not divided by zero
+NEIGHBOURS = 3  # number of points that a point's features are interpolated from
+_TINY = 1e-8  # added to squared distances, so that a point that is its own neighbour causes no division by zero
 
 
 def labels_points(**training: float) -> Callable[[Builder], Builder]:
-    """Note on a builder that its models say something of every point, not of a cloud, and how to train them.
+    """Declare that a builder's models label every point, not a whole cloud, and their default training settings.
 
-    Clouds are scaled and shifted as elsewhere, but keep their points: a dropped one would teach nothing of its part.
+    Clouds are scaled and shifted as elsewhere, but without point dropout: a dropped point would not train its part.
     """
 
     def note(builder: Builder) -> Builder:
@@ -46,10 +46,10 @@ def labels_points(**training: float) -> Callable[[Builder], Builder]:
 
 
 def interpolate(points: Tensor, known: Tensor, features: Tensor) -> Tensor:
-    """Features (batch, points, channels) of points between those whose features are known.
+    """Features (batch, points, channels) of points, interpolated from points with known features.
 
-    The mean over the three nearest known points with weights 1/d^2 (equation 2 of the paper with p = 2, k = 3);
-    where fewer are known, over all of them.
+    The mean over the three nearest known points with weights 1/d^2 (equation 2 of the paper with p = 2, k = 3); if
+    fewer are known, over all of them.
 
     >>> known, features = torch.tensor([[[0.0, 0, 0], [3, 0, 0]]]), torch.tensor([[[1.0], [6.0]]])
     >>> interpolate(torch.tensor([[[1.0, 0, 0], [3, 0, 0]]]), known, features).flatten().tolist()
@@ -62,7 +62,8 @@ def interpolate(points: Tensor, known: Tensor, features: Tensor) -> Tensor:
 
 
 class FeaturePropagation(nn.Module):
-    """Coarse features carried to finer points, beside what these had, then shared layers with BatchNorm and ReLU."""
+    """Interpolates coarse features to finer points, concatenates their own, then shared layers with BatchNorm and
+    ReLU."""
 
     def __init__(self, channels: int, widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -132,14 +133,14 @@ def _labeller(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> Po
 @models.register("pointnet2-segmentation")
 @sized(replace(TEACHER, dropout=0.5))
 def pointnet2_segmentation(shape: tuple[int, ...], classes: int, sizes: PointNet2Sizes) -> PointLabeller:
-    """PointNet++ with feature propagation: a label for every point of clouds of about two thousand.
+    """PointNet++ with feature propagation: a label for every point of clouds of about two thousand points.
 
     Levels in units of `width`: down 1-1-2, 2-2-4, 4-8-16, up 4-4, 4-2, 2-2-2; head 2.
     """
     return _labeller(shape, classes, sizes)
 
 
-# Small batches: every cloud has hundreds of labels, and the sets it is for have a hundred clouds.
+# Small batches: every cloud has hundreds of labels, and the intended data sets have a hundred clouds.
 @labels_points(batch=8, rate=3e-3)
 @wants_points(256)
 @models.register("pointnet2-segmentation-lite")

@@ -1,4 +1,4 @@
-"""The numbers that make one PointNet++ another: a model by name is a set of them, and any can be set otherwise."""
+"""The sizes that define a PointNet++ variant: a named model is a set of sizes, and each can be overridden."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fedstill.models.pointnet2_levels import Ball, SetAbstraction
 
 @dataclass(frozen=True)
 class PointNet2Sizes:
-    """Two levels that sample, with so many centres and neighbours within a radius, and the unit of all widths."""
+    """Two sampling levels, each with a number of centres and of neighbours within a radius, and the unit of all
+    widths."""
 
     width: int
     centres1: int
@@ -53,7 +54,7 @@ TEACHER = PointNet2Sizes(
     dropout=0.4,
 )
 STUDENT = replace(TEACHER, width=32, centres1=256, neighbours1=16, centres2=64, neighbours2=32)
-# Fewer centres that see farther, for shapes that a coarse look tells apart.
+# Fewer centres with larger radii, for shapes that differ at a coarse scale.
 LITE_TEACHER = replace(
     TEACHER, width=32, centres1=64, radius1=0.3, neighbours1=16, centres2=16, radius2=0.6, neighbours2=16
 )

@@ -1,14 +1,14 @@
 """Residual networks for small images.
 
-"Deep Residual Learning for Image Recognition", https://arxiv.org/abs/1512.03385. All begin with one 3x3
-convolution of stride 1 and no pooling, as the paper's CIFAR networks do: the 7x7 stem made for 224x224 pixels
-would leave 8x8 of 32x32. Convolutions carry no bias (BatchNorm follows) and start from Kaiming's normal
-distribution over the fan-out, which keeps the variance of gradients through tens of layers; the linear head and
-BatchNorm start as torch does.
+"Deep Residual Learning for Image Recognition", https://arxiv.org/abs/1512.03385. All start with one 3x3 convolution of
+stride 1 and no pooling, like the paper's CIFAR networks: the 7x7 stem made for 224x224 pixels would reduce 32x32 to
+8x8. Convolutions have no bias (BatchNorm follows) and are initialised by Kaiming's normal distribution over the
+fan-out, which preserves the variance of gradients through tens of layers; the linear head and BatchNorm use torch's
+initialisation.
 
 Split between two machines (`Classifier.parts`), they are cut after the first stage, as in FedGKT: the stem and stage 1
-are 5 of the 75 thousand parameters of ResNet-8, and what they hand on has as many pixels as the image and stem-width
-channels or more (16 x 32 x 32 numbers of a 3 x 32 x 32 image).
+are 5 of the 75 thousand parameters of ResNet-8, and their output has as many pixels as the image and at least as many
+channels as the stem (16 x 32 x 32 numbers for a 3 x 32 x 32 image).
 
 Sizes with 3 input channels and 10 classes; a convolution k x k from a to b channels holds k*k*a*b weights, a
 BatchNorm of b channels 2b.
@@ -57,14 +57,14 @@ Block = Callable[[int, int, int], nn.Module]
 
 
 def convolution(before: int, after: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A padded convolution without bias, since a BatchNorm stands before or after it."""
+    """A padded convolution without bias, since a BatchNorm precedes or follows it."""
     layer = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
 
 
 class Padded(nn.Module):
-    """Shortcut A of the paper: every other pixel, and zeros for the channels that are new. No parameters."""
+    """Shortcut A of the paper: every other pixel, and zeros for the new channels. No parameters."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Padded(nn.Module):
 
 
 def projected(before: int, after: int, stride: int) -> nn.Module:
-    """Shortcut B of the paper: a 1x1 convolution where the shape changes, the identity elsewhere."""
+    """Shortcut B of the paper: a 1x1 convolution if the shape changes, the identity otherwise."""
     if before == after and stride == 1:
         return nn.Identity()
     return nn.Sequential(convolution(before, after, 1, stride), nn.BatchNorm2d(after))
@@ -113,7 +113,7 @@ def basic_block(before: int, after: int, stride: int) -> Residual:
 
 
 def bottleneck_block(before: int, after: int, stride: int) -> Residual:
-    """The stride is in the 3x3 convolution: in the 1x1 before it, three pixels of four would be thrown away."""
+    """The stride is in the 3x3 convolution: in the 1x1 before it, three of four pixels would be discarded."""
     inner = after // 4
     branch = nn.Sequential(
         convolution(before, inner, 1),

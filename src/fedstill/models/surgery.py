@@ -1,4 +1,4 @@
-"""Operations on models: parts that no longer learn, copies."""
+"""Operations on models: freezing parts, and fast copies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _CONTAINERS = (dict, list, set)
 
 
 class _StaysInEval:
-    """Stands in for the `train` method of a frozen module.
+    """Replaces the `train` method of a frozen module.
 
-    An object rather than a closure, so that it follows its module through deepcopy and pickle; installed on the
-    module rather than on its parent, so that it holds whatever model the module is part of.
+    It is an object rather than a closure, so that it survives deepcopy and pickle; it is installed on the module rather
+    than on its parent, so that it applies in whatever model the module is part of.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -25,10 +25,10 @@ class _StaysInEval:
 
 
 def freeze(module: nn.Module) -> None:
-    """Stop a part of a model from learning, in every way a part can.
+    """Freeze a part of a model completely.
 
-    Without gradients alone BatchNorm would keep moving its running statistics and Dropout would keep drawing, so
-    the part also goes to eval and stays there when the model it belongs to is put in training mode.
+    Without gradients alone BatchNorm would still update its running statistics and Dropout would still be active, so
+    the part is also set to evaluation mode and stays there when its model is set to training mode.
     """
     module.requires_grad_(False)
     module.eval()
@@ -36,10 +36,10 @@ def freeze(module: nn.Module) -> None:
 
 
 def duplicate(module: nn.Module) -> nn.Module:
-    """A copy with tensors of its own, several times as fast as `deepcopy`, which takes a module for any object.
+    """A copy with its own tensors, several times as fast as `deepcopy`.
 
-    Parameters and buffers are copied (tied ones stay tied), containers too; whatever else a module holds is shared,
-    except in models with frozen parts or hooks, which know their own modules and are copied the slow way.
+    Parameters and buffers are copied (tied ones stay tied), containers too; other attributes of a module are shared,
+    except in models with frozen parts or hooks, which reference their own modules and are copied by `deepcopy`.
     """
     entangled = any("train" in vars(one) or one._forward_hooks or one._forward_pre_hooks for one in module.modules())
     return deepcopy(module) if entangled else _duplicate(module, {})
@@ -50,7 +50,7 @@ def _duplicate(module: nn.Module, done: dict[int, Any]) -> nn.Module:
         known: nn.Module = done[id(module)]
         return known
     twin = done[id(module)] = module.__class__.__new__(module.__class__)
-    # Into `__dict__` directly: a module's `__setattr__` looks at every value, and there are many.
+    # Into `__dict__` directly: a module's `__setattr__` inspects every value, and there are many.
     held = twin.__dict__ = {
         name: value.copy() if isinstance(value, _CONTAINERS) else value for name, value in vars(module).items()
     }

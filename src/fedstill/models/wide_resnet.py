@@ -1,9 +1,9 @@
 """Wide residual networks for small images.
 
-"Wide Residual Networks", https://arxiv.org/abs/1605.07146: pre-activation blocks (BatchNorm, ReLU, convolution,
-twice), widths 16k-32k-64k after a stem of 16, n = (depth - 4) / 6 blocks a stage. Where the width changes the
-shortcut is a 1x1 convolution of the activated input, elsewhere the input itself. There is no dropout.
-Convolutions start from Kaiming's normal distribution over the fan-out; the head and BatchNorm as torch does.
+"Wide Residual Networks", https://arxiv.org/abs/1605.07146: pre-activation blocks (BatchNorm, ReLU, convolution, twice),
+widths 16k-32k-64k after a stem of 16, n = (depth - 4) / 6 blocks per stage. If the width changes the shortcut is a 1x1
+convolution of the activated input, otherwise the input itself. There is no dropout. Convolutions are initialised by
+Kaiming's normal distribution over the fan-out; the head and BatchNorm use torch's initialisation.
 
 Sizes of WRN-16-k (n = 2) with 3 input channels and 10 classes, a block from i to w channels holding
 2i + 9*i*w + 2w + 9*w*w, and i*w for the projection where i differs from w:
@@ -31,7 +31,7 @@ from fedstill.models.resnet import convolution, stages
 
 
 class PreActivation(nn.Module):
-    """A block whose BatchNorm and ReLU come before each convolution, so that nothing follows the addition."""
+    """A block with BatchNorm and ReLU before each convolution, so that nothing follows the addition."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Client sampling, dropout and replacement. Slices bring more policies, and devices with batteries."""
+"""Client sampling, dropout and replacement. Further packages add policies, and devices with batteries."""
 
 from fedstill.participation.dropout import dropouts
 from fedstill.participation.policies import policies

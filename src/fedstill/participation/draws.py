@@ -1,4 +1,4 @@
-"""Draws for a whole fleet, from one vector of luck indexed by client: nobody's luck depends on who else is there."""
+"""Random draws for a whole fleet, indexed by client: a client's draw does not depend on which others take part."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from fedstill.core.protocols import RoundContext
 
 
 def luck(context: RoundContext, name: str, size: int) -> np.ndarray:
-    """Everyone's luck in the draw of that name: standard exponential, the smaller the luckier."""
+    """The random numbers of all clients in the draw of that name: standard exponential, the smallest is drawn first."""
     return context.streams.draw(name).exponential(size=size)
 
 
 def drawn(ids: np.ndarray, weights: np.ndarray, number: int, lots: np.ndarray) -> np.ndarray:
-    """At most `number` of these clients, the first drawn first; `lots` is everyone's luck.
+    """At most `number` of these clients, in the order drawn; `lots` are the random numbers of all clients.
 
-    The same as drawing one after the other without putting back, each time with chances in proportion to the weights:
-    an exponential number divided by a weight is the time until an event of that rate, and the events come in such an
-    order.
+    This is equivalent to weighted sampling without replacement: an exponential number divided by a weight is the
+    waiting time of an event with that rate, and the events occur in that order.
 
     >>> lots = np.array([0.9, 0.3, 0.5, 0.1])
     >>> drawn(np.array([0, 1, 2]), np.array([9.0, 1.0, 1.0]), 2, lots).tolist()
@@ -27,12 +26,12 @@ def drawn(ids: np.ndarray, weights: np.ndarray, number: int, lots: np.ndarray) -
 
 
 def places(sizes: np.ndarray, number: int, lots: np.ndarray) -> np.ndarray:
-    """How many of `number` places each group gets: in proportion to its size, and at least one.
+    """The number of the `number` places that each group gets: in proportion to its size, and at least one.
 
-    Whole parts first, then the largest remainders; the luckier group first where those are equal. A group whose part
-    would be less than one gets one, and the others share the rest, so that no group gets more places than it has
-    members. With fewer places than groups, groups are drawn with chances by size, for one place each: by largest
-    remainder small groups would never have one.
+    Integer parts are assigned first, then the largest remainders, with ties broken at random. A group whose part would
+    be less than one gets one, and the others share the rest, so no group gets more places than it has members. With
+    fewer places than groups, groups are drawn with probability proportional to size, for one place each: by largest
+    remainder small groups would never get one.
 
     >>> places(np.array([12, 7, 1]), 10, np.zeros(3)).tolist()  # parts of 6, 3.5 and 0.5; then 9 for 12 and 7
     [6, 3, 1]

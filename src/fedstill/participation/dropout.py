@@ -1,7 +1,7 @@
-"""Dropout by chance: of nobody, of each client with some probability, for stretches of rounds, or from a file.
+"""Random dropout of clients: none, independent, bursty (several rounds in a row), or replayed from a file.
 
-A client can drop out before the request, during its work (after a fraction of it, drawn evenly) or after it, with its
-reply. Empty batteries are not a matter of chance: they come with a fleet, whatever is chosen here.
+A client can drop out before the request, during its work (after a uniformly drawn fraction of it) or after it, with its
+reply lost. Empty batteries are not random: they come with a fleet, independently of this choice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ When = Literal["before", "during", "after"]
 
 
 class Dropout(Settings):
-    """What all kinds have in common: whether clients that drop out or have an empty battery are replaced."""
+    """Base class of dropout models; settings for the replacement of clients that drop out or have an empty battery."""
 
     replace: bool = Field(False, description="sample replacement clients, from the same cluster first")
     replacements_can_drop: bool = Field(False, description="whether replacement clients can drop out as well")
@@ -37,14 +37,14 @@ class Dropout(Settings):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what it reads beside its settings; empty: nothing."""
+        """SHA-256 of the input files beside its settings; empty if there are none."""
         return ""
 
     def check(self, clients: int) -> None:
-        """Refuse what cannot work with so many clients."""
+        """Refuse settings that cannot work with this number of clients."""
 
     def start(self, clients: int, streams: Streams) -> Tensors:
-        """What the fleet's state needs for it, before the first round."""
+        """The fleet state that it needs, before the first round."""
         return {}
 
     def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
@@ -52,7 +52,7 @@ class Dropout(Settings):
         return {}
 
     def present(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
-        """Which of these clients are present: all but those known to be away."""
+        """Which of these clients are present: all except those known to be absent."""
         return ids
 
     def can_replace(self, fleet: Tensors, ids: np.ndarray, context: RoundContext) -> np.ndarray:
@@ -60,7 +60,7 @@ class Dropout(Settings):
         return ids if self.replacements_can_drop else self.present(fleet, ids, context)
 
     def next(self, fleet: Tensors, context: RoundContext) -> Tensors:
-        """The fleet at the end of the round."""
+        """The fleet state at the end of the round."""
         return fleet
 
 
@@ -69,11 +69,11 @@ dropouts: Registry[type[Dropout]] = Registry("kind of dropout")
 
 @dropouts.register("none")
 class NoDropout(Dropout):
-    """Nobody drops out by chance; batteries can still become empty."""
+    """No random dropout; batteries can still become empty."""
 
 
 class Chance(Dropout):
-    """Kinds in which clients drop out."""
+    """Base class of models in which clients drop out."""
 
     when: When = Field(
         "after",
@@ -83,7 +83,7 @@ class Chance(Dropout):
     def dropout_event(
         self, client: int, context: RoundContext, when: When | None = None, fraction: float | None = None
     ) -> DropoutEvent:
-        """A client's dropout; the finished fraction of its work is drawn, unless it is known."""
+        """A client's dropout; the finished fraction of its work is drawn unless it is given."""
         when = when or self.when
         if when != "during":
             return DropoutEvent(when)
@@ -92,7 +92,7 @@ class Chance(Dropout):
 
 @dropouts.register("independent")
 class Independent(Chance):
-    """Each sampled client with the same chance, whatever happened before."""
+    """Independent dropout: each sampled client drops out with the same probability in every round."""
 
     rate: Probability = Field(..., description="probability that a sampled client drops out, or fraction of the cohort")
     of_cohort: bool = Field(False, description="drop exactly this fraction of the cohort, rounded, in every round")
@@ -108,10 +108,10 @@ class Independent(Chance):
 
 @dropouts.register("bursty")
 class Bursty(Chance):
-    """Clients are away for several rounds on end: a Markov chain with two states for each of them.
+    """Bursty dropout: clients are absent for several consecutive rounds, by a two-state Markov chain per client.
 
-    Who is away comes back with chance 1 / length a round; who is there leaves with chance rate / (length (1 - rate)),
-    so that the share away stays at `rate`. The first round is drawn from that share.
+    An absent client returns with probability 1 / length per round; a present one leaves with probability rate / (length
+    (1 - rate)), so that the expected absent fraction stays at `rate`. The first round is drawn from that distribution.
     """
 
     rate: float = Field(..., ge=0, lt=1, description="long-term fraction of clients that are away")
@@ -120,7 +120,7 @@ class Bursty(Chance):
     @model_validator(mode="after")
     def _such_a_chain_exists(self) -> Self:
         least = self.rate / (1 - self.rate)
-        if self.length < least * (1 - 1e-12):  # 0.8 and 4 are fine, though in binary 0.8 / 0.2 is above 4
+        if self.length < least * (1 - 1e-12):  # tolerance: 0.8 and 4 are valid, though in binary 0.8 / 0.2 exceeds 4
             raise ValueError(
                 f"nobody can be away {self.rate:.0%} of the time for {self.length:g} rounds on average: length must be"
                 f" at least {least:.3g}"
@@ -129,7 +129,7 @@ class Bursty(Chance):
 
     @property
     def leaves(self) -> float:
-        """The chance that somebody who is there is away in the next round."""
+        """The probability that a present client is absent in the next round."""
         return min(1.0, self.rate / (1 - self.rate) / self.length)
 
     def start(self, clients: int, streams: Streams) -> Tensors:

@@ -1,4 +1,4 @@
-"""What experiments can add to participation: devices that pay for their work, and clusters of clients."""
+"""Interfaces for extensions of participation: devices with energy costs, and clusters of clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fedstill.core.task import Tensors
 
 
 class RoundBill(Protocol):
-    """What one round costs the devices."""
+    """The energy costs of one round."""
 
     def charge(self, who: Profile, down: int, work: float, up: int) -> str | None:
-        """Charge the client's battery; where it becomes empty on the way, the sentence that records it."""
+        """Charge the client's battery; if it becomes empty on the way, return the sentence for the record."""
         ...
 
     def empty(self, client: int) -> bool:
@@ -25,11 +25,11 @@ class RoundBill(Protocol):
         ...
 
     def now(self) -> Tensors:
-        """The fleet with the charges that are left."""
+        """The fleet state with the remaining charges."""
         ...
 
     def end(self, fleet: Tensors, sampled: set[int], context: RoundContext) -> Tensors:
-        """The fleet after the rest between two rounds."""
+        """The fleet state after the idle time between two rounds."""
         ...
 
     def record(self, after: Tensors) -> RecordSection:
@@ -38,17 +38,17 @@ class RoundBill(Protocol):
 
 
 class Devices(Protocol):
-    """Clients' devices: fleet state, and what their work costs them."""
+    """The clients' devices: fleet state and energy costs."""
 
     def start(self, clients: int, streams: Streams) -> Tensors: ...
 
     def bill(self, fleet: Tensors, costs: Mapping[str, float]) -> RoundBill:
-        """A round's bill; `costs` are floating-point operations of a pass, by architecture."""
+        """The costs of a round; `costs` are floating-point operations per forward pass, by architecture."""
         ...
 
 
 class ClusterModel(Protocol):
-    """Clients clustered by statistics of their data."""
+    """A clustering of clients by statistics of their data."""
 
     @property
     def needs(self) -> frozenset[str]: ...

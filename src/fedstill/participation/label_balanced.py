@@ -1,9 +1,9 @@
-"""A cohort whose samples, taken together, have the classes in the same proportions as the whole fleet's.
+"""Label-balanced client sampling: the cohort's pooled class distribution approximates the fleet's.
 
-Clients report once the share of each class in their samples (`labels` in the fleet's state are numbers of samples). In
-a round the first of the cohort is drawn; then, place by place, whichever candidate brings the pooled mix closest to
-the fleet's is added, by squared distance of the shares. Since the first is drawn, everyone has a chance, and cohorts
-differ even where all clients are candidates.
+Clients report the fraction of each class in their samples once (`labels` in the fleet's state are numbers of samples).
+In a round the first client of the cohort is drawn at random; then, one by one, the candidate that brings the pooled
+class distribution closest to the fleet's is added, by squared distance. Since the first is random, every client has a
+chance, and cohorts differ even if all clients are candidates.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedstill.participation.policies import policies
 from fedstill.participation.surveys import LabelMix, not_surveyed
 from fedstill.participation.weighted import Weighted, check_candidates
 
-MOST = 10_000  # of a cohort: every place is compared for every candidate
+MOST = 10_000  # largest cohort: every candidate is compared for every place
 
 
 @policies.register("label-balanced")
 class LabelBalanced(Weighted):
-    """Clients that complement one another: together they have the fleet's mix of classes."""
+    """Samples clients whose pooled class distribution is close to that of the whole fleet."""
 
     candidates: int | None = Field(None, ge=1, description="number of candidates; unset: four times the cohort")
     noise: float = Field(
@@ -65,9 +65,9 @@ class LabelBalanced(Weighted):
 
 
 def complementary(counts: np.ndarray, goal: np.ndarray, number: int) -> list[int]:
-    """Rows whose sum has shares near `goal`: the first row, then greedily; of equals the earlier.
+    """Rows whose sum has class fractions near `goal`: the first row, then greedily; ties go to the earlier row.
 
-    Rows that are not numbers, of clients without an accepted reply, come last and in their order.
+    NaN rows, of clients without an accepted reply, come last and in their order.
 
     >>> rows = np.array([[6.0, 0.0], [9.0, 1.0], [0.0, 5.0], [1.0, 9.0]])
     >>> complementary(rows, np.array([0.5, 0.5]), 2)  # (6, 5) is nearer to half and half than (7, 9)
@@ -92,7 +92,7 @@ def complementary(counts: np.ndarray, goal: np.ndarray, number: int) -> list[int
 
 
 def shares(counts: np.ndarray) -> np.ndarray:
-    """Counts as shares of their sum along the last axis; of nothing, zeros."""
+    """Counts divided by their sum along the last axis; zeros if the sum is zero."""
     total = counts.sum(axis=-1, keepdims=True)
     parts: np.ndarray = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
     return parts

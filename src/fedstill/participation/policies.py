@@ -1,8 +1,8 @@
-"""Client sampling: everyone, or some at random, among the clients that can be reached.
+"""Client sampling: all available clients, or a random subset of them.
 
-A policy is its own settings; whatever it has to remember is fleet state, which the run keeps. In a round its methods
-are called in this order: which clients can be reached (`available`), which of them may be sampled (`eligible`), the
-exchange that has to come first (`survey`), and the sample (`choose`).
+A policy is its own settings; anything it has to remember is fleet state, which the run stores. In a round its methods
+are called in this order: the clients that can be reached (`available`), those of them that may be sampled (`eligible`),
+the exchange that has to come first (`survey`), and the sample (`choose`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Policy(Settings):
-    """Availability, which every policy has; subclasses sample among the available."""
+    """Base class with availability; subclasses sample among the available clients."""
 
-    reads_losses: ClassVar[bool] = False  # True: chooses by losses that clients report
+    reads_losses: ClassVar[bool] = False  # True: samples by the losses that clients report
     draws_evenly: ClassVar[bool] = False  # True: all clients that can be reached are sampled with equal probability
 
     availability: Probability | tuple[Probability, ...] = Field(
@@ -35,17 +35,17 @@ class Policy(Settings):
 
     @property
     def even(self) -> bool:
-        """Whether every client has the same chance to take part in a round."""
+        """Whether all clients take part in a round with the same probability."""
         same = not isinstance(self.availability, tuple) or len(set(self.availability)) == 1
         return self.draws_evenly and same
 
     @property
     def needs(self) -> frozenset[str]:
-        """What an experiment must have: "fleet" (batteries, links), "clusters", "labels", "shared-model"."""
+        """What an experiment must provide: "fleet" (batteries, links), "clusters", "labels", "shared-model"."""
         return frozenset()
 
     def check(self, clients: int) -> None:
-        """Refuse what cannot work with so many clients."""
+        """Refuse settings that cannot work with this number of clients."""
         if isinstance(self.availability, tuple) and len(self.availability) != clients:
             raise InputError(
                 f"participation.availability lists {len(self.availability)} probabilities for {clients} clients:"
@@ -53,25 +53,26 @@ class Policy(Settings):
             )
 
     def cohort(self, clients: int) -> int:
-        """How many clients are sampled in a round if all can be reached."""
+        """The number of clients sampled in a round if all can be reached."""
         return clients
 
     def start(self, profiles: Sequence[Profile], streams: Streams) -> Tensors:
-        """What the policy wants the fleet's state to have, before the first round."""
+        """The fleet state that the policy needs, before the first round."""
         return {}
 
     def available(self, clients: int, context: RoundContext) -> np.ndarray:
-        """Who can be reached in this round, by id."""
-        # One draw for the whole fleet, indexed by client: a client's luck does not depend on who else is sampled.
+        """The ids of the clients that can be reached in this round."""
+        # One draw for the whole fleet, indexed by client: a client's availability does not depend on who else is
+        # sampled.
         luck = context.streams.draw("availability").random(clients)
         return np.flatnonzero(luck < np.asarray(self.availability))
 
     def eligible(self, fleet: Tensors, available: np.ndarray) -> np.ndarray:
-        """Which of these may be sampled at all, also as replacements."""
+        """Which of these clients may be sampled, also as replacements."""
         return available
 
     def weights(self, fleet: Tensors, ids: np.ndarray) -> np.ndarray:
-        """How the chances of these clients to be drawn compare; none is zero."""
+        """The relative sampling weights of these clients; none is zero."""
         return np.ones(len(ids))
 
     def exchanges(self, classes: int, models: Mapping[str, Tensors]) -> Sequence[Exchange]:
@@ -81,7 +82,7 @@ class Policy(Settings):
     def survey(
         self, fleet: Tensors, eligible: np.ndarray, models: Mapping[str, Tensors], classes: int, context: RoundContext
     ) -> Survey | None:
-        """The exchange that sampling needs first, and with whom; `models` are those that are shared."""
+        """The exchange that sampling needs first, and its clients; `models` are the shared models."""
         return None
 
     def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
@@ -122,7 +123,7 @@ class Sized(Policy):
 
 @policies.register("random")
 class Random(Sized):
-    """A random fraction or number of clients per round."""
+    """A uniformly random fraction or number of clients per round."""
 
     draws_evenly: ClassVar[bool] = True
 

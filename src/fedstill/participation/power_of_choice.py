@@ -1,4 +1,4 @@
-"""Power of choice: sample the clients with the highest loss.
+"""Power-of-choice: sample the clients with the highest local loss.
 
 *Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies*, Cho, Wang and
 Joshi, 2020, https://arxiv.org/abs/2010.01243
@@ -7,11 +7,11 @@ Joshi, 2020, https://arxiv.org/abs/2010.01243
     cohort <- those of A with the highest losses
 
 `losses: poll` is the paper's pow-d: candidates are sent the shared model and report its loss on their data. `losses:
-last` is its rpow-d: the loss that each reported when it last took part, those without a report first; it costs nothing
-and works with any method. Candidates can be drawn evenly as well, and by battery, history and link, which the paper
-does not do.
+last` is its rpow-d: the loss that each client reported when it last took part, clients without a report first; it costs
+no communication and works with any method. Candidates can also be drawn uniformly, and weighted by battery, history and
+link, which the paper does not do.
 
-The choice is biased by design: of d candidates the one with the lowest loss may never be sampled.
+The selection is biased by design: the candidate with the lowest loss of d may never be sampled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedstill.participation.weighted import Weighted, check_candidates
 
 @policies.register("power-of-choice")
 class PowerOfChoice(Weighted):
-    """Of some candidates, those on whose data the loss is highest."""
+    """Power-of-choice: of d random candidates, the clients with the highest local loss."""
 
     reads_losses: ClassVar[bool] = True
 
@@ -63,7 +63,7 @@ class PowerOfChoice(Weighted):
 
     def weights(self, fleet: Tensors, ids: np.ndarray) -> np.ndarray:
         weights = super().weights(fleet, ids)
-        # A client without samples has nothing to say, but weights are never zero.
+        # A client without samples has no loss, but weights are never zero.
         return weights * np.maximum(fleet["samples"].numpy()[ids], 1) if self.draw == "samples" else weights
 
     def exchanges(self, classes: int, models: Mapping[str, Tensors]) -> Sequence[Exchange]:
@@ -77,13 +77,13 @@ class PowerOfChoice(Weighted):
         return Survey(SharedLoss(models), np.sort(self.shortlist(eligible, fleet, context.clients, context)).tolist())
 
     def choose(self, candidates: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
-        # The survey leaves losses of its candidates only; those without an accepted reply come last.
+        # The survey stores losses of its candidates only; those without an accepted reply come last.
         surveyed = self.losses == "poll"
         short = (self.in_order if surveyed else self.shortlist)(candidates, fleet, clients, context)
         losses = np.nan_to_num(fleet["loss"].numpy()[short], nan=-np.inf if surveyed else np.inf)
         return np.sort(short[np.argsort(-losses, kind="stable")[: self.cohort(clients)]])
 
     def shortlist(self, ids: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
-        """The candidates, as drawn."""
+        """The candidates, in the order drawn."""
         number = self.candidates or 2 * self.cohort(clients)
         return self.in_order(ids, fleet, clients, context)[:number]

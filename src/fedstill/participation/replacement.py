@@ -1,4 +1,4 @@
-"""Replacement clients for clients that failed: with similar data, where there are such."""
+"""Replacement clients for clients that failed, with similar data if possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedstill.participation.draws import drawn, luck
 
 
 def clusters(fleet: Tensors, ids: np.ndarray) -> np.ndarray:
-    """The clusters of these clients; -1 where none is known."""
+    """The clusters of these clients; -1 if unknown."""
     if "cluster" not in fleet:
         return np.full(len(ids), -1)
     known: np.ndarray = fleet["cluster"].numpy()[ids]
@@ -29,11 +29,11 @@ def choose_replacements(
     *,
     sampled: Collection[int] = (),
 ) -> dict[int, int]:
-    """A replacement for each failed client, as far as there are any; no client replaces two.
+    """A replacement for each failed client, as far as candidates are available; no client replaces two.
 
-    `candidates` are the clients that the policy finds eligible, `weights` their chances in the draw. Clients that
-    failed or were `sampled` in this round are left out. Each failed client first gets a replacement of its own
-    cluster; only then are the others drawn from all clusters, so that none takes another's nearest peer.
+    `candidates` are the clients that the policy finds eligible, `weights` their weights in the draw. Clients that
+    failed or were `sampled` in this round are excluded. Each failed client first gets a replacement from its own
+    cluster; only then are the others drawn from all clusters, so that none takes another's most similar candidate.
     """
     if not len(failed) or not len(candidates):
         return {}

@@ -1,7 +1,8 @@
-"""Participation in an experiment, all parts together: sampling, dropout, replacement, batteries, clusters.
+"""Participation in a round: sampling, dropout, replacement, batteries and clusters combined.
 
-`Participants` are the parts; a `ParticipationRound` is one round of them and is thrown away with it. Whatever outlives
-the round is fleet state. A round that is killed begins again from the fleet it began with, so nothing is paid twice.
+`Participants` are the parts; a `ParticipationRound` covers one round and is discarded with it. Anything that outlives
+the round is fleet state. A round that is interrupted restarts from the fleet state it began with, so nothing is charged
+twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fedstill.participation.extensions import ClusterModel, Devices, RoundBill
 from fedstill.participation.policies import Everyone, Policy
 from fedstill.participation.replacement import choose_replacements
 
-TRAINED = 3.0  # forward passes that training on a sample costs: one, and twice as much backward
+TRAINED = 3.0  # cost of training on a sample in forward passes: one forward, and a backward of twice its cost
 _WANTED = {
     "fleet": "devices with batteries and links, and there is no fleet: set fleet={}",
     "clusters": "clusters, and there are none: set clusters={}",
@@ -34,18 +35,18 @@ _WANTED = {
 
 @dataclass(frozen=True)
 class Participants:
-    """The parts that decide who takes part, and what it costs."""
+    """The parts that determine who takes part, and the cost."""
 
     policy: Policy = field(default_factory=Everyone)
     dropout: Dropout = field(default_factory=NoDropout)
     fleet: Devices | None = None
     clusters: ClusterModel | None = None
     classes: int = 0
-    costs: Mapping[str, float] = field(default_factory=dict)  # floating-point operations of a pass, by architecture
+    costs: Mapping[str, float] = field(default_factory=dict)  # FLOPs per forward pass, by architecture
     epochs: int = 1
 
     def check(self, clients: int, given: Iterable[str]) -> None:
-        """Refuse what cannot work with so many clients; `given` is what data and method have of what can be needed."""
+        """Refuse settings that cannot work with this number of clients; `given` is what data and method provide."""
         self.dropout.check(clients)
         present = {*given}
         if self.fleet is not None:
@@ -76,18 +77,18 @@ class Participants:
 
 
 class ParticipationRound:
-    """One round of these parts."""
+    """One round of participation."""
 
     def __init__(
         self, participants: Participants, fleet: Tensors, profiles: Sequence[Profile], context: RoundContext
     ) -> None:
         self.participants, self.fleet, self.profiles, self.context = participants, fleet, profiles, context
-        self.sampled: set[int] = set()  # with replacements, and with those that dropped out before the request
+        self.sampled: set[int] = set()  # including replacements and those that dropped out before the request
         self.replaced: dict[int, int] = {}  # replacement client by failed client
 
     @cached_property
     def bill(self) -> RoundBill | None:
-        """Made when first needed: surveys have added to the fleet by then."""
+        """Created when first needed, after surveys have extended the fleet state."""
         devices = self.participants.fleet
         return None if devices is None else devices.bill(self.fleet, self.participants.costs)
 
@@ -145,12 +146,12 @@ class ParticipationRound:
         return found
 
     def now(self) -> Tensors:
-        """The fleet with the charges that are left now."""
+        """The fleet state with the charges that remain now."""
         return self.fleet if self.bill is None else {**self.fleet, **self.bill.now()}
 
     def end(self, finished: Iterable[int], losses: Mapping[int, float]) -> Tensors:
         fleet = dict(self.now())
-        if "asked" in fleet:  # as checkpoints name the number of rounds that a client was sampled in
+        if "asked" in fleet:  # the name in checkpoints for the number of rounds in which a client was sampled
             fleet["asked"], fleet["finished"] = fleet["asked"].clone(), fleet["finished"].clone()
             fleet["asked"][sorted(self.sampled)] += 1
             fleet["finished"][list(finished)] += 1

@@ -1,9 +1,9 @@
-"""Surveys: exchanges before client sampling whose state is the fleet's, not a server's.
+"""Surveys: exchanges before client sampling that store their results in the fleet state, not in a server state.
 
-Statistics of inputs, shares of classes, the loss of the shared model. All of it is declared like anything else that
-leaves a client. Statistics and shares are sent once, and may be blurred with noise where they are measured. As with
-privacy, noise from a named stream can be repeated, and does not protect against anyone who knows the seed: a real site
-draws it from the operating system (see `on_site`).
+Clients report statistics of inputs, class fractions, or the loss of the shared model, all declared like any other
+output of a client. Statistics and fractions are sent once, optionally with noise added by the client. As with privacy,
+noise from a named stream is reproducible and does not protect against anyone who knows the seed: a real site draws it
+from the operating system (see `on_site`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fedstill.core.task import Tensors
 
 MODEL = "model/"
 Source = Callable[[Streams], Normal]
-blur: Source = partial(named, purpose="noise")  # from the client's own stream: the same for any set of surveyed clients
+blur: Source = partial(named, purpose="noise")  # the client's own stream: independent of other clients
 
 
 class Measurement(Exchange):
-    """Some numbers that a client measures of its data, into a row of one of the fleet's tables."""
+    """An exchange in which clients measure statistics of their data, stored as rows of a fleet table."""
 
     min_replies = 0
-    table: str  # in the fleet's state, and the name under which a reply has its row
+    table: str  # in the fleet state; also the name of the row in a reply
 
     def __init__(self, width: int, noise: float) -> None:
         self.width, self.noise = width, noise
@@ -77,7 +77,7 @@ class Measurement(Exchange):
 
 
 class LabelMix(Measurement):
-    """Which share of a client's labels is of which class; the fleet keeps numbers of samples."""
+    """The class fractions of a client's labels; the fleet stores them as numbers of samples."""
 
     name = "labels"
     table = "labels"
@@ -90,12 +90,12 @@ class LabelMix(Measurement):
         return label_shares(data, self.width)
 
     def row(self, reply: Reply) -> Tensor:
-        # Noise can leave less than nothing of a class, which is no mix that a cohort could have.
+        # Noise can make fractions negative, which no cohort could have.
         return reply.profile.samples * super().row(reply).clamp(min=0)
 
 
 class SharedLoss(Exchange):
-    """The loss of the shared model on a client's data; unknown of clients without an accepted reply."""
+    """The loss of the shared model on a client's data; unknown for clients without an accepted reply."""
 
     name = "losses"
     egress = (Egress("loss", "metrics", "the mean loss of the shared model over the client's samples"),)
@@ -127,7 +127,7 @@ class SharedLoss(Exchange):
 
 
 def unknown(clients: int, width: int) -> Tensor:
-    """A table of which nothing is known yet."""
+    """A table without known values."""
     return torch.full((clients, width), torch.nan, dtype=torch.float64)
 
 
@@ -137,7 +137,7 @@ def not_surveyed(fleet: Tensors, table: str, ids: np.ndarray) -> np.ndarray:
 
 
 def label_shares(data: Dataset, classes: int) -> Tensor:
-    """The share of each class, over samples or, where every point or box has a label, over those."""
+    """The fraction of each class, over samples or, if every point or box has a label, over those."""
     counts = class_counts(data, classes)
     if not counts.any():
         raise Abstain("it has no labels")
@@ -145,10 +145,10 @@ def label_shares(data: Dataset, classes: int) -> Tensor:
 
 
 def moments(data: Dataset) -> dict[str, Tensor]:
-    """Mean, standard deviation and skewness of all numbers in a data set's inputs, whatever their shape.
+    """Mean, standard deviation and skewness over all input values of a data set, whatever their shape.
 
-    Read by pieces, each with its own mean, and put together by the formulas of Chan et al. (1979) for central moments:
-    a sum of squares over millions of pixels would lose the digits that tell clients apart.
+    Computed piecewise and combined by the formulas of Chan et al. (1979) for central moments: a sum of squares over
+    millions of pixels would lose the digits that distinguish clients.
     """
     count, mean, square, cube = 0, *torch.zeros(3, dtype=torch.float64)
     for rows in every_row(data):
@@ -171,6 +171,6 @@ def moments(data: Dataset) -> dict[str, Tensor]:
     if not count:
         raise Abstain("it has no samples")
     deviation = (square / count).sqrt()
-    # Numbers that are all the same lean to neither side.
+    # Constant values have zero skewness.
     skewness = cube / count / deviation**3 if deviation > 0 else torch.zeros_like(cube)
     return {"mean": mean, "std": deviation, "skewness": skewness}

@@ -1,8 +1,9 @@
-"""Dropout as it was observed: a file lists who dropped out in which round.
+"""Recorded dropout: a file lists which clients drop out in which round.
 
-A table with commas and a header, one row for each dropout: `round` (from 0, as in a run's journal), `client`, and, if
-wanted, `when` (before, during, after) and `fraction` (of the work that was done, from 0 to 1). Where the last two are
-empty or missing, settings and a draw decide. The file's bytes count for a run's identity, not where it lies.
+The file is a comma-separated table with a header and one row per dropout: `round` (from 0, as in a run's journal),
+`client`, and optionally `when` (before, during, after) and `fraction` (of the work that was done, from 0 to 1). If the
+last two are empty or missing, settings and a random draw determine them. A run's identity includes the file's contents,
+not its path.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class DropoutRow:
 
 @dataclass(frozen=True)
 class DropoutFile:
-    """The file: who drops out, by round and client."""
+    """The file's contents: dropouts by round and client."""
 
     digest: str
     rounds: dict[int, dict[int, DropoutRow]]
@@ -45,7 +46,7 @@ class DropoutFile:
 
 @dropouts.register("trace")
 class Trace(Chance):
-    """Replayed from a file, by round and client."""
+    """Dropout replayed from a file, by round and client."""
 
     file: str = Field(
         ..., min_length=1, description="CSV file with the columns round, client and optionally when, fraction"
@@ -79,7 +80,7 @@ class Trace(Chance):
 
 
 def read(path: Path) -> DropoutFile:
-    """The dropouts in a file; whatever is wrong with it is one `InputError`."""
+    """The dropouts in a file; any error in it is raised as one `InputError`."""
     try:
         data = path.read_bytes()
         text = data.decode("utf-8-sig")

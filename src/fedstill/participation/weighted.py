@@ -1,9 +1,9 @@
-"""Draws in which some are likelier than others: by battery, by how often they finished, by their link.
+"""Weighted client sampling: by battery, by past completion, and by link.
 
     weight = (floor + (1 - floor) level^power) * (finished + prior) / (sampled + prior) * (link, if on Wi-Fi)
 
-Each factor counts only where it is set. None is ever zero: every eligible client has a chance, since a weak
-device may hold data that nobody else has.
+Each factor is used only if it is set. None is ever zero: every eligible client can be sampled, since a weak device may
+hold data that no other client has.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fedstill.participation.policies import Probability, Sized, policies
 
 
 def levels(fleet: Tensors) -> np.ndarray:
-    """Charge as a share of the capacity, 0 to 1, client by client."""
+    """The charge of each client as a fraction of the capacity, 0 to 1."""
     share: np.ndarray = fleet["charge"].numpy() / fleet["capacity"].numpy()
     return share
 
 
 class Weighted(Sized):
-    """What all weighted policies can take into account."""
+    """The weighting settings shared by all weighted policies."""
 
     battery_aware: bool = Field(False, description="prefer full batteries, and leave out those below the threshold")
     threshold: Probability = Field(0.2, description="level below which a device is not sampled, as a share of capacity")
@@ -44,7 +44,7 @@ class Weighted(Sized):
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:
-        # By value, not by what was set: a configuration that was written out has every setting.
+        # By value, not by which fields were set: a written-out configuration contains every setting.
         fields = type(self).model_fields
         for switch, dependent in (("battery_aware", ("threshold", "floor", "power")), ("history", ("prior",))):
             vain = [name for name in dependent if getattr(self, name) != fields[name].default]
@@ -78,19 +78,19 @@ class Weighted(Sized):
         return np.sort(self.in_order(candidates, fleet, clients, context)[: self.cohort(clients)])
 
     def in_order(self, ids: np.ndarray, fleet: Tensors, clients: int, context: RoundContext) -> np.ndarray:
-        """All of these, as a weighted draw brings them up."""
+        """All of these clients, in the order of a weighted draw."""
         return drawn(ids, self.weights(fleet, ids), len(ids), luck(context, "select", clients))
 
 
 @policies.register("battery-aware")
 class BatteryAware(Weighted):
-    """A random draw that prefers full batteries and leaves out those below a threshold."""
+    """Random sampling weighted by battery charge; clients below a charge threshold are excluded."""
 
     battery_aware: Literal[True] = Field(True, description="always, in this policy")
 
 
 def check_candidates(candidates: int | None, cohort: int, clients: int) -> None:
-    """Refuse fewer candidates than are to be sampled, or more than there are clients."""
+    """Refuse fewer candidates than clients to sample, or more than there are clients."""
     if candidates is not None and not cohort <= candidates <= clients:
         raise InputError(
             f"participation.candidates is {candidates}: give at least the {cohort} to be sampled and at most all"

@@ -1,4 +1,4 @@
-"""What became of clients' queries in one run, for the terminal."""
+"""Tables of the outcomes of clients' queries in one run, for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedstill.runtime.result import Run
 
 
 def queries_section(run: Run) -> PrintedQueries | None:
-    """As `--json` prints it: means over clients with a query, and each of them; None where there is no query."""
+    """The section that `--json` prints: means over clients with a query, and each of them; None without queries."""
     alone = beside(run)
     fates = fates_of(run, alone)
     if fates is None:
@@ -29,7 +29,7 @@ def queries_section(run: Run) -> PrintedQueries | None:
 
 
 def show_answers(run: Run) -> None:
-    """Four figures, and what they are compared with; of learning alone, what there was before anybody asked."""
+    """Prints four metrics and their baseline; for local-only, the values before any query."""
     if not run.answers():
         return
     alone = beside(run)

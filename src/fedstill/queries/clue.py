@@ -1,10 +1,10 @@
-"""A helper's most significant parameters, in the style of CLUE.
+"""Transfer of a helper's most significant parameters, in the style of CLUE.
 
 *CLUE: Systems Support for Knowledge Transfer in Collaborative Learning With Neural Nets*, Daga et al., 2023,
 https://doi.org/10.1109/TCC.2023.3294490
 
-A client takes the significant parameters of one peer, the helper, into its own model, and lets the model from before
-and the new one vote as boosting would have them.
+A client copies the significant parameters of one peer, the helper, into its own model, and combines the old and the new
+model by a boosted vote.
 
     helper       the peer t with the largest sum over classes q asked for of know(t, q), as in `transfer_loss.py`
     F(w)         = sum over batches of the client's own samples, and over q, of (d -log p_helper(q | x) / d w)^2
@@ -12,14 +12,15 @@ and the new one vote as boosting would have them.
     e_m, a_m     = error of model m on the client's own samples as weighted so far, log((1 - e_m) / e_m) + log(K - 1)
     p(c | x)     = sum over m in (own, new) of a_m p_m(c | x), normalised
 
-Ours, since the article computes significance where the class has samples, and nobody here does: the helper's data stays
-where it is, and the client has none of the class. So F asks which of the helper's weights would move its belief in the
-class on inputs that the client has. a_m is the multi-class rule of *Multi-class AdaBoost*, Zhu et al., 2009,
-https://doi.org/10.4310/SII.2009.v2.n3.a8: samples that the first model gets wrong weigh exp(a_1) times as much for the
-second, an error counts as half a sample at least, and a model no better than chance has no say. Probabilities are
-added instead of votes, because of two votes the heavier one always wins. Running statistics stay the client's own.
+The significance measure is our adaptation: the article computes significance on samples of the class, which are not
+available here, since the helper's data stays local and the client has none of the class. F therefore measures which of
+the helper's weights would change its probability of the class on inputs that the client has. a_m is the multi-class
+rule of *Multi-class AdaBoost*, Zhu et al., 2009, https://doi.org/10.4310/SII.2009.v2.n3.a8: samples that the first
+model gets wrong weigh exp(a_1) times as much for the second, an error is at least half a sample, and a model no better
+than chance has weight zero. Probabilities are added instead of votes, because of two votes the heavier one always wins.
+Running statistics stay the client's own.
 
-Only a peer with the same architecture can help. Where none is, or none knows a class, the client keeps its model.
+Only a peer with the same architecture can help. If there is none, or none knows a class, the client keeps its model.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from fedstill.queries.peers import QUERY, PeerMethod, probed
 from fedstill.queries.transfer_loss import importance, knows, most_important
 from fedstill.queries.vote import Vote
 
-MIXED, VOTES = "mixed/", "votes"  # the model with the helper's parameters; how much it and the own one count
+MIXED, VOTES = "mixed/", "votes"  # the model with the helper's parameters; the weights of the own and the new model
 
 
 class ClueSettings(LocalSettings):
@@ -61,7 +62,8 @@ class ClueSettings(LocalSettings):
 
 @methods.register("clue")
 class Clue(PeerMethod):
-    """A client takes the significant parameters of the peer that knows most of what it asks for, and boosts with it."""
+    """CLUE-style transfer: copies the most significant parameters of the best-suited peer, then votes with the old
+    model."""
 
     Options = ClueSettings
     settings: ClueSettings
@@ -82,7 +84,7 @@ class Clue(PeerMethod):
     def helper(
         self, client: Client, own: nn.Module, peers: Mapping[int, nn.Module], query: list[int]
     ) -> nn.Module | None:
-        """The peer of this architecture that knows most of what is asked for; of equals the first."""
+        """The peer of this architecture with the highest probe scores for the queried classes; ties go to the first."""
         shapes = _shapes(own)
         alike = {number: model for number, model in peers.items() if query and _shapes(model) == shapes}
         known = {number: probed(client, number, model, self.settings.noise) for number, model in alike.items()}
@@ -91,7 +93,7 @@ class Clue(PeerMethod):
         return None if best is None else alike[best]
 
     def mixed(self, client: Client, own: nn.Module, helper: nn.Module, query: list[int]) -> nn.Module:
-        """The client's model with the helper's significant parameters in it."""
+        """The client's model with the helper's significant parameters."""
         chosen = most_important(self.significance(client, helper, query), self.settings.significant)
         state, theirs = state_of(own), state_of(helper)
         for name, which in chosen.items():
@@ -99,7 +101,7 @@ class Clue(PeerMethod):
         return client.task.build(client.profile.architecture, state)
 
     def significance(self, client: Client, helper: nn.Module, query: list[int]) -> dict[str, Tensor]:
-        """F: how much each of the helper's parameters has to do with the classes asked for."""
+        """F: the significance of each of the helper's parameters for the queried classes."""
         sums: dict[str, Tensor] = {}
         for number in query:
             client.meter.add(len(client.data), len(client.data))
@@ -119,7 +121,7 @@ class Clue(PeerMethod):
 
 
 class Evaluated(nn.Module):
-    """A model that stays in evaluation while its gradients are looked at."""
+    """A model that stays in evaluation mode while its gradients are computed."""
 
     PREFIX = "model."
 
@@ -136,10 +138,10 @@ class Evaluated(nn.Module):
 
 
 def boosted(wrong: Sequence[Tensor], classes: int) -> Tensor:
-    """How much each model counts, by which samples it gets wrong; the first alone where nobody beats chance.
+    """The weight of each model by the samples it gets wrong; only the first model if none is better than chance.
 
-    Of four samples and three classes the first is wrong on one: log(3) + log(2). That one then weighs 6/9; the second
-    is wrong on two others, 2/9: log(3.5) + log(2).
+    With four samples and three classes the first model is wrong on one: log(3) + log(2). That sample then weighs 6/9;
+    the second model is wrong on two others, 2/9: log(3.5) + log(2).
 
     >>> boosted([torch.tensor([True, False, False, False]), torch.tensor([False, True, True, False])], 3).exp()
     tensor([6.0000, 7.0000], dtype=torch.float64)

@@ -1,11 +1,11 @@
-"""An ensemble of peers' models, without any learning.
+"""An ensemble of the peers' models, without any training.
 
 *Ensemble Methods in Machine Learning*, Dietterich, 2000, https://doi.org/10.1007/3-540-45014-9_1
 
     p(c | x) = mean over members t of p_t(c | x)        (a client's own model, and all that the others offer)
 
-A client keeps every model it is given, and asks all of them whenever it is asked: storage and work grow with the
-members. It offers the model it trained alone; what it is given changes nothing of that.
+A client stores every model it receives, and evaluates all of them for each prediction: storage and work grow with the
+number of members. It offers the model it trained alone; the received models do not change it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fedstill.methods.base import MODEL, methods, work_report
 from fedstill.queries.peers import BEFORE, PEERS, PeerMethod, PeerSettings, Transfer, built, own_model
 from fedstill.queries.vote import Vote
 
-MEMBERS = "member/"  # member/ID/...: where a client's state keeps the models that it was given
+MEMBERS = "member/"  # member/ID/...: prefix of the received models in a client's state
 
 
 @methods.register("ensemble")
 class Ensemble(PeerMethod):
-    """Every client asks its own model and all that its peers offer, and takes the mean of what they say."""
+    """An ensemble at every client: the mean prediction of its own model and all models that its peers offer."""
 
     Options = PeerSettings
 
@@ -43,7 +43,7 @@ class Ensemble(PeerMethod):
 
 
 class Gathering(Transfer):
-    """The way back: a client keeps what it is given, instead of what it was given before."""
+    """The exchange in which a client stores the received models, replacing earlier ones."""
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         own = own_model(client)

@@ -1,23 +1,23 @@
-"""Matching the neurons of several hidden layers, by the posterior of a Bayesian nonparametric model.
+"""Matching of the neurons of several hidden layers, by the posterior of a Bayesian nonparametric model.
 
 *Bayesian Nonparametric Federated Learning of Neural Networks*, Yurochkin et al., 2019, https://arxiv.org/abs/1905.12022
 
-A client's neuron v (incoming weights, bias, outgoing weights) is a noisy copy of a global one, and clients pick global
-neurons by an Indian buffet process of mass gamma:
+A client's neuron v (incoming weights, bias, outgoing weights) is a noisy copy of a global one, and clients choose
+global neurons by an Indian buffet process of mass gamma:
 
     theta_i ~ Normal(0, sigma0^2),   v_jl ~ Normal(theta_i, sigma_j^2) where neuron l of client j is of theta_i
 
-With the assignment of the other clients fixed, the best one of client j maximises a sum over its neurons, which is what
-the Hungarian algorithm does. Twice the log posterior, up to constants, of making neuron l a copy of global neuron i,
-with m_i, g_i and G_i over the others' copies of it: their number, the sum of v / sigma^2, 1 / sigma0^2 plus that of
-1 / sigma^2; of J clients:
+With the assignments of the other clients fixed, the best assignment of client j maximises a sum over its neurons, which
+the Hungarian algorithm solves. Below is twice the log posterior, up to constants, of making neuron l a copy of global
+neuron i, for J clients. m_i, g_i and G_i are over the others' copies of it: their number, the sum of v / sigma^2, and 1
+/ sigma0^2 plus the sum of 1 / sigma^2:
 
     |v / sigma_j^2 + g_i|^2 / (1 / sigma_j^2 + G_i) - |g_i|^2 / G_i + 2 log(m_i / (J - m_i))
     |v / sigma_j^2|^2 / (1 / sigma_j^2 + 1 / sigma0^2) - 2 log(k) + 2 log(gamma / J)          of the k-th new one
 
-theta_i is then g_i / G_i, over all copies. Precisions 1 / sigma_j^2 are given by coordinate.
+theta_i is then g_i / G_i, over all copies. Precisions 1 / sigma_j^2 are given per coordinate.
 
-The authors' own code has log(m_i / (J - m_i)) once and m_i cut off at 10; this follows the article.
+The authors' code has log(m_i / (J - m_i)) once and m_i cut off at 10; this implementation follows the article.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedstill.core.streams import Streams
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed before any neuron is seen, and how many global ones there may be."""
+    """The prior of global neurons, and their maximum number."""
 
     precision: float  # 1 / sigma0^2
     gamma: float
@@ -43,7 +43,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class MatchedNeurons:
-    """Global neurons, a row each, and for every client which of them each of its own is a copy of."""
+    """Global neurons, one row each, and for every client the global neuron of each of its own."""
 
     neurons: Tensor
     assigned: list[Tensor]
@@ -52,7 +52,7 @@ class MatchedNeurons:
 def match(
     neurons: Sequence[Tensor], precisions: Sequence[Tensor], prior: Prior, sweeps: int, streams: Streams
 ) -> MatchedNeurons:
-    """Match each client's neurons in turn; then, as often as told, all of them again in an order that is drawn."""
+    """Match each client's neurons in turn; then repeat for all clients in random order, as often as configured."""
     layers = [layer.double() for layer in neurons]
     trust = [precision.double() for precision in precisions]
     assigned: dict[int, Tensor] = {}
@@ -69,7 +69,7 @@ def match(
 
 @dataclass(frozen=True)
 class Gathered:
-    """Of every global neuron: g, the sum of its copies by precision; G, its own precision; m, how many they are."""
+    """For every global neuron: g, the precision-weighted sum of its copies; G, its precision; m, their number."""
 
     sums: Tensor
     precisions: Tensor
@@ -77,7 +77,7 @@ class Gathered:
 
 
 def place(layer: Tensor, precision: Tensor, others: Gathered, prior: Prior, clients: int) -> Tensor:
-    """Which global neuron each neuron of a client is best a copy of; numbers from `len(others.sums)` on are new."""
+    """The best global neuron for each neuron of a client; numbers from `len(others.sums)` on are new ones."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # slow to import
 
     known = len(others.sums)
@@ -90,7 +90,7 @@ def place(layer: Tensor, precision: Tensor, others: Gathered, prior: Prior, clie
 
 
 def scores(layer: Tensor, precision: Tensor, others: Gathered, prior: Prior, clients: int) -> Tensor:
-    """A row for each neuron of a client, a column for each global one there is and then for each that may be new."""
+    """One row per neuron of a client, one column per existing global neuron and then per possible new one."""
     weighted = layer * precision
     joined = 1.0 / (precision + others.precisions)
     old = weighted.square() @ joined.T + 2 * weighted @ (others.sums * joined).T
@@ -116,7 +116,7 @@ def _gather(
 
 
 def _compact(assigned: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """The same assignment without numbers that nobody uses."""
+    """The same assignment without unused numbers."""
     if not assigned:
         return {}
     used = torch.cat(list(assigned.values())).unique()

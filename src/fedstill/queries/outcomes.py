@@ -1,8 +1,8 @@
-"""What became of clients' queries: the recall of every class, by client, before and after.
+"""The outcomes of clients' queries: the recall of every class, by client, before and after.
 
-Kept with a finished run whose experiment has queries, whatever its method: the model that a client ends up with, its
-own or the shared one, is held against what it asked for. What it was like before is known where a client learnt alone
-first; elsewhere a run of local-only beside this one has it (`answered`).
+They are stored with a finished run whose experiment has queries, whatever its method: the final model of a client,
+personal or shared, is evaluated on the queried classes. The recall before is known if a client trained alone first;
+otherwise it comes from a local-only run beside this one (`answered`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.evaluation import CentralEvaluator
 
-Answers = dict[str, dict[str, Any]]  # by client: counts and recall of each class, the classes asked for
+Answers = dict[str, dict[str, Any]]  # by client: counts and recall of each class, the queried classes
 
 
 def answers(
@@ -35,7 +35,7 @@ def answers(
     queries: Queries,
     streams: Streams,
 ) -> Answers:
-    """Of every client that has a model, its own where the method gives it one."""
+    """The outcome for every client that has a model, its personal one if the method provides it."""
     found: Answers = {}
     shared = {
         name: _recalls(evaluator, evaluator.task.build(name, state)) for name, state in method.models(server).items()
@@ -59,7 +59,7 @@ def answers(
 
 
 def answered(found: Answers, local: Answers | None = None) -> list[Answered]:
-    """Each client's fate; what it was before is its own word or, failing that, what a local-only run says of it."""
+    """The outcome of each client; the recall before is its own record or, without one, that of a local-only run."""
     fates = []
     for client, one in found.items():
         before = one["before"] or (local or {}).get(client, {}).get("recalls")
@@ -83,7 +83,7 @@ def _recalls(evaluator: CentralEvaluator, model: torch.nn.Module) -> list[float]
 
 @artefacts.register("answers")
 def keep_answers(run: FinishedRun) -> dict[str, Any] | None:
-    """Of a run whose experiment has queries, what became of them."""
+    """The outcomes of the queries of a run whose experiment has queries."""
     plan = run.plan
     queries = queries_of(plan.experiment)
     if queries is None:

@@ -3,7 +3,7 @@
     offer     client --its model--> server                 (it trains alone first, where it has not done so yet)
     transfer  client <--the others' models-- server        then it learns from them, as its method does
 
-The server relays models and keeps none: they are removed from its state at the end of the round. Architectures may
+The server relays models and stores none: they are removed from its state at the end of the round. Architectures may
 differ. A client's model from before the transfer stays in its state, for comparison.
 """
 
@@ -47,8 +47,8 @@ from fedstill.tasks.segmentation import Segmentation
 
 _log = logging.getLogger(__name__)
 
-BEFORE = "before/"  # where a client's state keeps the model it had before the transfer
-PEERS = "peer/"  # peer/ID/...: where the server's state and a request keep what is offered
+BEFORE = "before/"  # prefix of the model before the transfer in a client's state
+PEERS = "peer/"  # peer/ID/...: prefix of offered models in the server state and in a request
 ARCHITECTURE, SAMPLES, QUERY, PROGRAM = "architecture", "samples", "query", "program"
 OFFER_EGRESS = (
     *(Egress(line.name, line.kind, f"{line.why}, which other clients are given", "peers") for line in MODEL_EGRESS),
@@ -67,14 +67,14 @@ class PeerSettings(LocalSettings):
 class PeerMethod(Method):
     """Clients learn once from each other's models, by querying for classes."""
 
-    name = TRAIN  # the exchange of local-only: an offered model has the same bits as one that was trained alone
+    name = TRAIN  # the exchange of local-only: an offered model matches one that was trained alone bit for bit
     needs = frozenset({"labels"})
     personal = True
     settings: LocalSettings
     egress: Sequence[Egress] = (*OFFER_EGRESS, *WORK_EGRESS)
     task: Classification
     wants: ClassVar = frozenset({"queries"})
-    terms: ClassVar[Sequence[str]] = ()  # the loss terms of what is learnt in the transfer
+    terms: ClassVar[Sequence[str]] = ()  # the loss terms of the transfer
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 1}
 
     def __init__(
@@ -102,7 +102,7 @@ class PeerMethod(Method):
         return self.settings.patience is not None or self.queries.below is not None
 
     def learn(self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext) -> Trained:
-        """Learn from the others' models, where a method does; the outcome is in the client's state."""
+        """Learn from the others' models, if the method does; the result is stored in the client's state."""
         return Trained(0, {})
 
     def start(self, streams: Streams) -> Tensors:
@@ -123,7 +123,7 @@ class PeerMethod(Method):
         return Message({**self.offered(client), **work_report(trained, self.task.terms)})
 
     def offered(self, client: Client) -> Tensors:
-        """A client's model, as the others are given it."""
+        """A client's model in the form that is offered to the others."""
         state = part(client.state, MODEL)
         if not self.as_program:
             return under(MODEL, state)
@@ -132,7 +132,7 @@ class PeerMethod(Method):
         return {PROGRAM: torch.from_numpy(program.copy())}
 
     def query(self, client: Client) -> Tensor:
-        """The client's query, one flag a class."""
+        """The client's query, one flag per class."""
         classes = len(self.task.classes)
         labels = client.data.labels()
         assert labels is not None
@@ -169,7 +169,7 @@ class PeerMethod(Method):
 
 
 class Transfer(Exchange):
-    """A client receives the others' models, and learns from them."""
+    """The exchange in which a client receives the others' models and learns from them."""
 
     name = "transfer"
     egress = WORK_EGRESS
@@ -197,7 +197,7 @@ class Transfer(Exchange):
 
 
 def own_model(client: Client) -> Tensors:
-    """The model that this client trained alone; a client without one (in a rehearsal) abstains."""
+    """The model that this client trained alone; a client without one (in a dry run) abstains."""
     model = part(client.state, MODEL)
     if not model:
         raise Abstain("it has trained no model yet")
@@ -205,13 +205,13 @@ def own_model(client: Client) -> Tensors:
 
 
 def probed(client: Client, number: int, model: nn.Module, samples: int, scale: float = 1.0) -> Tensor:
-    """What a peer's model says of noise, as this client sees it; everybody probes it with the same noise."""
+    """The mean output of a peer's model on noise, computed by this client; all clients use the same noise."""
     client.meter.add(samples)
     return probe(client.task, model, Streams(client.streams.seed).at("peer", number), samples, scale)
 
 
 def offering(state: Tensors) -> list[int]:
-    """Whose models are offered."""
+    """The clients whose models are offered."""
     return numbers(part(state, PEERS))
 
 
@@ -220,7 +220,7 @@ def numbers(offered: Mapping[str, Tensor]) -> list[int]:
 
 
 def built(task: Classification, offered: Mapping[str, Tensor]) -> dict[int, nn.Module]:
-    """The models that are offered, by client."""
+    """The offered models, by client."""
     peers = {}
     for number in numbers(offered):
         state = part(offered, f"{number}/")
@@ -233,11 +233,11 @@ def built(task: Classification, offered: Mapping[str, Tensor]) -> dict[int, nn.M
 
 
 def programmed(task: Classification, program: Tensor) -> nn.Module | None:
-    """A peer's program as a model; None if it does not run, or not on such samples: then it has nothing to teach."""
+    """A peer's program as a model; None if it does not run on such samples: it then cannot be a teacher."""
     try:
         model = OnnxModel(program.numpy().tobytes())
         said, _ = model(torch.zeros(2, *task.shape))
-    except Exception:  # onnxruntime raises many kinds of errors for bytes from outside
+    except Exception:  # onnxruntime raises many kinds of errors for untrusted bytes
         _log.info("a peer's program cannot be run: the peer is left out", exc_info=True)
         return None
     return model if said.shape == (2, len(task.classes)) and bool(said.isfinite().all()) else None

@@ -1,4 +1,4 @@
-"""A perceptron with one hidden layer, and its neurons as rows: incoming weights, bias, outgoing weights."""
+"""A perceptron with one hidden layer, with its neurons as rows: incoming weights, bias, outgoing weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HIDDEN, OUTPUT = f"{PARAMETERS}hidden.", f"{PARAMETERS}output."
 
 
 class Perceptron(nn.Module):
-    """Log-probabilities from whatever is read, through one hidden layer, which is its features."""
+    """Log-probabilities from the inputs through one hidden layer, which is also its features."""
 
     def __init__(self, width: int, neurons: int, classes: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Perceptron(nn.Module):
 
     @classmethod
     def of(cls, state: Tensors) -> Perceptron:
-        """As large as its state says."""
+        """A perceptron with the sizes of this state."""
         neurons, width = state[f"{HIDDEN}weight"].shape
         model = cls(width, neurons, len(state[f"{OUTPUT}bias"]))
         load_state(model, state)
@@ -33,7 +33,7 @@ class Perceptron(nn.Module):
 
 
 def neurons_of(state: Tensors) -> Tensor:
-    """A row for each hidden neuron."""
+    """One row per hidden neuron."""
     return torch.cat(
         [state[f"{HIDDEN}weight"], state[f"{HIDDEN}bias"][:, None], state[f"{OUTPUT}weight"].T], dim=1
     ).double()

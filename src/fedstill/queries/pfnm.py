@@ -5,19 +5,20 @@
     train    client --its model--> server         trained alone, as in local-only; extractors are averaged by samples
     heads    client <--the mean extractor-- server
              client --a hidden layer on top of it--> server       trained on features that do not move
-    merge    neurons of these layers are matched (see `matching.py`), and the global ones are everybody's
+    match    neurons of these layers are matched (see `neuron_matching.py`); all clients use the global ones
 
-The article matches perceptrons with one hidden layer that read inputs. The models here are deeper, and some have no
-hidden layer at all that could be permuted by itself (a residual network's last features are a sum over its blocks). So
-what is matched is a perceptron of one hidden layer over a common extractor, the mean of those that clients trained; or,
-with `over: inputs`, over the inputs themselves, as in the article. Every client uses the outcome, which has as many
-neurons as the matching finds.
+The article matches perceptrons with one hidden layer on the inputs. The models here are deeper, and some have no hidden
+layer that could be permuted by itself (a residual network's last features are a sum over its blocks). So the matched
+model is a perceptron of one hidden layer on a common extractor, the mean of the clients' extractors; or, with `over:
+inputs`, on the inputs themselves, as in the article. Every client uses the result, whose number of neurons is
+determined by the matching.
 
-Outgoing weights to a class count by a client's share of that class's samples, as in the authors' code, since a client
-without samples knows nothing of it; the counts leave the client for that, unless `class_counts` is off. Variances and
-mass are values from the grid in the authors' code, which chooses among them by training accuracy: here nobody has the
-data to do so. Of its variances (1, 0.5, 0.1) the smallest is nearest to the squares of weights; beside a much larger
-one neurons are all alike, and only their numbers decide. (One look at test data agreed: digits, one seed, 14 % with 1.)
+Outgoing weights to a class are weighted by a client's share of that class's samples, as in the authors' code, since a
+client without samples has no information about it; the client sends its class counts for that, unless `class_counts` is
+off. Variances and mass are values from the grid in the authors' code, which selects among them by training accuracy:
+here no party has the data to do so. Of its variances (1, 0.5, 0.1) the smallest is closest to the squares of weights;
+with a much larger one all neurons look alike, and only their numbers decide. (One check on test data agreed: digits,
+one seed, 14 % with 1.)
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from fedstill.queries.transfer_loss import features_of
 T = TypeVar("T")
 
 COMMON, HEAD, COUNTS = "common/", "head/", "class_counts"
-START = "start-head/"  # what all clients' heads start from
+START = "start-head/"  # the initial head of all clients
 
 
 class PFNMSettings(LocalSettings):
@@ -72,7 +73,7 @@ class PFNMSettings(LocalSettings):
 
 @methods.register("pfnm")
 class PFNM(PeerMethod):
-    """Clients' hidden layers are matched neuron by neuron into one that all use, in one round."""
+    """Probabilistic federated neural matching: hidden layers are matched neuron by neuron into one, in one round."""
 
     needs = frozenset({"one-architecture", "labels"})
     Options = PFNMSettings
@@ -112,7 +113,7 @@ class PFNM(PeerMethod):
         return self.told(super().expect(state, who, request))
 
     def told(self, everything: Mapping[str, T]) -> dict[str, T]:
-        """What the server has a use for: a model only if its extractor is to be averaged."""
+        """The tensors that the server uses: a model only if its extractor is averaged."""
         wanted = self.settings.over == "features"
         return {name: value for name, value in everything.items() if wanted or not name.startswith(MODEL)}
 
@@ -123,7 +124,7 @@ class PFNM(PeerMethod):
         return {**state, **under(COMMON, average([reply.message.part(MODEL) for reply in replies], samples))}
 
     def matched(self, heads: Sequence[Tensors], counts: Sequence[Tensor] | None, streams: Streams) -> Tensors:
-        """One head from those of all clients."""
+        """One head matched from those of all clients."""
         settings, classes = self.settings, len(self.task.classes)
         layers, biases = [neurons_of(head) for head in heads], torch.stack([head[f"{OUTPUT}bias"] for head in heads])
         known = torch.ones(len(heads), classes, dtype=torch.float64)
@@ -139,7 +140,7 @@ class PFNM(PeerMethod):
         return state_from(found.neurons, (biases * known).sum(dim=0) / (prior.precision + known.sum(dim=0)))
 
     def personalise(self, server: Tensors, state: Tensors) -> Tensors | None:
-        """The same for all, once there is one; before that, what a client trained alone."""
+        """The matched model, the same for all clients; before it exists, the client's own model."""
         return part(server, MODEL) or part(state, MODEL) or None
 
     def assemble(self, architecture: str, personal: Tensors) -> nn.Module:
@@ -161,7 +162,7 @@ class PFNM(PeerMethod):
 
 
 class Heads(Exchange):
-    """A client trains a hidden layer on what all read alike, and sends it."""
+    """The exchange in which a client trains a hidden layer on the common features and sends it."""
 
     name = "heads"
     update_prefix = HEAD
@@ -196,7 +197,7 @@ class Heads(Exchange):
         return Message({**under(HEAD, state_of(head)), **counts, **work_report(trained)})
 
     def read(self, client: Client, common: Tensors) -> Dataset:
-        """What the layer learns on: features of samples as they are, or the samples."""
+        """The training inputs of the layer: features of unaugmented samples, or the samples."""
         if self.method.settings.over == "inputs":
             return client.data
         model = client.task.build(client.profile.architecture, common)

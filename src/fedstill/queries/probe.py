@@ -1,7 +1,7 @@
-"""What noise tells of the classes that clients' models were trained on, beside what they were trained on.
+"""Estimates of the class distribution that clients' models were trained on, from their outputs on noise.
 
-A model is sure of classes it knows even where it sees nothing: the mean of what it says of noise is a guess at the mix
-of classes it learnt from (see `queries/transfer_loss.py`), by which a client picks peers to learn from.
+A model is confident in the classes it knows even on noise: its mean output on noise estimates the class distribution it
+was trained on (see `queries/transfer_loss.py`), by which a client selects peers as teachers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Shares = npt.NDArray[np.float64]  # clients x classes
 
 @dataclass(frozen=True)
 class Probed:
-    """Clients' true mixes of classes, and those guessed from noise."""
+    """The clients' true class distributions, and those estimated from noise."""
 
     clients: tuple[int, ...]
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class Probed:
 
     @property
     def errors(self) -> Shares:
-        """The mean squared error of each client's guess, over classes."""
+        """The mean squared error of each client's estimate, over classes."""
         squares: Shares = ((self.true - self.guessed) ** 2).mean(axis=1)
         return squares
 
@@ -48,7 +48,7 @@ class Probed:
 
     @property
     def precision(self) -> float:
-        """Of the classes that models seem to know, the share that their clients have samples of.
+        """Of the classes that models seem to know, the fraction that their clients have samples of.
 
         >>> true, guessed = np.array([[0.5, 0.5, 0.0, 0.0]]), np.array([[0.98, 0.0, 0.02, 0.0]])
         >>> Probed((0,), ("a", "b", "c", "d"), true, guessed, 0.01).precision
@@ -59,7 +59,7 @@ class Probed:
 
     @property
     def recall(self) -> float:
-        """Of the classes that clients have samples of, the share that their models seem to know.
+        """Of the classes that clients have samples of, the fraction that their models seem to know.
 
         >>> true, guessed = np.array([[0.5, 0.3, 0.2, 0.0]]), np.array([[0.98, 0.02, 0.0, 0.0]])
         >>> round(Probed((0,), ("a", "b", "c", "d"), true, guessed, 0.01).recall, 3)
@@ -70,9 +70,9 @@ class Probed:
 
 
 def probed(run: Run) -> Probed | None:
-    """Of the models that clients trained alone, with the noise by which peers look at them; None where there are none.
+    """The estimates for the models that clients trained alone, with the noise that peers use; None if there are none.
 
-    So of a run of local-only or of a method between peers that has queries, and whose clients' states are still there.
+    They exist for a run of local-only or of a peer method that has queries and whose client states are still present.
     """
     found = run.answers()
     if not found or not issubclass(methods[run.experiment.method.name], LocalOnly | PeerMethod):

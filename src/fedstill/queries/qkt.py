@@ -8,7 +8,7 @@ https://arxiv.org/abs/2504.09205
     head <- reset, and trained by itself with the same loss
 
 A client that lacks a class queries its peers' models for it, in one round (see `peers.py`), on its own data: it learns
-from their outputs on samples of other classes. With an empty query, or no peer that knows a class of it, it keeps its
+from their outputs on samples of other classes. With an empty query, or if no peer knows a queried class, it keeps its
 model.
 """
 
@@ -37,7 +37,7 @@ FirstPhase = Callable[[nn.Module, list[nn.Module]], Trained]  # trains the whole
 
 
 class TransferSettings(PeerSettings):
-    """How much and from whom is learnt."""
+    """The amount of training and the selection of teachers."""
 
     transfer_epochs: int = Field(25, ge=1, description="epochs of training the whole model on the client's data")
     alpha: float = Field(1.0, ge=0, description="weight of the distillation term relative to the label term")
@@ -72,7 +72,8 @@ class QKTSettings(TransferSettings):
 
 @methods.register("qkt")
 class QKT(PeerMethod):
-    """A client queries its peers' models for a class it lacks, and learns it in one round on its own data."""
+    """Query-based knowledge transfer: a client learns classes it lacks from its peers' models, in one round on its
+    data."""
 
     Options = QKTSettings
     settings: QKTSettings
@@ -97,7 +98,7 @@ class NaiveSettings(QKTSettings):
 
 @methods.register("naive-kd")
 class NaiveKD(PeerMethod):
-    """Every client learns from all peers' models and all classes, in one round on its own data."""
+    """Naive distillation: every client learns from all peers' models and all classes, in one round on its own data."""
 
     Options = NaiveSettings
     settings: NaiveSettings
@@ -116,7 +117,7 @@ class NaiveKD(PeerMethod):
 
 @dataclass(frozen=True)
 class QueryTransfer:
-    """How one client learns what it queries for: from which peers, and in which phases."""
+    """The transfer of one client: the selection of peers, and the phases."""
 
     client: Client
     settings: QKTSettings
@@ -129,7 +130,7 @@ class QueryTransfer:
         return [int(number) for number in torch.nonzero(self.client.state[QUERY]).flatten()]
 
     def learn(self, peers: Mapping[int, nn.Module], first: FirstPhase) -> Trained:
-        """Both phases, if any peer knows a class of the query; the outcome is in the client's state."""
+        """Both phases, if any peer knows a class of the query; the result is stored in the client's state."""
         teachers = self.teachers(peers)
         if not teachers:
             return Trained(0, {})
@@ -154,7 +155,7 @@ class QueryTransfer:
         return [model for number, model in peers.items() if knows(known[number], query, settings.threshold)]
 
     def probed(self, number: int, model: nn.Module) -> Tensor:
-        """A peer's mean probability of each class on noise, as this client sees it."""
+        """A peer's mean probability of each class on noise, computed by this client."""
         return probed(self.client, number, model, self.settings.noise, self.settings.noise_scale)
 
     def first(self, model: nn.Module, teachers: list[nn.Module]) -> Trained:
@@ -167,7 +168,7 @@ class QueryTransfer:
         return trained
 
     def second(self, model: Classifier, head: Mapping[str, Tensor], teachers: list[nn.Module]) -> Trained:
-        """The head is reset to what it was, and learns by itself."""
+        """The head is reset and trained alone."""
         best = self.best()
         lesson = self.lesson(teachers, "head", self.settings.head_epochs or self.settings.transfer_epochs)
         trained = refine(model, head, replace(lesson, watch=best or self.watch), self.settings.frozen)
@@ -176,7 +177,7 @@ class QueryTransfer:
         return trained
 
     def lesson(self, teachers: list[nn.Module], phase: str, epochs: int) -> QueryLesson:
-        """What the client learns from in a phase, on its own data."""
+        """The training inputs of a phase: the client's data, the teachers and the loss."""
         client, settings = self.client, self.settings
         loss = query_loss(self.mask(), settings.alpha, settings.temperature)
         training, streams = for_epochs(self.training, epochs), client.streams.at(phase)
@@ -188,7 +189,7 @@ class QueryTransfer:
         return BestEpoch(self.client, tuple(self.query)) if self.settings.tune else None
 
     def mask(self) -> Tensor:
-        """How much each class counts of the teachers' outputs."""
+        """The weight of each class in the teachers' outputs."""
         classes = len(self.client.state[QUERY])
         if not self.settings.mask:
             return torch.ones(classes)
@@ -198,12 +199,12 @@ class QueryTransfer:
 
 
 def for_epochs(training: Training, epochs: int) -> Training:
-    """The same training for so many epochs."""
+    """The same training for this many epochs."""
     return training.model_copy(update={"epochs": epochs})
 
 
 class BestEpoch:
-    """The model after the epoch with the best average accuracy on samples that show what could be gained."""
+    """Keeps the model after the epoch with the best average accuracy on samples that show a possible gain."""
 
     def __init__(self, client: Client, query: tuple[int, ...]) -> None:
         labels = client.data.labels()

@@ -3,9 +3,9 @@
 *Query-based Knowledge Transfer for Heterogeneous Learning Environments*, Alballa et al., 2025,
 https://arxiv.org/abs/2504.09205, section 3.3 and appendix A.4
 
-The first phase learns from all peers and all classes, whatever the query; only the second, in which the head learns by
-itself, depends on it. So the first phase can be done once for all clients: by the server on unlabelled samples, or by
-a volunteer, the client with most samples, on its own data. Or each student does it for itself.
+The first phase learns from all peers and all classes, whatever the query; only the second phase, in which the head is
+trained alone, depends on the query. So the first phase can run once for all clients: on the server with unlabelled
+samples, or on a volunteer, the client with most samples, with its own data. Alternatively each student runs it itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedstill.queries.peers import OFFER_EGRESS, PEERS, SAMPLES, PeerMethod, Tra
 from fedstill.queries.qkt import QKTSettings, QueryTransfer, for_epochs
 from fedstill.queries.transfer_loss import TERMS, QueryLesson, Watch, learn, query_loss
 
-COMMON = "common/"  # the model of the first phase, where it is everybody's
+COMMON = "common/"  # the model of the first phase, if it is shared
 
 
 class LightSettings(QKTSettings):
@@ -52,7 +52,7 @@ class LightSettings(QKTSettings):
 
 @methods.register("qkt-light")
 class QKTLight(PeerMethod):
-    """As qkt, but only the head learns the query; the rest learns from all peers, once for all if need be."""
+    """QKT Light: only the head is trained for the query; the first phase is query-independent and can be shared."""
 
     Options = LightSettings
     settings: LightSettings
@@ -82,7 +82,7 @@ class QKTLight(PeerMethod):
         return SharedSamples.named(settings.proxy) if settings.first_phase == "server" else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the proxy data: only the server learns on them."""
+        """Without the proxy data: only the server uses them."""
         return {name: value for name, value in self.__dict__.items() if name != "proxy"}
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
@@ -104,16 +104,17 @@ class QKTLight(PeerMethod):
     def from_all(
         self, client: Client, model: nn.Module, peers: Sequence[nn.Module], watch: Watch | None = None
     ) -> Trained:
-        """The first phase at a client: the whole model learns from all peers."""
+        """The first phase on a client: the whole model learns from all peers."""
         lesson = self.common_lesson(client.task, peers, client.data, client.streams.at("whole"), client.meter)
         return learn(model, replace(lesson, watch=watch))
 
     def by_server(self, state: Tensors, context: RoundContext) -> Tensors:
-        """The first phase at the server: from the clients' start towards all peers' outputs on the proxy."""
+        """The first phase on the server: from the clients' initial model towards all peers' outputs on the proxy
+        data."""
         architecture = self.task.architectures[0]
         model = self.task.build(architecture, part(state, f"{START}{architecture}/"))
         peers = list(built(self.task, part(state, PEERS)).values())
-        if peers:  # none is offered where a round is only described
+        if peers:  # none is offered if a round is only described
             assert self.proxy is not None
             streams = context.streams.at("whole")
             learn(model, self.common_lesson(self.task, peers, self.proxy.data, streams, Meter()))
@@ -122,7 +123,7 @@ class QKTLight(PeerMethod):
     def common_lesson(
         self, task: Task, peers: Sequence[nn.Module], data: Dataset, streams: Streams, meter: Meter
     ) -> QueryLesson:
-        """All peers' outputs for all classes, on whatever data."""
+        """All peers' outputs for all classes, on the given data."""
         settings = self.settings
         loss = query_loss(torch.ones(len(self.task.classes)), settings.alpha, settings.temperature)
         training = for_epochs(self.training, settings.transfer_epochs)
@@ -130,7 +131,7 @@ class QKTLight(PeerMethod):
 
 
 class LightTransfer(Transfer):
-    """With the model of the first phase, where there is one for all."""
+    """The transfer with the shared model of the first phase, if there is one."""
 
     method: QKTLight
 
@@ -155,7 +156,7 @@ class LightTransfer(Transfer):
 
 
 class Volunteer(Exchange):
-    """The client with most samples does the first phase for all clients."""
+    """The client with most samples runs the first phase for all clients."""
 
     name = "volunteer"
     egress = (*OFFER_EGRESS, *WORK_EGRESS)
@@ -166,7 +167,7 @@ class Volunteer(Exchange):
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         sizes = ((-int(state[f"{PEERS}{number}/{SAMPLES}"]), number) for number in offering(state))
-        _, largest = min(sizes, default=(0, who.id))  # nobody offers anything where a round is only described
+        _, largest = min(sizes, default=(0, who.id))  # nothing is offered if a round is only described
         return Transfer(self.method).request(state, who, context) if who.id == largest else None
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:

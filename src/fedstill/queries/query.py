@@ -1,6 +1,7 @@
-"""What a client asks the federation for, and how well it was answered.
+"""Clients' queries for classes, and the metrics of their outcomes.
 
-A client's *local* classes are those it has samples of; a *query* is for classes that it has too few of, or does badly.
+A client's *local* classes are those it has samples of; a *query* is for classes that it has too few of, or recognises
+badly.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from fedstill.core.protocols import Method
 from fedstill.core.sections import HasSections, Section, sections
 from fedstill.core.streams import Streams
 
-INPUT = "queries"  # what methods that learn from peers want
+INPUT = "queries"  # the input that methods that learn from peers require
 
 
 @sections.register("queries")
 class Queries(Section):
-    """Who asks for what."""
+    """Which clients query for which classes."""
 
     about = "who asks the federation for which classes"
 
@@ -54,14 +55,14 @@ class Queries(Section):
             )
 
     def changes(self, method: type[Method]) -> bool:
-        """A client that does not learn from peers learns the same whatever is asked for."""
+        """Whether queries change the training: only for methods that learn from peers."""
         return INPUT in method.wants
 
     def written(self, name: str) -> tuple[list[str], list[str]]:
-        """Settings that are not as usual; where all are, one that is, or nobody would ask."""
+        """Settings that differ from the defaults; if none does, one default, so that the queries are not dropped."""
         options, held, usual = list[str](), self.model_dump(mode="json"), Queries().model_dump(mode="json")
         for client, classes in self.by_hand.items():
-            if classes:  # naming nobody's classes is the same as not naming the client, as long as somebody is named
+            if classes:  # an empty query equals an unlisted client, as long as some client is listed
                 options += ["--query", f"{client}:{','.join(map(str, classes))}"]
         changed = {key: value for key, value in held.items() if key != "by_hand" and value != usual[key]}
         if not changed and not self.by_hand:
@@ -82,7 +83,7 @@ class Queries(Section):
                     )
 
     def of(self, client: int, counts: Tensor, streams: Streams) -> tuple[int, ...]:
-        """What a client with so many samples of each class asks for; drawn from a stream of its own.
+        """The query of a client with these class counts; drawn from its own stream.
 
         >>> Queries(by_hand={3: (7, 8)}).of(3, torch.zeros(10), Streams(0))
         (7, 8)
@@ -102,7 +103,7 @@ class Queries(Section):
 
 @dataclass(frozen=True)
 class Answered:
-    """How one client fared: recall of each class before and after, its class counts, and what it asked for."""
+    """The outcome of one client: recall of each class before and after, its class counts, and its query."""
 
     before: Tensor
     after: Tensor
@@ -120,15 +121,16 @@ class Answered:
         return asked
 
     def accuracy(self, recalls: Tensor) -> float:
-        """Weighted mean recall: a local class weighs its share of the client's samples, a class asked for one."""
+        """Weighted mean recall: a local class has the weight of its fraction of the client's samples, a queried class
+        one."""
         weights = torch.where(self.asked, 1.0, self.counts.double() / self.counts.sum().clamp(min=1))
         return float((weights * recalls.double()).sum() / weights.sum())
 
     def metrics(self) -> dict[str, float]:
         """Accuracy, query gain, forgetting (zero or negative) and uniform accuracy.
 
-        Two local classes of 30 and 10 samples, and one asked for; weights 0.75, 0.25 and 1. Before (0.8, 0.6, 0),
-        after (0.9, 0.4, 0.5): accuracy (0.675 + 0.1 + 0.5) / 2, forgetting (0 - 0.2) / 2.
+        Example: two local classes of 30 and 10 samples, and one queried; weights 0.75, 0.25 and 1. Before (0.8, 0.6,
+        0), after (0.9, 0.4, 0.5): accuracy (0.675 + 0.1 + 0.5) / 2, forgetting (0 - 0.2) / 2.
 
         >>> before, after = torch.tensor([0.8, 0.6, 0.0]), torch.tensor([0.9, 0.4, 0.5])
         >>> metrics = Answered(before, after, torch.tensor([30, 10, 0]), (2,)).metrics()
@@ -141,13 +143,13 @@ class Answered:
             "accuracy": self.accuracy(self.after),
             "before": self.accuracy(self.before),
             "gain": float(change[self.asked].mean()),
-            "forgetting": float(forgotten.mean()) if len(forgotten) else 0.0,  # who had nothing forgets nothing
+            "forgetting": float(forgotten.mean()) if len(forgotten) else 0.0,  # no local classes: none
             "uniform": float(self.after.double()[self.local | self.asked].mean()),
         }
 
 
 def averaged(answered: Sequence[Answered]) -> Mapping[str, float]:
-    """The mean of each metric over clients that asked for something, and its standard deviation over them."""
+    """The mean of each metric over clients with a query, and its standard deviation over them."""
     each = [one.metrics() for one in answered if one.query]
     if not each:
         return {}
@@ -157,7 +159,7 @@ def averaged(answered: Sequence[Answered]) -> Mapping[str, float]:
 
 
 def recalls(confusion: Tensor) -> Tensor:
-    """The share of each class that is recognised; a class without samples counts as not recognised.
+    """The recall of each class; a class without samples counts as not recognised.
 
     >>> recalls(torch.tensor([[3, 1], [0, 0]])).tolist()
     [0.75, 0.0]
@@ -166,7 +168,7 @@ def recalls(confusion: Tensor) -> Tensor:
 
 
 def queries_of(experiment: HasSections) -> Queries | None:
-    """The experiment's queries, where it has any."""
+    """The experiment's queries, if it has any."""
     section = experiment.section("queries")
     assert section is None or isinstance(section, Queries)
     return section

@@ -1,4 +1,4 @@
-"""`fedstill query`: a client of a run asks the others for a class."""
+"""`fedstill query`: a client of a run queries the others for a class."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedstill.core.errors import InputError
 from fedstill.core.numbers import share, size
 from fedstill.core.plugins import use_plugins
 
-if TYPE_CHECKING:  # help need not wait for torch
+if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.queries.probe import Shares
     from fedstill.queries.transfer import Asked, CheckedQuery
     from fedstill.runtime.result import Run
 
-_PEERS = 12  # in the table of who knows what; the figure has all
-_CLIENTS = 30  # in that of what all models seem to know
+_PEERS = 12  # rows of the table of peers; the figure shows all
+_CLIENTS = 30  # rows of the table of probed models
 
 
 @commands.register("query")
@@ -99,7 +99,7 @@ def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet
 
 
 class _Display:
-    """One line in the terminal while a client learns: epochs so far, and its accuracy."""
+    """One terminal line while a client learns: epochs so far, and its accuracy."""
 
     def __init__(self, quiet: bool) -> None:
         self.status = None if quiet or not errors.is_terminal else errors.status("asking")
@@ -111,13 +111,13 @@ class _Display:
             self.status.update(f"{phase}: epoch {epochs}, average accuracy {share(accuracy)}")
 
     def close(self) -> None:
-        """Give the terminal back, also when the work was interrupted."""
+        """Restore the terminal, also after an interruption."""
         if self.status is not None:
             self.status.stop()
 
 
 def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device: str, as_json: bool) -> None:
-    """What noise tells of all clients' models, beside what they were trained on."""
+    """The probe estimates of all clients' models, beside their true class distributions."""
     from fedstill.queries.probe import Probed
     from fedstill.queries.transfer import look
     from fedstill.runtime.result import Run
@@ -155,7 +155,7 @@ def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device:
 
 
 def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
-    """Classes with a share above nothing and not below the threshold, the largest first."""
+    """Classes with a positive fraction not below the threshold, the largest first."""
     order = sorted(range(len(classes)), key=lambda number: -float(shares[number]))
     return ", ".join(
         f"{classes[number]} {share(float(shares[number]), 0)}"
@@ -165,14 +165,14 @@ def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Those of the method that answers; in experiments they stand below `method`."""
+    """The settings of the transfer method; in experiments they are under `method`."""
     from fedstill.runtime.assemble import assignments
 
     return {key.removeprefix("method."): value for key, value in assignments(texts, "query_weight=2")}
 
 
 def _show_peers(asked: Asked) -> None:
-    """Which peers know what is asked for: what their models say of noise, and what their clients really have."""
+    """Which peers know the queried classes: their models' outputs on noise, and their clients' true fractions."""
     wanted = list(asked.fate.query)
     order = sorted(range(len(asked.probed)), key=lambda number: -float(asked.probed[number, wanted].max()))
     rows = [
@@ -191,7 +191,7 @@ def _show_peers(asked: Asked) -> None:
 
 
 def _no_teacher(asked: Asked) -> str:
-    """Why nobody teaches: which peer came nearest to the threshold of the probe."""
+    """Why there is no teacher: which peer came nearest to the probe threshold."""
     wanted = list(asked.fate.query)
     names = " or ".join(f'"{asked.classes[number]}"' for number in wanted)
     said = {number: float(row.max()) for number, row in enumerate(asked.probed[:, wanted]) if number != asked.client}
@@ -205,7 +205,7 @@ def _no_teacher(asked: Asked) -> str:
 
 
 def _show_change(asked: Asked) -> None:
-    """Before and after, by class and altogether."""
+    """Recall before and after, by class and in total."""
     fate = asked.fate
     rows = [
         (

@@ -1,4 +1,4 @@
-"""Figures about clients that ask for classes: what they gained and forgot, by method, by class and by epoch."""
+"""Figures about clients' queries: gain and forgetting by method, by class and by epoch."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from fedstill.report.figure import (
 _PERCENT = {"tickformat": ".0%"}
 _ROLES = {"asked for": "var(--series-2)", "own": "var(--series-1)", "other": "var(--series-7)"}  # in this order
 _SHADES = [[step / 3, f"var(--shade-{step})"] for step in range(4)]
-_NUMBERS = 12  # up to so many classes there is room for numbers in the cells
+_NUMBERS = 12  # up to this many classes the cells have space for numbers
 _ROW = 24  # pixels of a line
 _LETTERS = 18  # of a name
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What a method gave and took; a pair of forgetting and gain for every seed."""
+    """The gain and forgetting of a method; one pair for every seed."""
 
     name: str
     pairs: Sequence[tuple[float, float]]
-    index: int | None = None  # by which it keeps its colour in every figure; else its place among these
+    index: int | None = None  # fixes its colour in every figure; else its position among these
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -47,7 +47,7 @@ class Balance:
 
 
 def gain_against_forgetting(id: str, title: str, balances: Sequence[Balance], path: bool = False) -> Figure:
-    """Up is more of what was asked for, right is less forgotten; with `path`, values of a setting in their order."""
+    """Gain upwards, less forgetting to the right; `path` connects the values of a setting in their order."""
     data: list[dict[str, Any]] = []
     keys: list[Key] = []
     if path:
@@ -91,12 +91,12 @@ def _balance_hover(name: str) -> str:
 
 
 def probe_figure(id: str, title: str, probed: Probed) -> Figure:
-    """Two maps side by side: which classes clients have, and which their models give away when they see noise."""
+    """Two maps side by side: the classes that clients have, and those that their models reveal on noise."""
     rows = list(range(len(probed.clients)))
     numbers = len(probed.names) <= _NUMBERS
     names = [label(name) for name in probed.names]
     ticks = {"tickvals": rows, "range": [len(rows) - 0.5, -0.5], "showgrid": False}
-    # Classes have places, not names: names that begin alike would be one.
+    # Classes are identified by position: truncated names could coincide.
     across = {
         "tickvals": list(range(len(names))),
         "ticktext": [label(_short(name)) for name in probed.names],
@@ -139,7 +139,7 @@ def recall_changes(
     own: Iterable[int],
     asked: Iterable[int],
 ) -> Figure:
-    """A line for every class, from how much of it was recognised before to how much after; colours say whose it is."""
+    """One line per class, from its recall before to its recall after; colours show the role of the class."""
     held, wanted = set(own), set(asked)
     every = range(len(names))
     whose = ["asked for" if number in wanted else "own" if number in held else "other" for number in every]
@@ -184,7 +184,7 @@ def recall_changes(
 
 @dataclass(frozen=True)
 class Course:
-    """How one quantity went on: before anything, after each epoch of the whole model, and of the head alone."""
+    """The course of one metric: before, after each epoch of the whole model, and of the head alone."""
 
     name: str
     before: float
@@ -193,7 +193,7 @@ class Course:
 
     @classmethod
     def heard(cls, name: str, before: float, told: Iterable[tuple[str, int, float]]) -> Course:
-        """From what somebody noted who watched: phase, epoch, value (see `distillation.query.Watch`).
+        """From recorded values: phase, epoch, value (see `transfer_loss.Watch`).
 
         >>> Course.heard("accuracy", 0.3, [("features", 1, 0.5), ("head", 1, 0.6), ("features", 2, 0.55)])
         Course(name='accuracy', before=0.3, whole=[0.5, 0.55], head=[0.6])
@@ -204,7 +204,7 @@ class Course:
 
 
 def phases(id: str, title: str, courses: Sequence[Course]) -> Figure:
-    """Values by epoch through both phases, one after the other; epoch 0 is what there was before."""
+    """Values by epoch through both phases in sequence; epoch 0 is the value before."""
     first = max(len(course.whole) for course in courses)
     last = first + max(len(course.head) for course in courses)
     data: list[dict[str, Any]] = []
@@ -281,7 +281,7 @@ def _role(role: str) -> str:
 
 
 def _short(name: str) -> str:
-    """What fits beside a figure.
+    """A name shortened to fit beside a figure.
 
     >>> _short("immature granulocytes (all kinds)")
     'immature granuloc…'

@@ -1,4 +1,4 @@
-"""The input of methods between peers: who asks for what."""
+"""The input of peer methods: the clients' queries."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from fedstill.runtime.method_inputs import PlanContext, method_inputs
 
 @method_inputs.register(INPUT)
 def queries(context: PlanContext) -> Queries:
-    """Those of the experiment; without any, each client asks for one class of which it has few samples."""
+    """The experiment's queries; without any, each client queries one class of which it has few samples."""
     return queries_of(context.experiment) or Queries()

@@ -1,4 +1,4 @@
-"""The page of one client's query: who knew, what it learnt and forgot, and what its features look like now."""
+"""The page of one client's query: the teachers, gain and forgetting, and the features afterwards."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _course(asked: Asked) -> Figure:
 
 
 def _features(asked: Asked) -> Figure:
-    """Test samples of the client's classes and of those it asked for, through both models."""
+    """The features of test samples of the client's classes and of the queried ones, under both models."""
     labels = asked.plan.bundle.test.labels()
     assert labels is not None
     shown = torch.isin(labels, torch.nonzero(asked.fate.local | asked.fate.asked).flatten())

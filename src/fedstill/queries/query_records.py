@@ -12,7 +12,7 @@ _OF_QUERY = "accuracy on the client's own classes and those of its query"
 
 
 class ClientQuery(Record):
-    """What became of one client's query."""
+    """The outcome of one client's query."""
 
     query: tuple[int, ...] = Field(description="queried classes")
     accuracy: float = Field(description=_OF_QUERY)
@@ -24,7 +24,7 @@ class ClientQuery(Record):
 
 @record_sections.register("queries")
 class PrintedQueries(RecordSection):
-    """What became of clients' queries: means over clients, and each of them."""
+    """The outcomes of clients' queries: means over clients, and each of them."""
 
     part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"printed run"})
 
@@ -43,7 +43,7 @@ class PrintedQueries(RecordSection):
 
 @record_sections.register("query")
 class QueryRecord(RecordSection):
-    """A query to the clients of another run, where the run is the answer to one."""
+    """A query to the clients of another run, if the run is the result of one."""
 
     part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"result", "printed run"})
 

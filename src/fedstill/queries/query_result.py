@@ -1,4 +1,4 @@
-"""What came of a query as a run: the client's new model, with who was asked for what, and what it changed."""
+"""The result of a query as a run: the client's new model, the queried peers, and the changes in recall."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def keep(asked: Asked, out: Path) -> Run:
-    """The client's new model as a run, to be shown, exported and used like any other."""
+    """Store the client's new model as a run, which can be shown, exported and used like any other."""
     plan, experiment = asked.plan, experiment_of(asked.run, asked.client, asked.fate.query, asked.settings)
     models: dict[str, Tensors] = {plan.profiles[asked.client].architecture: state_of(asked.model)}
     packed, facts = pack_models(models), json.dumps(experiment.hashed(), sort_keys=True)

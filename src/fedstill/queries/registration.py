@@ -1,4 +1,4 @@
-"""What the slice of query-based transfer brings: methods between peers, queries, and what became of them."""
+"""Registers query-based transfer: peer methods, queries, and their outcomes."""
 
 BRINGS = {
     "method": {

@@ -1,4 +1,4 @@
-"""The part of a page that is about clients' queries, for runs in which clients ask for classes."""
+"""The report section about clients' queries, for runs that have any."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedstill.report.page import PageSection
 from fedstill.runtime.result import Run
 
 _MIB = 2**20
-_CLIENTS = 60  # more lines than this are no table for a page
-_TOLD = 4  # runs that a sentence can name
-_PROBES = 6  # figures of that kind on a page
+_CLIENTS = 60  # maximum number of table rows on a page
+_TOLD = 4  # maximum number of runs that a sentence lists
+_PROBES = 6  # maximum number of such figures on a page
 
 
 @dataclass(frozen=True)
 class AskedRun:
-    """A run in which clients asked, under its title and by its place among all runs of the page."""
+    """A run with queries, with its title and its index among all runs of the page."""
 
     title: str
     index: int
@@ -36,14 +36,14 @@ class AskedRun:
         return self.run.experiment.method.name == ALONE
 
     def figure(self, name: str) -> float | None:
-        """A mean over clients; what only makes sense beside what was before is left out where that is not known."""
+        """A mean over clients; metrics that need the recall before are omitted if it is unknown."""
         hidden = name in ("gain", "forgetting") and not self.fates.known
         hidden |= name == "before" and not (self.fates.known or self.alone)
         return None if hidden else self.fates.means()[name]
 
 
 def query_section(runs: Mapping[str, Run]) -> PageSection:
-    """Empty where nobody asked."""
+    """The section; empty without queries."""
     asked = asked_in(runs)
     if not asked:
         return PageSection("queries", "Queries")
@@ -58,7 +58,7 @@ def query_section(runs: Mapping[str, Run]) -> PageSection:
 
 
 def _balance(asked: Sequence[AskedRun]) -> list[Figure]:
-    """All runs of which it is known what they gave and took."""
+    """All runs with known gain and forgetting."""
     found = []
     for one in asked:
         if one.fates.known:
@@ -68,7 +68,7 @@ def _balance(asked: Sequence[AskedRun]) -> list[Figure]:
 
 
 def asked_in(runs: Mapping[str, Run]) -> list[AskedRun]:
-    """Each beside the run of local-only among these that has the same clients."""
+    """Each run with queries beside the local-only run among these that has the same clients."""
     alone = Companions[Run]()
     for run in runs.values():
         if run.answers():
@@ -82,7 +82,7 @@ def asked_in(runs: Mapping[str, Run]) -> list[AskedRun]:
 
 
 def probe_figures(runs: Iterable[Run]) -> list[Figure]:
-    """What noise tells of clients' models, once for runs whose clients are the same."""
+    """Probe figures of clients' models, once for runs with the same clients."""
     figures: dict[str, Figure] = {}
     for run in runs:
         experiment = run.experiment
@@ -129,7 +129,7 @@ class _Client:
 
 
 def _clients(asked: Sequence[AskedRun]) -> Table:
-    """Every client that asked, one line each."""
+    """Every client with a query, one row each."""
 
     def metric(name: str, needs: bool = False) -> Column[_Client]:
         return Column(
@@ -158,9 +158,9 @@ def _clients(asked: Sequence[AskedRun]) -> Table:
 
 
 def _about(asked: Sequence[AskedRun]) -> str:
-    """What came of it, in a sentence for those of which it is known."""
+    """A sentence about the outcome of the runs for which it is known."""
     known = {one.title: one.fates.means() for one in asked if one.fates.known}
-    if len(known) > _TOLD:  # only the ends
+    if len(known) > _TOLD:  # only the first and the last
         order = sorted(known, key=lambda title: known[title]["gain"])
         known = {title: known[title] for title in (order[-1], order[0])}
     told = [

@@ -1,7 +1,7 @@
-"""What became of clients' queries, in figures: each run beside the one in which everybody learnt alone.
+"""Outcomes of clients' queries as study metrics: each run beside its local-only baseline.
 
-A client's model is held against what it was before it asked. Methods between peers know that themselves; of others
-(FedAvg, say) it is what a run of local-only made of the same clients.
+A client's model is compared with its model before the query. Peer methods record that themselves; for others (FedAvg,
+say) it comes from a local-only run with the same clients.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from fedstill.studies.run_figures import Figures
 from fedstill.studies.study_plan import Job
 
 ALONE = "local-only"
-PREFIX = "query."  # what these figures begin with among others of a run
+PREFIX = "query."  # prefix of these metrics among others of a run
 Held = TypeVar("Held")
 _GROUND = ("data", "model", "models", "points", "augmentation", "partition", "clients", "seed", "validation")
 
 
 @dataclass(frozen=True)
 class Fates:
-    """How clients fared in a run. Without knowing what they were before, only what they are after counts."""
+    """The outcomes of the clients in a run. If the state before is unknown, only the state after is used."""
 
-    by_client: Mapping[int, Answered]  # those who asked
-    known: bool  # whether gain and forgetting mean something
+    by_client: Mapping[int, Answered]  # clients with a query
+    known: bool  # whether gain and forgetting are defined
 
     def means(self) -> dict[str, float]:
-        """Over those who asked."""
+        """Means over clients with a query."""
         return dict(averaged(list(self.by_client.values())))
 
     def each(self, client: int) -> dict[str, float]:
@@ -48,9 +48,9 @@ class Fates:
 
 
 def fates_of(run: Run, alone: Run | None = None, queries: Queries | None = None) -> Fates | None:
-    """What became of a run's queries; None where nobody asked, or nothing was kept of it.
+    """The outcomes of a run's queries; None without queries or without a record of them.
 
-    With `queries`, of others than the run was given, where its method learns the same whatever is asked for.
+    `queries` replaces those of the run, if its method trains the same whatever the query.
     """
     found = run.answers()
     if queries is not None and not issubclass(methods[run.experiment.method.name], PeerMethod):
@@ -65,7 +65,7 @@ def fates_of(run: Run, alone: Run | None = None, queries: Queries | None = None)
 
 
 def _asking(found: Answers, queries: Queries, streams: Streams) -> Answers:
-    """The same clients with what they would ask for then."""
+    """The same clients with the queries that they would then have."""
     return {
         who: {**one, "query": list(queries.of(int(who), torch.tensor(one["counts"]), streams))}
         for who, one in found.items()
@@ -73,7 +73,7 @@ def _asking(found: Answers, queries: Queries, streams: Streams) -> Answers:
 
 
 def figures_of_queries(run: Run, alone: Run | None = None, queries: Queries | None = None) -> Figures:
-    """What a study keeps of it; a run of local-only is what others are compared with, and has nothing gained."""
+    """The metrics that a study stores; a local-only run is the baseline, and has no gain."""
     fates = fates_of(run, alone, queries)
     if fates is None:
         return {}
@@ -96,30 +96,31 @@ def figures_of_queries(run: Run, alone: Run | None = None, queries: Queries | No
 
 
 def bytes_per_client(run: Run) -> float:
-    """What a client sent and was sent over all rounds, on average over those who ever took part."""
+    """The mean upload and download of a client over all rounds, over those that ever took part."""
     took_part = {client for record in run.journal for client in record.sampled}
     sent = run.result.bytes
     return float(sent.up + sent.down) / max(1, len(took_part))
 
 
 def ground(experiment: Experiment) -> str:
-    """What two runs must share for the clients of one to be those of the other."""
+    """The settings that two runs must share to have the same clients."""
     return experiment.model_dump_json(include=set(_GROUND))
 
 
 class Companions(Generic[Held]):
-    """Runs of local-only, each to be compared with those that share its clients."""
+    """Local-only runs, as baselines for runs with the same clients."""
 
     def __init__(self) -> None:
         self.by_ground: defaultdict[str, list[tuple[Sequence[str], Held]]] = defaultdict(list)
 
     def add(self, experiment: Experiment, held: Held, labels: Sequence[str] = ()) -> None:
-        """One that may be such a run; others are passed over."""
+        """Add a run if it is a local-only one; others are ignored."""
         if experiment.method.name == ALONE:
             self.by_ground[ground(experiment)].append((labels, held))
 
     def of(self, experiment: Experiment, labels: Sequence[str] = ()) -> Held | None:
-        """The one most alike by its labels, of equals the first. Queries may differ: who learns alone asks nobody."""
+        """The baseline with the most similar labels, the first of equals. Queries may differ: local-only does not use
+        them."""
         found = self.by_ground.get(ground(experiment), [])
         if not found:
             return None
@@ -128,7 +129,7 @@ class Companions(Generic[Held]):
 
 
 def beside(run: Run) -> Run | None:
-    """A finished run of local-only with the same clients in the same folder of runs, where it takes one to compare."""
+    """A finished local-only run with the same clients in the same folder of runs, if a baseline is needed."""
     if run.experiment.method.name == ALONE or all(one["before"] for one in run.answers().values()):
         return None
     wanted = ground(run.experiment)
@@ -144,7 +145,7 @@ def _same_data(one: Run, other: Run) -> bool:
 
 
 def _figures(planned: Sequence[PlannedRun]) -> FiguresOf:
-    """Each run in which somebody asks beside the run of local-only that shares its clients."""
+    """Each run with queries beside the local-only run with the same clients."""
     alone = Companions[Job]()
     for one in planned:
         alone.add(one.job.experiment, one.job, one.labels)

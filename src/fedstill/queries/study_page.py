@@ -1,4 +1,4 @@
-"""The page of a study in which clients ask for classes, and its figures as files."""
+"""The page of a study with queries, and its figures as files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from fedstill.studies.results_table import values_of
 
 
 def write_query_report(results: Results, path: Path, runs: Path | None = None) -> Path:
-    """A study's answers as one HTML file that opens from disk without a network, and its figures as files.
+    """A study's results as one self-contained HTML file that works offline, and its figures as files.
 
-    `runs` is the folder of its runs, if they are here: what noise tells of clients' models is measured there.
+    `runs` is the folder of its runs, if present: the probe figures are computed from it.
     """
     table = query_table(results)
     if table is None:
@@ -77,7 +77,7 @@ def _value(word: str) -> str | float:
 
 
 def _balances(results: Results) -> list[Figure]:
-    """A figure for each combination of all axes but the innermost, whose values are compared in it."""
+    """One figure for each combination of all axes except the innermost, whose values are compared in it."""
     down = down_axes(results)
     if not down:
         return []
@@ -109,7 +109,7 @@ def _pairs(results: Results, held: Mapping[str, str]) -> Iterator[tuple[float, f
 
 
 def _groups(results: Results) -> dict[str, dict[str, str]]:
-    """Combinations of all axes but the innermost, in words."""
+    """Combinations of all axes except the innermost, as text."""
     down = down_axes(results)
     groups: dict[str, dict[str, str]] = {}
     for held in places(results):
@@ -119,7 +119,7 @@ def _groups(results: Results) -> dict[str, dict[str, str]]:
 
 
 def _summary(results: Results) -> Iterator[str]:
-    """Who is ahead in each group, and of how many; in the same words whatever comes out."""
+    """The best method in each group, and of how many; the wording does not depend on the result."""
     down = down_axes(results)
     if not down:
         return
@@ -156,7 +156,7 @@ def _number(text: str) -> bool:
 
 
 def _probes(results: Results, folder: Path) -> list[Figure]:
-    """Of the runs that are here."""
+    """Probe figures of the runs that are present."""
     found = (run_called(row.identity, folder) for row in results.runs.values())
     return probe_figures(run for run in found if run is not None)
 

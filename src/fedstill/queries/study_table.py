@@ -1,4 +1,4 @@
-"""The table of a study in which clients ask for classes: all that became of it, a line for every combination."""
+"""The table of a study with queries: all metrics, one row per combination."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CLIENTS, _ROUNDS, _BYTES = f"{PREFIX}clients", f"{PREFIX}rounds", f"{PREFIX}byt
 
 
 def has_queries(results: Results) -> bool:
-    """Whether somebody asked in a run of it."""
+    """Whether a run of the study has queries."""
     return any(f"{PREFIX}accuracy" in row.figures for row in results.runs.values())
 
 
 def query_table(results: Results) -> Table | None:
-    """Mean and spread over seeds; None of a study in which nobody asked."""
+    """Mean and spread over seeds; None for a study without queries."""
     tables = query_tables(results)
     if not tables:
         return None
@@ -36,7 +36,7 @@ def query_table(results: Results) -> Table | None:
 
 
 def query_tables(results: Results, narrow: bool = False) -> dict[tuple[str, ...], Table]:
-    """The same, a table for each combination of all axes but the innermost: for where there is little room.
+    """The same, one table for each combination of all axes except the innermost, for narrow layouts.
 
     `narrow` leaves out blanks too.
     """
@@ -68,7 +68,7 @@ def query_tables(results: Results, narrow: bool = False) -> dict[tuple[str, ...]
 
 
 def down_axes(results: Results) -> list[str]:
-    """All that is varied, from the outermost: what other tables show across first, then as the recipe says."""
+    """All varied axes, from the outermost: first those that other tables show across, then in the recipe's order."""
     varied = [axis for axis, labels in results.axes.items() if axis != SEED and len(labels) > 1]
     first = [results.columns] if results.columns in varied else []
     order = [*(axis for axis in first if axis), *results.rows, *varied]
@@ -76,14 +76,14 @@ def down_axes(results: Results) -> list[str]:
 
 
 def places(results: Results) -> Iterator[dict[str, str]]:
-    """Every combination that has a line, by axis and label."""
+    """Every combination that has a row, by axis and label."""
     down = down_axes(results)
     for labels in product(*(results.axes[axis] for axis in down)):
         yield dict(zip(down, labels, strict=True))
 
 
 def query_caption(results: Results) -> str:
-    """What the columns are, and what is not known."""
+    """A description of the columns, and of unknown values."""
     seeds = max(len(values_of(results, f"{PREFIX}accuracy", held)) for held in places(results))
     asking = {int(value) for row in results.runs.values() if (value := row.figures.get(_CLIENTS))}
     who = f"queries of {count(asking.pop(), 'client')}" if len(asking) == 1 else "clients' queries"
@@ -115,7 +115,7 @@ def _unknown(results: Results) -> str:
 
 
 def _whole(results: Results, metric: str, held: dict[str, str]) -> str:
-    """A number of things, which is mostly the same for all seeds."""
+    """An integer, which is mostly the same for all seeds."""
     found = sorted({int(value) for value in values_of(results, metric, held)})
     if len(found) > 1:
         return f"{found[0]}–{found[-1]}"  # noqa: RUF001
@@ -123,7 +123,7 @@ def _whole(results: Results, metric: str, held: dict[str, str]) -> str:
 
 
 def _mean(results: Results, metric: str, held: dict[str, str]) -> str:
-    """Without a spread: messages are of the same size whatever the seed."""
+    """A mean without a spread: message sizes do not depend on the seed."""
     return entry(results, metric, held, False).partition(" ±")[0]
 
 

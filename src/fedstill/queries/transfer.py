@@ -1,7 +1,7 @@
-"""One client of a finished run asks the others for classes: who knows them, what is learnt, and what it costs.
+"""One client of a finished run queries the others for classes: teachers, training and cost.
 
-The run's clients must have models of their own (local-only, ditto, ...). Nothing of that run is changed: the client's
-new model becomes a run by itself.
+The run's clients must have personal models (local-only, ditto, ...). The run is not changed: the client's new model
+becomes a separate run.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ QueryMethod = QKT | NaiveKD | QKTLight  # the methods by which one client can qu
 
 @dataclass
 class Asked:
-    """What came of a query. `probed` and `held` are tables of clients and classes: what each model says of noise, and
-    what share of each class its client really has."""
+    """The result of a query. `probed` and `held` are tables of clients and classes: each model's mean output on noise,
+    and
+    the true fraction of each class in its client's data."""
 
     run: Run
     plan: Simulation
@@ -52,7 +53,7 @@ class Asked:
     before: Classifier
     model: Classifier
     epochs: list[tuple[str, int, float]] = field(default_factory=list)  # phase, epochs done, average accuracy
-    traffic: dict[str, int] = field(default_factory=dict)  # bytes that the client sends and is sent
+    traffic: dict[str, int] = field(default_factory=dict)  # bytes that the client sends and receives
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -64,7 +65,7 @@ class Asked:
         return bool(self.teachers)
 
     def keep(self, out: str | Path = "runs") -> Run:
-        """Make a run of the client's new model, to be shown, exported and used like any other."""
+        """Store the client's new model as a run, which can be shown, exported and used like any other."""
         return keep(self, Path(out))
 
 
@@ -80,9 +81,9 @@ def query(
     observers: Sequence[QueryObserver] = (),
     **settings: Any,
 ) -> Asked:
-    """Let a client of a run ask the others for classes, by number or name, and learn what they know.
+    """Let a client of a run query the others for classes, by number or name, and learn from the peers that know them.
 
-    `settings` are those of the method. Nothing is written before `keep` is called on what is given back.
+    `settings` are those of the method. Nothing is written before `keep` is called on the result.
 
     >>> import fedstill
     >>> skewed = {"name": "pathological", "classes_per_client": 3}
@@ -98,7 +99,7 @@ def query(
 
 @dataclass(frozen=True)
 class CheckedQuery:
-    """What a client wants to know, checked: nothing has been done yet."""
+    """A validated query that has not been executed yet."""
 
     run: Run
     plan: Simulation
@@ -108,7 +109,7 @@ class CheckedQuery:
 
     @property
     def experiment(self) -> Experiment:
-        """What is kept with the answer."""
+        """The experiment that is stored with the result."""
         return experiment_of(self.run, self.client, self.wanted, settings_of(self.method))
 
 
@@ -121,7 +122,7 @@ def make_question(
     data_root: str | Path | None = None,
     device: str = "cpu",
 ) -> CheckedQuery:
-    """Refuses what cannot be asked."""
+    """Validate a query; refuses queries that are not possible."""
     held = Run.of(run)
     plan = _plan(held, None if data_root is None else Path(data_root), device)
     if not 0 <= client < len(plan.profiles):
@@ -133,7 +134,7 @@ def make_question(
 
 @dataclass(frozen=True)
 class LookedAt:
-    """What noise tells of all clients' models: tables of clients and classes, as in `Asked`."""
+    """The probe results of all clients' models: tables of clients and classes, as in `Asked`."""
 
     classes: tuple[str, ...]
     probed: Tensor
@@ -142,7 +143,7 @@ class LookedAt:
 
 
 def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, device: str = "cpu") -> LookedAt:
-    """Probe every client's model, as any of them would before it asks; nothing is learnt."""
+    """Probe every client's model, as any of them would before a query; nothing is trained."""
     plan = _plan(run, data_root, device)
     method = _method("qkt", settings, plan)
     with one_thread():
@@ -153,7 +154,7 @@ def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, d
 def _probes(
     plan: Simulation, settings: QKTSettings, models: dict[int, nn.Module], client: int
 ) -> tuple[Tensor, Tensor]:
-    """What each model says of noise, as a client sees it, and what share of each class its client has."""
+    """Each model's mean output on noise, computed by a client, and the fraction of each class in its client's data."""
     student = _client(plan, client, state_of(models[client]), ())
     counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
     transfer = QueryTransfer(student, settings, plan.experiment.training)
@@ -166,7 +167,7 @@ def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
 
 
 def answer(question: CheckedQuery, observers: Sequence[QueryObserver] = ()) -> Asked:
-    """Ask, and let the client learn; its accuracy is measured after every epoch."""
+    """Run the query and the client's training; its accuracy is measured after every epoch."""
     with one_thread():
         return _answered(question, observers)
 
@@ -245,7 +246,7 @@ def _client(plan: Simulation, number: int, model: dict[str, Tensor], wanted: tup
 
 
 def _turn(plan: Simulation) -> RoundContext:
-    """As the first transfer of a run would have it."""
+    """The round context of the first transfer of a run."""
     return RoundContext.of(plan.streams, 0, 1, len(plan.profiles), "transfer")
 
 

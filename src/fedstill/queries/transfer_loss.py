@@ -1,4 +1,4 @@
-"""Learning a class from models of peers, on data that does not have it.
+"""Distillation of a class from peers' models, on data that does not contain it.
 
 *Query-Based Knowledge Transfer for Heterogeneous Learning Environments*, Alballa et al., 2025,
 https://arxiv.org/abs/2504.09205
@@ -9,9 +9,9 @@ https://arxiv.org/abs/2504.09205
     M(c)         lambda where c is asked for, 1 where it is local, 0 elsewhere
     loss         = CE(p_s, label) + alpha * sum over t in T_Q of  - sum over c of M(c) p_t(c) log p_s(c)
 
-First the whole student learns by this loss; then its head is put back to what it was, and learns by it again on
-features that no longer move. M is the same for all teachers, so all that a sample's loss needs of them is the sum of
-their probabilities, which is computed once a phase where samples are not augmented.
+First the whole student is trained with this loss; then its head is reset and trained with it again on fixed features. M
+is the same for all teachers, so a sample's loss needs only the sum of their probabilities, which is computed once per
+phase if samples are not augmented.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Watch = Callable[[str, int, nn.Module], None]  # a phase, how many of its epochs
 
 
 def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, scale: float = 1.0) -> Tensor:
-    """What a model says of noise, on average: a guess at the mix of classes it was trained on."""
+    """A model's mean output on noise: an estimate of the class distribution it was trained on."""
     drawn = scale * streams.draw("probe").standard_normal((samples, *task.shape))
     noise = torch.from_numpy(drawn.astype("float32"))
     model.eval()
@@ -48,7 +48,7 @@ def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, sca
 
 
 def knows(probed: Tensor, query: Iterable[int], threshold: float) -> bool:
-    """Whether a model so probed has something to say of a class that is asked for.
+    """Whether a probed model knows a queried class.
 
     >>> knows(torch.tensor([0.98, 0.02, 0.0]), (1, 2), 0.01), knows(torch.tensor([0.98, 0.02, 0.0]), (2,), 0.01)
     (True, False)
@@ -57,7 +57,7 @@ def knows(probed: Tensor, query: Iterable[int], threshold: float) -> bool:
 
 
 def class_mask(classes: int, local: Iterable[int], query: Iterable[int], weight: float) -> Tensor:
-    """How much each class counts of what teachers say.
+    """The weight of each class in the teachers' outputs.
 
     >>> class_mask(4, local=(0, 1), query=(1, 2), weight=1.5)
     tensor([1.0000, 1.5000, 1.5000, 0.0000])
@@ -69,7 +69,7 @@ def class_mask(classes: int, local: Iterable[int], query: Iterable[int], weight:
 
 
 def said_together(task: Task, teachers: Sequence[nn.Module], batch: Batch, temperature: float = 1.0) -> Tensor:
-    """The sum of what teachers say of a batch, as probabilities."""
+    """The sum of the teachers' probabilities on a batch."""
     inputs = without_answers(batch)
     with torch.no_grad():
         said = [(task.forward(model.eval(), inputs).logits / temperature).softmax(dim=1) for model in teachers]
@@ -77,12 +77,13 @@ def said_together(task: Task, teachers: Sequence[nn.Module], batch: Batch, tempe
 
 
 def sum_of_words(task: Task, teachers: Sequence[nn.Module], data: Dataset, temperature: float = 1.0) -> Tensor:
-    """The same of every sample there is."""
+    """The same for all samples."""
     return torch.cat([said_together(task, teachers, data.batch(rows), temperature) for rows in every_row(data)])
 
 
 def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Loss:
-    """The labels' cross-entropy and the masked one with the teachers; `said` is the sum of their probabilities."""
+    """The cross-entropy with the labels and the masked one with the teachers; `said` is the sum of their
+    probabilities."""
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         said = shared.get("said", batch.get("said"))
@@ -96,7 +97,7 @@ def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Lo
 
 @dataclass(frozen=True)
 class QueryLesson:
-    """What a model learns from in one phase: samples and those who speak of them; and how."""
+    """The inputs of one phase: data, teachers, loss and training settings."""
 
     task: Task
     teachers: Sequence[nn.Module]
@@ -109,12 +110,12 @@ class QueryLesson:
     watch: Watch | None = None
 
     def output_of(self, batch: Batch) -> Mapping[str, Tensor]:
-        """What the teachers say of a batch, now."""
+        """The teachers' outputs on a batch, computed now."""
         self.meter.add(len(batch["sample_id"]) * len(self.teachers))
         return {"said": said_together(self.task, self.teachers, batch, self.temperature)}
 
     def told(self, samples: Dataset) -> Told:
-        """The samples, or what was made of each, with what the teachers say of them once and for all."""
+        """The samples, or their features, with the teachers' outputs computed once."""
         self.meter.add(len(self.data) * len(self.teachers))
         return Told(samples, sum_of_words(self.task, self.teachers, self.data, self.temperature))
 
@@ -131,9 +132,9 @@ def learn(model: nn.Module, lesson: QueryLesson) -> Trained:
 
 
 def refine(model: Classifier, head: Mapping[str, Tensor], lesson: QueryLesson, frozen: float = 0.0) -> Trained:
-    """The second phase: the head as it was before learns on features that are fixed, of samples as they are.
+    """The second phase: the reset head is trained on fixed features of unaugmented samples.
 
-    A share `frozen` of its weights stays as it was: those whose gradient, over the client's own labels, is largest.
+    A fraction `frozen` of its weights is fixed: those with the largest gradient on the client's own labels.
     """
     model.head.load_state_dict(dict(head))
     lesson.meter.add(len(lesson.data))
@@ -156,15 +157,15 @@ def refine(model: Classifier, head: Mapping[str, Tensor], lesson: QueryLesson, f
 
 
 class ClassifierHead(nn.Module):
-    """A classifier's head alone, reading features; some of its weights can be held where they are."""
+    """A classifier's head alone, on features; some of its weights can be fixed."""
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
-        self.held: dict[str, tuple[Tensor, Tensor]] = {}  # by parameter: which entries are held, and their values
+        self.held: dict[str, tuple[Tensor, Tensor]] = {}  # by parameter: which entries are fixed, and their values
 
     def hold(self, importance: Mapping[str, Tensor], share: float) -> None:
-        """Hold the most important share of all weights; ties go by place."""
+        """Fix the most important fraction of all weights; ties go by position."""
         named = {name: parameter.detach() for name, parameter in self.named_parameters()}
         chosen = most_important({name: importance[name] for name in named}, share)
         self.held = {name: (chosen[name], parameter.clone()) for name, parameter in named.items()}
@@ -174,14 +175,14 @@ class ClassifierHead(nn.Module):
         return F.log_softmax(self.head(features), dim=1), features
 
     def still(self, module: nn.Module) -> None:
-        """What is held has no gradient, so that it has no part in a gradient's norm."""
+        """Zero the gradients of fixed weights, so that they do not contribute to a gradient's norm."""
         for name, (which, _) in self.held.items():
             gradient = self.get_parameter(name).grad
             if gradient is not None:
                 gradient.masked_fill_(which, 0.0)
 
     def settle(self) -> None:
-        """Put what is held back to what it was: weight decay moves what has no gradient too."""
+        """Restore the fixed weights: weight decay also moves weights without a gradient."""
         with torch.no_grad():
             for name, (which, values) in self.held.items():
                 parameter = self.get_parameter(name)
@@ -189,7 +190,7 @@ class ClassifierHead(nn.Module):
 
 
 def features_of(task: Task, model: Classifier, data: Dataset) -> ArrayDataset:
-    """What the extractor makes of every sample, in evaluation, with its label and id."""
+    """The extractor's features of every sample, in evaluation mode, with labels and ids."""
     model.eval()
     columns: dict[str, list[Tensor]] = {}
     for rows in every_row(data):
@@ -202,7 +203,7 @@ def features_of(task: Task, model: Classifier, data: Dataset) -> ArrayDataset:
 
 
 def most_important(importance: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """The entries that make up this share of all, the largest first; ties go by place.
+    """The entries that make up this fraction of all, the largest first; ties go by position.
 
     >>> most_important({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([[2.0, 2.0]])}, 0.5)
     {'a': tensor([ True, False]), 'b': tensor([[ True, False]])}
@@ -215,9 +216,9 @@ def most_important(importance: Mapping[str, Tensor], share: float) -> dict[str, 
 
 
 def importance(model: nn.Module, task: Task, data: Dataset, batch: int, streams: Streams) -> dict[str, Tensor]:
-    """The sum over batches of the squared gradient of the labels' cross-entropy, of each weight.
+    """The sum over batches of the squared gradient of the cross-entropy with the labels, for each weight.
 
-    Taken on a copy: BatchNorm would learn new statistics from being looked at.
+    Computed on a copy: BatchNorm would otherwise update its statistics.
     """
     copy = deepcopy(model)
     sums = {name: torch.zeros_like(parameter) for name, parameter in copy.named_parameters()}
@@ -241,7 +242,7 @@ def _epochs(
     shared: Callable[[Batch], Mapping[str, Tensor]] | None = None,
     augment: Callable[..., Batch] | None = None,
 ) -> Trained:
-    """All epochs; one at a time where somebody watches, which changes nothing."""
+    """All epochs; one at a time with an observer, with the same results."""
     task, training, meter = lesson.task, lesson.training, lesson.meter
     every = range(training.epochs)
     parts = [every] if watch is None else [range(epoch, epoch + 1) for epoch in every]
@@ -255,7 +256,7 @@ def _epochs(
 
 
 class QueryObserver(Protocol):
-    """Of a client that learns what it has asked for."""
+    """An observer of a client that learns the classes it queried."""
 
     def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
-        """So many epochs of a phase are over, and this is the client's average accuracy now."""
+        """Called after this many epochs of a phase, with the client's current average accuracy."""

@@ -1,4 +1,4 @@
-"""Several models that speak as one: a weighted mean of what they say."""
+"""Several models combined: a weighted mean of their probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class Vote(nn.Module):
     """The log of the weighted mean of its members' probabilities, and the features of the first member.
 
-    Weights are made to sum to one; left out, everybody counts alike. Members may differ in architecture.
+    Weights are normalised to sum to one; without weights all members count equally. Members may differ in architecture.
     """
 
     weights: Tensor

@@ -1,9 +1,9 @@
-"""A pool of patches of one shared cloud, a scanned object or a scene: what patches of an image are to images.
+"""A pool of patches of one shared cloud, a scanned object or a scene: the point-cloud counterpart of image patches.
 
-Ours: the single-image paper leaves other kinds of data to others. A patch is a point with its nearest neighbours, from
-as few as a sample has points to all of them, so that it shows anything from a detail to the whole, as crops of an image
-do. It is turned about the vertical axis, stretched a little along each axis, blurred, and brought to the size that all
-clouds here have.
+This is our extension: the single-image paper covers images only. A patch is a point with its nearest neighbours, from
+as few as a sample has points to all of them, so that it shows anything from a detail to the whole, like crops of an
+image. It is rotated about the vertical axis, stretched slightly along each axis, blurred, and normalised like all
+clouds.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class CloudPatches:
 
     @cached_property
     def source_digest(self) -> str:
-        """A sha256 of the cloud."""
+        """A SHA-256 of the cloud."""
         digest = sha256(f"cloud {tuple(self.cloud.shape)}".encode())
         digest.update(self.cloud.numpy().astype("<f4").data)
         return digest.hexdigest()
 
     def fingerprint(self) -> str:
-        """A sha256 over cloud, settings and shape: equal on both sides means that indices mean the same patches."""
+        """A SHA-256 over cloud, settings and shape: if both sides agree, indices refer to the same patches."""
         settings = self.settings.model_dump_json(include=_FIELDS)
         return sha256(f"{_VERSION} {self.source_digest} {self.shape} {settings}".encode()).hexdigest()
 
     def _make(self, rows: Tensor) -> Tensor:
-        """Patches one by one, because each has its own number of neighbours."""
+        """Makes patches one by one, because each has its own number of neighbours."""
         points, turns, scales = self.shape[0], self._turns(rows), self._scales(rows)
         made = np.empty((len(rows), *self.shape), np.float32)
         for place, (row, centre, size) in enumerate(zip(rows.tolist(), *self.places(rows), strict=True)):
@@ -87,14 +87,14 @@ class CloudPatches:
             x, y, z = unit_size(self._points[chosen]).T
             (sine, cosine), scale = turns[place], scales[place]
             patch = np.stack([cosine * x - sine * y, sine * x + cosine * y, z], axis=1) * scale
-            # Four uniform numbers add up to nearly a normal one, without logarithms; their variance is 4/12.
+            # The sum of four uniform numbers is nearly normal, without logarithms; its variance is 4/12.
             noise = drawn[size:].reshape(4, points, 3)
             bell = (noise[0] + noise[1] + noise[2] + noise[3] - 2.0) * np.sqrt(3.0)
             made[place] = unit_size(patch + self.settings.cloud_noise * bell)
         return torch.from_numpy(made)
 
     def places(self, rows: Tensor) -> tuple[list[int], list[int]]:
-        """Of these patches the points in their middle, and how many neighbours they are chosen from."""
+        """The centre points of these patches, and the number of neighbours they are chosen from."""
         drawn, whole = self._draw(rows), len(self.cloud)
         sizes = np.minimum(log_uniform(drawn[:, 1], self.shape[0], whole + 1), whole)
         return (drawn[:, 0] * whole).astype(np.int64).tolist(), sizes.astype(np.int64).tolist()
@@ -107,7 +107,7 @@ class CloudPatches:
         return low + self._draw(rows)[:, 3:6] * (high - low)
 
     def _draw(self, rows: Tensor) -> Floats:
-        """Middle, size, turn and three stretches; two numbers are left over."""
+        """Centre, size, rotation and three stretch factors; two numbers are unused."""
         return uniforms(self.settings.seed, "cloud patches", rows.numpy(), 8)
 
     @cached_property
@@ -135,7 +135,8 @@ def nearest(points: Floats, centre: int, count: int) -> Integers:
 
 
 def unit_size(cloud: Floats) -> Floats:
-    """What `clouds.normalise` does, with sums taken one by one, so that no machine adds up in another order."""
+    """The same as `clouds.normalise`, with sequential sums, so that the order of summation is the same on every
+    machine."""
     centred = cloud - np.add.accumulate(cloud, axis=0)[-1] / len(cloud)
     x, y, z = centred.T
     size = np.sqrt((x * x + y * y + z * z).max())

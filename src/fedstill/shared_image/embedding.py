@@ -1,4 +1,4 @@
-"""How a model's picture of its proxy samples changes: maps of their embeddings, early in training against late."""
+"""Maps of a model's embeddings of its proxy samples, early and late in training."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedstill.report.pictures.colours import FAINT, INK, part_colours
 from fedstill.report.thumbnails import Pictures, Points, draw_thumbnails
 from fedstill.report.traces import MARKERS
 
-_PERPLEXITY = 30.0  # neighbours that count; the usual number
-_FEW = 24  # classes that a key can name
-_WIDE = 3  # maps side by side
+_PERPLEXITY = 30.0  # effective number of neighbours; the usual value
+_FEW = 24  # maximum number of classes in the legend
+_WIDE = 3  # maximum number of maps side by side
 _AREA = 9000.0  # square points of ink in a panel, shared by its markers
 _SIDE = 4.5  # inches of a panel
 _LARGE = 6.5  # of one in which samples themselves are drawn
@@ -31,7 +31,7 @@ _LETTER = 0.07  # inches of a letter in the key
 
 @dataclass(frozen=True)
 class Map:
-    """Samples at their places in the plane, each with the class that is predicted for it."""
+    """Samples at their positions in the plane, each with its predicted class."""
 
     places: Points
     classes: Tensor
@@ -41,10 +41,10 @@ class Map:
 
 
 def tsne(embeddings: Tensor, seed: int = 0) -> Points:
-    """Places (n, 2) in the plane such that neighbours stay neighbours; distances between groups mean nothing.
+    """Positions (n, 2) in the plane that preserve neighbourhoods; distances between groups have no meaning.
 
-    On one thread, because this is an optimisation in which the last bit grows into another picture. Fewer than four
-    samples are too few for neighbourhoods: they stand in a row.
+    It runs on one thread, because the optimisation amplifies rounding differences into another map. Fewer than four
+    samples have no neighbourhoods: they are placed in a row.
     """
     if embeddings.ndim != 2 or not embeddings.numel():
         raise InputError(f"a map needs a table of samples and channels, not one of shape {tuple(embeddings.shape)}")
@@ -53,10 +53,10 @@ def tsne(embeddings: Tensor, seed: int = 0) -> Points:
     values = embeddings.detach().cpu().double().numpy()
     if len(values) < 4:
         return np.stack([np.arange(len(values), dtype=np.float64), np.zeros(len(values))], axis=1)
-    from sklearn.manifold import TSNE  # here, because few need it and it takes a while to load
+    from sklearn.manifold import TSNE  # imported here, because few commands need it and it loads slowly
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    # From the main axes of the data, where it has two, so that the map is not at the mercy of a random start.
+    # Initialised by the principal axes of the data, if it has two, so that the map does not depend on a random start.
     flat = min(values.shape) < 2 or bool((values == values[0]).all())
     mapping = TSNE(
         perplexity=min(_PERPLEXITY, (len(values) - 1) / 3),
@@ -70,9 +70,9 @@ def tsne(embeddings: Tensor, seed: int = 0) -> Points:
 
 
 def embedding_figure(maps: Sequence[Map], names: Sequence[str]) -> Figure:
-    """Maps side by side, each sample coloured and shaped by the class that the model predicts for it.
+    """Maps side by side, each sample with the colour and marker of its predicted class.
 
-    A class looks the same in all; the key has those that occur, where they can be told apart at all.
+    A class looks the same in all maps; the legend lists those that occur, if there are few enough.
     """
     for one in maps:
         _check(one, names)
@@ -83,7 +83,7 @@ def embedding_figure(maps: Sequence[Map], names: Sequence[str]) -> Figure:
     markers = {kind: MARKERS[symbol(number)] if few and not drawn else "o" for number, kind in enumerate(found)}
     across = 2 if len(maps) == 4 else min(_WIDE, len(maps))
     down, side = -(-len(maps) // across), _LARGE if drawn else _SIDE
-    room = across * side / max(_LETTER * (len(names[kind]) + 5) for kind in found)  # for names beside each other
+    room = across * side / max(_LETTER * (len(names[kind]) + 5) for kind in found)  # number of names side by side
     lines = -(-len(found) // max(1, int(room))) if few else 0
     tall = side * max(_proportion(one.places) for one in maps)
     figure = Figure(figsize=(across * side, down * (tall + _HEAD) + 0.2 * lines + 0.1), layout="constrained")
@@ -106,7 +106,7 @@ def embedding_figure(maps: Sequence[Map], names: Sequence[str]) -> Figure:
 
 
 def _proportion(places: Points) -> float:
-    """Height by width, within reason: a panel is no flatter than its map."""
+    """Height by width, limited: a panel is no flatter than its map."""
     wide, tall = places.max(axis=0) - places.min(axis=0)
     return float(np.clip(tall / (wide or 1.0) + 0.05, 0.5, 1.0))
 
@@ -122,7 +122,7 @@ def _check(one: Map, names: Sequence[str]) -> None:
 
 
 def _draw(axes: Axes, one: Map, colours: Mapping[int, str], markers: Mapping[int, str]) -> None:
-    """A panel: its samples, and what they are."""
+    """A panel: its samples, and their description."""
     kinds = one.classes.tolist()
     about = f"{one.samples or count(len(kinds), 'sample')}, {count(len(set(kinds)), 'predicted class')}"
     if one.pictures is None:
@@ -133,7 +133,7 @@ def _draw(axes: Axes, one: Map, colours: Mapping[int, str], markers: Mapping[int
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_title(one.title, loc="left", fontsize=10.5, color=INK, weight="bold")
     axes.set_xlabel(about, fontsize=8.5, color=FAINT, loc="left")
-    # The units of such a map mean nothing.
+    # The units of such a map have no meaning.
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():

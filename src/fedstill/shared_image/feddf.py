@@ -8,13 +8,14 @@ https://arxiv.org/abs/2006.07242
     w_a  <- sum_i n_i w_i / sum_i n_i         (only in initialisation rounds, over clients of that architecture)
     w_a  <- distilled towards softmax(sum_i n_i z_i / sum_i n_i), for some steps
 
-Clients and server hold the same proxy data, unlabelled; indices are sent down and logits up. The server keeps a model
-for every architecture among the clients, and each is distilled from all of them.
+Clients and server hold the same unlabelled proxy data; indices are sent down and logits up. The server keeps a model
+for every architecture among the clients, and each is distilled from all clients.
 
-With `downlink: logits` a client that holds the model of an earlier round is sent the consensus logits since then, not
-the model, and takes the same steps as the server did. It cannot reproduce a model that was averaged meanwhile; nor
-does it do so in a round in which it sends weights, since an update is relative to a model that was sent. On another
-type of processor than the server's its model differs in the last digits; on the same type it is equal bit for bit.
+With `downlink: logits` a client that holds the model of an earlier round receives the consensus logits since then
+instead of the model, and takes the same steps as the server. It cannot reproduce a model that was averaged meanwhile,
+and does not do so in a round in which it sends weights, since an update is relative to a model that was sent. On
+another type of processor than the server's its model differs in the last digits; on the same type it matches bit for
+bit.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class FedDFSettings(ProxySettings, EnsembleSettings):
 
 @methods.register("feddf")
 class FedDF(Method):
-    """Local models are distilled into shared ones, of several architectures if need be, by their logits on a proxy."""
+    """Ensemble distillation: client models are fused into shared ones, of any architecture, by their logits on proxy
+    data."""
 
     name = "train"
     egress: Sequence[Egress] = (LOGITS_EGRESS, *MODEL_EGRESS, *WORK_EGRESS)
@@ -149,7 +151,7 @@ class FedDF(Method):
         return {**state, SELECTED: self.selected(state, context)}
 
     def selected(self, state: Tensors, context: RoundContext) -> Tensor:
-        """The same samples in every round, drawn once; or those that the model of the first architecture selects."""
+        """The same samples in every round, drawn once; or those selected by the model of the first architecture."""
         pool, selection = self.proxy.data, self.settings.selection
         if selection is None:
             return draw_uniformly(len(pool), self.size, Streams(context.streams.seed))
@@ -160,12 +162,12 @@ class FedDF(Method):
         embeddings, logits = pool_outputs(self.task, model, pool)
         try:
             return selection.select(embeddings, logits, self.size, context.streams)
-        except UnusableError:  # outputs that are not finite select nothing; the journal records that they are not
+        except UnusableError:  # non-finite outputs select nothing; the journal records them
             _log.info("outputs are not finite: proxy samples are drawn uniformly", exc_info=True)
             return draw_uniformly(len(pool), self.size, context.streams)
 
     def initialises(self, round: int) -> bool:
-        """Every fifth round at a rate of 0.2, the first one among them."""
+        """Every fifth round at a rate of 0.2, including the first one."""
         due = [int(number * self.settings.initialise + 1e-9) for number in (round - 1, round)]
         return round == 0 or due[0] < due[1]
 
@@ -175,7 +177,7 @@ class FedDF(Method):
         return Message({**start, **self.proxy.question(state[SELECTED]), **flag})
 
     def lessons(self, state: Tensors, who: Profile, context: RoundContext) -> Tensors | None:
-        """What makes the model that a client holds into this round's; None: it is better sent the model."""
+        """The consensus logits that update the client's model to this round's; None if sending the model is better."""
         if self.settings.downlink == "model" or who.last_round is None:
             return None
         if any(self.initialises(round) for round in range(who.last_round, context.round + 1)):
@@ -236,14 +238,15 @@ class FedDF(Method):
         return merged
 
     def remembered(self, state: dict[str, Tensor], said: Tensor, context: RoundContext) -> dict[str, Tensor]:
-        """With this round's lesson; after an initialisation nobody can use those before it."""
+        """The state with this round's consensus logits; after an initialisation the earlier ones are no longer
+        usable."""
         if self.initialises(context.round):
             return {name: tensor for name, tensor in state.items() if not name.startswith(LESSON)}
         selected = state[SELECTED].to(torch.int32)
         return {**state, _lesson(context.round, LOGITS): said, _lesson(context.round, SELECTED): selected}
 
     def distilled(self, architecture: str, state: Tensors, proxy: Told, context: RoundContext, meter: Meter) -> Tensors:
-        """A model after this round's steps towards what the clients say."""
+        """A model after this round's distillation steps towards the consensus logits."""
         model = self.task.build(architecture, state)
         streams, steps = (
             context.streams.at("distil", architecture),
@@ -257,7 +260,7 @@ class FedDF(Method):
 
 
 def steps_in(settings: EnsembleSettings, context: int, turns: int) -> int:
-    """Of a round; growing from half to all of them, so that 30 rounds take 3/4 of the uniform schedule's.
+    """The number of steps in a round; it grows from half to all, so that 30 rounds take 3/4 of a uniform schedule.
 
     >>> growing = EnsembleSettings(steps=500, schedule="growing")
     >>> [steps_in(growing, turn, 30) for turn in (0, 29)], sum(steps_in(growing, turn, 30) for turn in range(30))

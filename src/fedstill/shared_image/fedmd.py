@@ -1,4 +1,4 @@
-"""Distillation at the clients.
+"""Federated learning by model distillation on the clients.
 
 *FedMD: Heterogenous Federated Learning via Model Distillation*, Li and Wang, 2019, https://arxiv.org/abs/1910.03581
 
@@ -6,7 +6,7 @@
     w_i  <- distilled towards softmax(z)       (each client i: "digest"), then trained on its own data ("revisit")
     z_i  <- logits of w_i on the proxy samples
 
-Every client keeps a model of its own, of whatever architecture; only logits are communicated, both ways.
+Every client keeps its own model, of any architecture; only logits are communicated, in both directions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FedMDSettings(ProxySettings, StepSettings, LogitSettings):
 
 @methods.register("fedmd")
 class FedMD(Method):
-    """Clients with models of their own learn from the mean of all clients' logits on shared samples."""
+    """FedMD: clients with their own models learn from the mean of all clients' logits on shared samples."""
 
     name = "train"
     egress = (LOGITS_EGRESS, *WORK_EGRESS)

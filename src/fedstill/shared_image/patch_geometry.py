@@ -1,9 +1,9 @@
-"""Where in the image a patch looks, and how it is coloured: everything about it but its pixels.
+"""The geometry and colour parameters of image patches: everything except their pixels.
 
-The published pipeline, in its order: a crop of half the short side; in it a crop of random area and shape, resized to
-sqrt(2) times the patch; rotation and shear about its middle; the middle of that; a mirror; colours. All but the colours
-are affine, so they are composed into one map from a patch's pixels to the image, which is then sampled once, where the
-steps one by one would sample twice.
+The published pipeline, in its order: a crop of half the short side; in it a crop of random area and aspect ratio,
+resized to sqrt(2) times the patch; rotation and shear about its centre; a centre crop; a flip; colours. All steps
+except the colours are affine, so they are composed into one map from a patch's pixels to the image, which is then
+sampled once instead of twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedstill.shared_image.patch_numbers import Floats, Integers, log_uniform, sine_and_cosine, uniforms
 from fedstill.shared_image.patch_settings import PatchSettings
 
-# Which of a patch's 32 numbers is for what. The order is part of what a seed means.
+# The use of each of a patch's 32 random numbers. The order defines the meaning of a seed.
 _ROW, _COLUMN = 0, 1
 _AREAS, _RATIOS = slice(2, 12), slice(12, 22)
 _TOP, _LEFT, _TURN, _SHEAR, _FLIP, _COLOURED = 22, 23, 24, 25, 26, 27
@@ -27,7 +27,7 @@ _NUMBERS = 32
 
 @dataclass(frozen=True)
 class Placement:
-    """Patches by number: boxes in the image (pixels, edges), turn, shear, mirror; and what happens to the colours."""
+    """Parameters of patches by number: boxes in the image (pixels, edges), rotation, shear, flip and colours."""
 
     left: Floats
     top: Floats
@@ -41,7 +41,7 @@ class Placement:
 
 
 def resized(length: int) -> int:
-    """sqrt(2) times a length, rounded up: what rotation needs, so that the middle of it is filled.
+    """sqrt(2) times a length, rounded up: the size at which the centre crop is filled after any rotation.
 
     >>> resized(32), resized(28)
     (46, 40)
@@ -93,10 +93,10 @@ def _spread(draws: Floats, most: float) -> Floats:
 
 @dataclass(frozen=True)
 class Maps:
-    """From a patch's pixels to the image.
+    """Maps from a patch's pixels to the image.
 
-    With (u, v) a pixel's distance from the patch's middle, (p, q) = `turn` (u, v) is its place in the resized crop,
-    from its middle, and `middle` + `scale` (p, q) its place in the image.
+    With (u, v) a pixel's distance from the patch's centre, (p, q) = `turn` (u, v) is its position in the resized crop,
+    from its centre, and `middle` + `scale` (p, q) its position in the image.
     """
 
     turn: Floats  # (patches, 2, 2)
@@ -117,7 +117,7 @@ def compose(placed: Placement, height: int, width: int) -> Maps:
 
 
 def outlines(placed: Placement, height: int, width: int) -> Floats:
-    """The corners (patches, 4, 2) of patches in the image, from the top left on clockwise, for drawings."""
+    """The corners (patches, 4, 2) of patches in the image, clockwise from the top left, for drawings."""
     maps = compose(placed, height, width)
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (width / 2, height / 2)
     turned: Floats = (maps.turn[:, None] * corners[None, :, None]).sum(axis=3)
@@ -126,10 +126,10 @@ def outlines(placed: Placement, height: int, width: int) -> Floats:
 
 @dataclass(frozen=True)
 class Pyramid:
-    """An image in halving sizes, one after another in one row of bytes, so that shrinking looks at averages.
+    """An image pyramid of halving sizes, stored in one row of bytes, so that downscaling uses averages.
 
-    A patch that covers a large part of the image would otherwise take one pixel of many and be noise. Pixel (r, c) of
-    level n is the mean of 2^n x 2^n pixels; an odd row or column at the end is in no mean.
+    A patch that covers a large part of the image would otherwise sample single pixels and be noise. Pixel (r, c) of
+    level n is the mean of 2^n x 2^n pixels; an odd row or column at the end is ignored.
     """
 
     pixels: NDArray[np.uint8]
@@ -146,7 +146,7 @@ class Pyramid:
 
 
 def pyramid(image: NDArray[np.uint8], most: float) -> Pyramid:
-    """As many levels as are needed where one pixel of a patch is up to `most` pixels of the image."""
+    """The levels needed if one pixel of a patch covers up to `most` pixels of the image."""
     levels, total = [image], image.astype(np.uint32)
     for n in range(1, max(0, ceil(most)).bit_length() + 1):
         high, wide = total.shape[0] // 2 * 2, total.shape[1] // 2 * 2

@@ -1,8 +1,7 @@
-"""Pixels of patches, compiled; imported when first used, because numba takes a while to load.
+"""Compiled rendering of patch pixels; imported when first used, because numba loads slowly.
 
 All arithmetic is in double precision, in the order written and without fused operations, so that every machine rounds
-alike. A patch is worked out while it is in the cache, which is what makes this many times faster than passes of numpy
-over all of them.
+equally. A patch is computed while it is in the cache, which is many times faster than numpy passes over all patches.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @compiled()
 def _luma(red: float, green: float, blue: float) -> float:
-    """Brightness by Rec. 601."""
+    """Luma by Rec. 601."""
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
@@ -38,10 +37,9 @@ def _sample(
     reach: Array,
     patch: Array,
 ) -> None:
-    """Fill a patch (3, height, width) from one level (start, height, width) of the pyramid, between its four pixels.
+    """Fill a patch (3, height, width) from one level (start, height, width) of the pyramid, by bilinear interpolation.
 
-    What lies farther from the middle of the resized crop than `reach` is black; at the image's edge its last pixel
-    goes on.
+    Pixels farther from the centre of the resized crop than `reach` are black; beyond the image its last pixel repeats.
     """
     start, high, wide = shape[0], shape[1], shape[2]
     height, width = patch.shape[1], patch.shape[2]
@@ -69,7 +67,7 @@ def _sample(
 
 @compiled()
 def _turn_hue(red: float, green: float, blue: float, shift: float) -> tuple[float, float, float]:
-    """The same value and saturation with the hue shifted by a part of a turn."""
+    """The same value and saturation with the hue shifted by a fraction of a turn."""
     value, low = max(red, green, blue), min(red, green, blue)
     span = value - low
     if span == 0.0:
@@ -137,7 +135,7 @@ def render(
 ) -> None:
     """Write patches (patches, channels, height, width), rounded to 8 bits; one channel is grey.
 
-    `shapes` (start, height, width of a level), `middle` and `scale` are those of the level each patch looks at.
+    `shapes` (start, height, width of a level), `middle` and `scale` are those of the level that each patch uses.
     """
     count, channels, height, width = out.shape
     patch = np.empty((3, height, width))

@@ -1,8 +1,9 @@
-"""Numbers that are the same on every machine: draws by index, and elementary functions from exact arithmetic.
+"""Machine-independent numbers: random draws by index, and elementary functions from exact arithmetic.
 
-A patch is never sent, only its index, so client and server must make the same one to the bit. IEEE 754 fixes the result
-of + - * / and of square roots; it does not fix sines and exponentials, and numpy's differ with the processor by a last
-bit, which is enough to round a pixel the other way. The few that are needed are therefore written out here as series.
+A patch is never sent, only its index, so client and server must compute the same patch bit for bit. IEEE 754 fixes the
+results of + - * / and of square roots; it does not fix sines and exponentials, and numpy's differ between processors in
+the last bit, which can change the rounding of a pixel. The few that are needed are therefore implemented here as
+series.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from fedstill.core.streams import Streams
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_WORDS = 4  # 64-bit words that Philox makes of one value of its counter
-_AT_ONCE = 1024  # rows drawn together: a row is cheaper to draw with its neighbours than to be sought out alone
+_WORDS = 4  # 64-bit words that Philox makes from one counter value
+_AT_ONCE = 1024  # rows drawn together: drawing neighbouring rows is cheaper than seeking single ones
 _LN_2 = 0.6931471805599453
 
 
 def uniforms(seed: int, name: str, rows: Integers, width: int) -> Floats:
-    """For every row its own `width` numbers from [0, 1), whatever other rows are asked for, and in which order.
+    """For every row its own `width` numbers from [0, 1), independent of which other rows are requested, and in which
+    order.
 
-    Philox is a counter that is encrypted: any part of its sequence can be had without the parts before. Row i owns
-    the values i * width / 4 and following of the counter, which makes it a generator of its own at no cost.
+    Philox encrypts a counter: any part of its sequence can be computed without the parts before. Row i uses the counter
+    values from i * width / 4 on, which makes it an independent generator at no cost.
 
     >>> some = uniforms(7, "example", np.array([5, 2]), 8)
     >>> bool((some[1] == uniforms(7, "example", np.array([2]), 8)[0]).all())
@@ -51,13 +53,14 @@ def _words_from(seed: int, name: str, counter: int, count: int) -> Floats:
     bits = Streams(seed).draw(name).bit_generator
     assert isinstance(bits, np.random.Philox)
     bits.advance(counter)
-    # 53 bits each; raw words, because what a bit generator gives is fixed for good, and what is made of it is not.
+    # 53 bits each, from raw words: the output of a bit generator is stable across versions, that of its distributions
+    # is not.
     words: NDArray[np.uint64] = bits.random_raw(count)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def sine_and_cosine(angle: Floats) -> tuple[Floats, Floats]:
-    """Of angles from -pi to pi, to about 1e-15.
+    """Sine and cosine of angles from -pi to pi, to about 1e-15.
 
     >>> sine, cosine = sine_and_cosine(np.radians([-180.0, 30.0, 90.0]))
     >>> sine.round(12).tolist(), cosine.round(12).tolist()
@@ -87,7 +90,7 @@ def log_uniform(draws: Floats, low: float, high: float) -> Floats:
 
 
 def natural_logarithm(value: float) -> float:
-    """Of a positive number, to about 1e-15.
+    """The natural logarithm of a positive number, to about 1e-15.
 
     >>> round(natural_logarithm(10.0), 12) == round(math.log(10.0), 12)
     True

@@ -1,4 +1,4 @@
-"""Rows that are made when they are first asked for, and kept while there is room."""
+"""Rows that are computed when first requested, and cached while memory allows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 
-_ROOM = 2**28  # bytes: 87,000 patches of 32 x 32 in colour; a larger pool is made anew batch by batch
-_AT_ONCE = 1024  # rows made together, which bounds the memory for making them
+_ROOM = 2**28  # bytes: 87,000 patches of 32 x 32 in colour; a larger pool is recomputed batch by batch
+_AT_ONCE = 1024  # rows computed together, which bounds the memory
 
 
 class PatchPool:
-    """A column of `count` rows, of which each is a function of its number alone."""
+    """A column of `count` rows, each a function of its number alone."""
 
     def __init__(
         self, count: int, shape: tuple[int, ...], kind: torch.dtype, make: Callable[[Tensor], Tensor], room: int = _ROOM

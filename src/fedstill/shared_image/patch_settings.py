@@ -1,4 +1,4 @@
-"""What can be chosen about patches of one shared image or cloud."""
+"""The settings of patches of one shared image or cloud."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Range = tuple[Positive, Positive]
 
 
 class PatchSettings(Settings):
-    """A pool of patches; client and server that agree on these and on the image hold the same pool.
+    """A pool of patches; client and server that agree on these settings and on the image have the same pool.
 
     Defaults are those of "Extrapolating from a Single Image to a Thousand Classes using Distillation",
     https://arxiv.org/abs/2112.00725, as the single-image federation uses them.

@@ -1,4 +1,4 @@
-"""Patches on a sheet beside what they were cut from."""
+"""A contact sheet of patches beside their source."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fedstill.shared_image.patches import Patches
 
 _SIDE = 5.0  # inches of the picture, and of the patches beside it
 _HEAD = 0.45  # inches for the title
-_MARKED = 9  # patches whose place is shown
+_MARKED = 9  # patches whose position is shown
 _GAP = 0.06  # between patches, of a patch
 
 
 def draw_patches(pool: Patches | CloudPatches, name: str, count: int, path: Path, up: str = "z") -> None:
-    """The first patches of a pool, as a PNG: beside the image, with the places of some; or below the cloud."""
+    """The first patches of a pool, as a PNG: beside the image, with the positions of some; or below the cloud."""
     if path.suffix.lower() != ".png":
         raise InputError(f"cannot draw {path}: name a .png file")
     if not 1 <= count <= len(pool):
@@ -67,9 +67,9 @@ def _draw_image(pool: Patches, name: str, about: str, count: int, path: Path) ->
 
 
 def _picture(axes: Axes, pool: Patches, marked: int) -> None:
-    """The image with the outlines of the first patches; thicker is the edge that is up in the patch."""
+    """The image with the outlines of the first patches; the thicker edge is the top of the patch."""
     image = pool.image.numpy()
-    step = max(1, min(image.shape[:2]) // 1000)  # a sheet has no room for more
+    step = max(1, min(image.shape[:2]) // 1000)  # a sheet cannot show more
     high, wide = image.shape[:2]
     axes.imshow(image[::step, ::step], extent=(0, wide, high, 0), interpolation="antialiased")
     corners = outlines(pool.place(torch.arange(marked)), *pool.shape[1:])

@@ -1,4 +1,4 @@
-"""What patches are cut from, by name.
+"""The sources of patches, by name.
 
 Images: `image:FILE`, any file that Pillow reads, by itself or under the data root; `china` and `flower`, which come
 with scikit-learn; `skimage:NAME` where scikit-image is installed; `noise` or `noise:WIDTHxHEIGHT`.
@@ -26,21 +26,21 @@ from fedstill.data.unlabelled import load_proxy
 Image = NDArray[np.uint8]
 
 _SKLEARN = ("china", "flower")
-# Pictures that come with scikit-image, in 8 bits. Its module has functions that do other things, such as to download
-# gigabytes, and the name may be one that a server sent.
+# 8-bit images of scikit-image. Its module has functions that do other things, such as downloading gigabytes, and the
+# name may come from a server.
 _SKIMAGE = (
     *("astronaut", "brick", "camera", "cat", "cell", "chelsea", "clock", "coffee", "coins", "colorwheel"),
     *("grass", "gravel", "hubble_deep_field", "immunohistochemistry", "logo", "microaneurysms", "moon", "page"),
     *("retina", "rocket", "text"),
 )
-_IMAGES = ("image", "noise", "skimage")  # words before a colon
+_IMAGES = ("image", "noise", "skimage")  # prefixes before a colon
 _NOISE_SIDE = 512
 _LARGEST_SIDE = 4096  # 50 MB
-_SURFACE_POINTS = 20_000  # taken of a mesh, or of a larger cloud
+_SURFACE_POINTS = 20_000  # points sampled from a mesh, or from a larger cloud
 
 
 def is_cloud_source(name: str) -> bool:
-    """Whether a name stands for a cloud.
+    """Whether a name refers to a cloud.
 
     >>> is_cloud_source("heads:0"), is_cloud_source("cloud:a.ply"), is_cloud_source("image:a.png")
     (True, True, False)
@@ -111,7 +111,7 @@ def _from_skimage(name: str) -> Image:
         raise InputError(f"skimage:{name} needs scikit-image: install it with `pip install scikit-image`") from None
     try:
         found = np.asarray(getattr(data, name)())
-    except Exception as error:  # a picture that this version would have to fetch and cannot
+    except Exception as error:  # an image that this version would have to download and cannot
         raise InputError(f"scikit-image has no picture {name!r} here ({' '.join(str(error).split())})") from None
     if found.dtype != np.uint8 or found.ndim not in (2, 3):
         raise InputError(f"skimage:{name} is no 8-bit picture: its data are {found.dtype} of shape {found.shape}")

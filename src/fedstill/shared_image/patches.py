@@ -1,8 +1,8 @@
-"""A pool of patches of one shared image: a proxy data set of which only indices are ever sent.
+"""A pool of patches of one shared image: a proxy data set of which only indices are sent.
 
-"Federated Learning with a Single Shared Image", https://arxiv.org/abs/2406.12658, section 3.1. Whoever has the image
-and the settings has the pool: patch i depends on the image's pixels, the settings and i, and on nothing else, neither
-on which other patches are made nor on the machine. How is said in `patch_geometry` and `patch_kernel`.
+"Federated Learning with a Single Shared Image", https://arxiv.org/abs/2406.12658, section 3.1. Everyone with the image
+and the settings has the pool: patch i depends only on the image's pixels, the settings and i, not on which other
+patches are made or on the machine. See `patch_geometry` and `patch_kernel` for details.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fedstill.shared_image.patch_sources import cloud_source, is_cloud_source, p
 
 __all__ = ["CloudPatches", "PatchSettings", "Patches", "make_patches", "patch_source"]
 
-_VERSION = "image patches 1"  # of the pipeline: pools made in another way have another fingerprint
+_VERSION = "image patches 1"  # version of the pipeline: pools made in another way have another fingerprint
 _FIELDS = {"count", "seed", "area", "ratio", "rotation", "shear", "flip", "jitter", "jitter_probability"}
 
 
 class Patches:
-    """Patches of an image as a data set without labels; a patch is made when it is first asked for, and kept.
+    """Patches of an image as a data set without labels; a patch is computed when first requested, and cached.
 
     >>> image = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
     >>> pool = Patches(image, (3, 8, 8), PatchSettings(count=20))
@@ -57,7 +57,7 @@ class Patches:
                 f" its short side must be at least {2 * max(shape[1:])}"
             )
         self.shape = shape
-        # A tensor, because engines share those with their workers.
+        # A tensor, because engines share tensors with their workers.
         self.image = torch.from_numpy(np.require(image, requirements=["C", "W"]))
         self._pool = PatchPool(self.settings.count, shape, torch.uint8, self._make)
 
@@ -65,7 +65,7 @@ class Patches:
         return self.settings.count
 
     def batch(self, rows: Tensor) -> Batch:
-        # Through the same door as training data, so that pixels are scaled in one place only.
+        # The same path as training data, so that pixels are scaled in one place only.
         return ArrayDataset(inputs=self.pixels(rows), sample_id=rows).batch(torch.arange(len(rows)))
 
     def labels(self) -> None:
@@ -75,22 +75,22 @@ class Patches:
         return self
 
     def pixels(self, rows: Tensor) -> Tensor:
-        """Patches as they are kept: 8 bits, (rows, channels, height, width)."""
+        """Patches as stored: 8 bits, (rows, channels, height, width)."""
         return self._pool.take(rows)
 
     def place(self, rows: Tensor) -> Placement:
-        """Where in the image these patches lie, and how they are coloured."""
+        """The positions and colour parameters of these patches."""
         return place(self.settings, self.image.shape[0], self.image.shape[1], rows.numpy())
 
     @cached_property
     def source_digest(self) -> str:
-        """A sha256 of the decoded pixels: two decoders may read one file in two ways, and pixels are what counts."""
+        """A SHA-256 of the decoded pixels, since two decoders may read one file differently."""
         digest = sha256(f"image {tuple(self.image.shape)}".encode())
         digest.update(self.image.numpy().data)
         return digest.hexdigest()
 
     def fingerprint(self) -> str:
-        """A sha256 over image, settings and shape: equal on both sides means that indices mean the same patches."""
+        """A SHA-256 over image, settings and shape: if both sides agree, indices refer to the same patches."""
         settings = self.settings.model_dump_json(include=_FIELDS)
         return sha256(f"{_VERSION} {self.source_digest} {self.shape} {settings}".encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""`fedstill patches show` and `fedstill patches embed`: patches of one shared image, and what models make of them."""
+"""`fedstill patches show` and `fedstill patches embed`: patches of one shared image, and their embeddings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedstill.cli.screen import console, print_json
 from fedstill.core.errors import InputError
 from fedstill.core.plugins import use_plugins
 
-if TYPE_CHECKING:  # help need not wait for torch
+if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.runtime.result import Run
     from fedstill.shared_image.proxy_choice import Chosen
 

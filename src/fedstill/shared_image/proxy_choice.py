@@ -1,4 +1,4 @@
-"""Which of the shared samples a run's model chooses, and what it makes of them."""
+"""The shared samples that a run's model selects, with its outputs on them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from fedstill.tasks.segmentation import Segmentation
 
 @dataclass(frozen=True)
 class Chosen:
-    """Shared samples as a model sees them: a row of each tensor for each sample."""
+    """Shared samples with a model's outputs: one row of each tensor per sample."""
 
-    shared: str  # what they are of: patches:china, or a data set's name
+    shared: str  # their source: patches:china, or a data set's name
     kind: Kind
-    pool: int  # how many there are to choose from
-    whose: str  # the architecture, where there are several, or the client
-    rounds: int  # that the model has learnt for
-    accuracy: float | None  # of this model on test data; of a client's own nobody keeps it
+    pool: int  # the size of the pool
+    whose: str  # the architecture, if there are several, or the client
+    rounds: int  # for which the model was trained
+    accuracy: float | None  # of this model on test data; not recorded for a client's own model
     rows: Tensor
     inputs: Tensor
     embeddings: Tensor
-    classes: Tensor  # that the model predicts
+    classes: Tensor  # predicted by the model
 
 
 def chosen_by(
     run: Run, which: str = "last", client: int | None = None, data_root: Path | None = None, device: str = "cpu"
 ) -> Chosen:
-    """What a run's model would be asked about if another round followed; so after 3 of 9 rounds the samples of the 4th.
+    """The samples that a run's model would select for a next round; after 3 of 9 rounds, those of the 4th.
 
-    Where architectures are mixed, the model of the first one chooses, and it is the one that is looked at. Methods
-    whose clients have models of their own, as `fedmd`, have no shared one: there a client's is, on the same samples in
+    With mixed architectures the model of the first one selects, and its outputs are shown. Methods whose clients have
+    their own models, such as `fedmd`, have no shared model: there a client's model is used, on the same samples in
     every round.
     """
     check_device(device)
@@ -62,7 +62,7 @@ def chosen_by(
     kind: Kind = "cloud" if len(task.shape) == 2 else "image"
     proxy = shared_proxy(wanted, kind, task.shape, data_root)
     _check_same(run, proxy.digest)
-    # Without what was wrapped around it: attacks and clipping do not choose samples.
+    # The unwrapped method: attacks and clipping do not select samples.
     method = methods[experiment.method.name](experiment.method.settings, task, experiment.training, {SHARED: proxy})
     played = run.result.round_of[which]
     streams = Streams(experiment.seed)
@@ -104,10 +104,11 @@ def _wanted(run: Run) -> SharedSamples:
 
 
 def _check_same(run: Run, digest: str) -> None:
-    """Refuse samples that are not the run's: its name holds their digest, or, in a deployment, its fingerprint does."""
+    """Refuse samples that differ from the run's: its name contains their digest or, in a deployment, its fingerprint
+    does."""
     reads = run.config.get("reads") or f"{run.config['fingerprint']}"
     experiment, earlier = run.experiment, run.config["identity"]
-    if digest not in reads and experiment.digest(reads + digest) != earlier:  # an earlier version kept no such list
+    if digest not in reads and experiment.digest(reads + digest) != earlier:  # earlier versions stored no list
         raise InputError(
             f"the shared samples here are not those of {run.path}: the image or data set has changed since, or the run"
             " was made by another version of fedstill, or with another --plugin"

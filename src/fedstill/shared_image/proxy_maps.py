@@ -1,4 +1,4 @@
-"""Pictures of what models make of the samples they choose: a map for each run, early and late."""
+"""Maps of the embeddings of selected samples: one for each run, early and late."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedstill.shared_image.embedding import Map, embedding_figure, tsne
 from fedstill.shared_image.proxy_choice import Chosen
 from fedstill.shared_image.shared_proxy import PATCHES
 
-MOST = 9  # maps in a picture
+MOST = 9  # maximum number of maps in a figure
 
 
 def draw_maps(every: Sequence[Chosen], names: Sequence[str], path: Path, pictures: bool = False, seed: int = 0) -> None:
-    """A map for each model's samples, as a PNG; with `pictures`, of the samples themselves."""
+    """A map of each model's samples, as a PNG; with `pictures`, of the samples themselves."""
     buffer = BytesIO()
     with words_as_they_are():
         figure = embedding_figure([_map(one, pictures, seed) for one in every], names)
@@ -31,7 +31,7 @@ def draw_maps(every: Sequence[Chosen], names: Sequence[str], path: Path, picture
 
 
 def check_picture(path: Path) -> None:
-    """Refuse, before any work, a picture that cannot be written."""
+    """Refuse, before any work, a figure that cannot be written."""
     if path.suffix.lower() != ".png":
         raise InputError(f"cannot draw {path}: name a .png file")
     if not path.parent.is_dir():
@@ -48,7 +48,7 @@ def _map(one: Chosen, pictures: bool, seed: int) -> Map:
 
 
 def _samples(one: Chosen) -> str:
-    """What a map's samples are.
+    """A description of a map's samples.
 
     "500 of 10,000 patches of china", "267 of 5,000 samples of cifar10".
     """
@@ -57,7 +57,7 @@ def _samples(one: Chosen) -> str:
 
 
 def _pictures(inputs: Tensor) -> Pictures:
-    """(samples, height, width, channels) from 0 to 1: 8-bit images come as -1..1, others in a range of their own."""
+    """(samples, height, width, channels) from 0 to 1: 8-bit images come as -1..1, others in their own range."""
     pixels: Pictures = inputs.float().numpy().transpose(0, 2, 3, 1)[..., :3]
     low, high = (-1.0, 1.0) if pixels.min() >= -1 and pixels.max() <= 1 else (float(pixels.min()), float(pixels.max()))
     scaled: Pictures = np.clip((pixels - low) / ((high - low) or 1.0), 0.0, 1.0).astype(np.float32)

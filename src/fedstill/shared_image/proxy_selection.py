@@ -1,12 +1,12 @@
-"""Which samples of a proxy pool are worth distilling on, as the current model sees them.
+"""Selection of the samples of a proxy pool for distillation, by the current model's outputs.
 
     pool ──balance_classes──► candidates ──prune_by_sureness──► target
          far from the centre              without the surest
          of their cluster, from           share of every
          every predicted class            predicted class
 
-After the dataset pruning of federated distillation from a single image (its Algorithms 2 and 3). Where that leaves
-things open, or ends with about as many samples as asked for, this is how it is done here:
+This follows the dataset pruning of federated distillation from a single image (its Algorithms 2 and 3). Where that is
+ambiguous, or yields only approximately the requested number of samples, the rules here are:
 
 - There are `ceil(target / (1 - prune))` candidates, in decimal arithmetic: 1,000 at 0.9 need 10,000, not 10,001.
   A pool that is no larger is a set of candidates as it stands; where it is smaller, a smaller share is pruned.
@@ -45,7 +45,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Selection(Settings):
-    """How samples are selected from a proxy pool by what a model makes of them."""
+    """The selection of samples from a proxy pool by a model's outputs."""
 
     kmeans: int = Field(1000, ge=0, description="clusters of embeddings for class balancing; 0: a uniform draw instead")
     balance: float = Field(
@@ -69,11 +69,11 @@ class Selection(Settings):
 
     @property
     def asks(self) -> bool:
-        """Whether it matters what a model says; a uniform draw needs none."""
+        """Whether the selection depends on a model's outputs; a uniform draw does not."""
         return self.kmeans > 0 or self.prune > 0
 
     def candidates(self, target: int) -> int:
-        """How many go on to pruning; balancing has a choice only in a pool that is larger.
+        """The number of candidates for pruning; balancing has a choice only in a larger pool.
 
         >>> Selection().candidates(1000), Selection(prune=0.7).candidates(10), Selection(prune=0).candidates(10)
         (10000, 34, 10)
@@ -81,7 +81,7 @@ class Selection(Settings):
         return ceil(target / (1 - _decimal(self.prune)))
 
     def check(self, pool: int, target: int) -> None:
-        """Refuse what cannot be selected; needs no model, so that it can be asked before anything is trained."""
+        """Refuse an impossible selection; needs no model, so that it can be checked before training."""
         _check_size(pool, target)
         if self.kmeans > pool:
             raise InputError(
@@ -90,11 +90,11 @@ class Selection(Settings):
             )
 
     def select(self, embeddings: Tensor, logits: Tensor, target: int, streams: Streams) -> Tensor:
-        """Exactly `target` rows of the pool, ascending; one row of embeddings and of logits for each of its samples.
+        """Exactly `target` rows of the pool, ascending, from one row of embeddings and of logits per sample.
 
-        Four samples of class 0 and three of class 1, on a line, surer and surer of their class. Two of them, of twice
-        as many candidates: with one cluster, the two of each class that are farthest from the centre at 3. Of these,
-        the surer one of each class is dropped.
+        Example: four samples of class 0 and three of class 1, on a line, with increasing confidence in their class. Two
+        are selected, from twice as many candidates: with one cluster, the two of each class that are farthest from the
+        centre at 3. Of these, the more confident one of each class is dropped.
 
         >>> line = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])
         >>> logits = torch.tensor([[1.0, 0], [2, 0], [3, 0], [4, 0], [0, 5], [0, 6], [0, 7]])
@@ -121,7 +121,7 @@ class Selection(Settings):
 
 
 def draw_uniformly(pool: int, target: int, streams: Streams) -> Tensor:
-    """No selection: any `target` of the pool, ascending. A larger draw from the same streams holds a smaller one."""
+    """No selection: any `target` of the pool, ascending. A larger draw from the same streams contains a smaller one."""
     _check_size(pool, target)
     return _ascending(streams.draw("proxy").permutation(pool)[:target])
 
@@ -131,9 +131,9 @@ def balance_classes(
 ) -> Tensor:
     """Exactly `target` rows, ascending: floor(target / C * factor) of each of the C predicted classes, by distance.
 
-    A class that has fewer gives all. What is missing is taken by the same heuristic from all that remain.
+    A class that has fewer contributes all. The missing rows are selected by the same heuristic from all that remain.
 
-    Of two classes two each, though class 0 has only one; then 4.0, which is the farthest that remains:
+    Example: two per class, though class 0 has only one; then 4.0, which is the farthest that remains:
 
     >>> distances = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     >>> balance_classes(distances, torch.tensor([0, 1, 1, 1, 1, 1]), 4).tolist()
@@ -152,11 +152,11 @@ def balance_classes(
 def prune_by_sureness(
     sure: Tensor, classes: Tensor, target: int, streams: Streams, drop: Drop = "top", scope: Scope = "class"
 ) -> Tensor:
-    """Exactly `target` rows, ascending: from n rows, each class drops the floor of the share 1 - target / n of its own.
+    """Exactly `target` rows, ascending: of n rows, each class drops the floor of its fraction 1 - target / n.
 
-    The few that are then too many are dropped one of a class, as said at the top of this file; there are always enough
-    classes for that, since it is their fractions that add up to the number. Half of 4, 3 and 3 rows: each class drops
-    2, 1 and 1, and one more has to go, of class 1 or 2. The next of class 2 is surer (0.7) than that of class 1 (0.5).
+    The few rows in excess are dropped one per class, as described in the module docstring; there are always enough
+    classes for that, since their fractions add up to the number. Half of 4, 3 and 3 rows: each class drops 2, 1 and 1,
+    and one more has to go, of class 1 or 2. The next of class 2 is more confident (0.7) than that of class 1 (0.5).
 
     >>> sure = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.4, 0.8, 0.7, 0.6])
     >>> prune_by_sureness(sure, torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2]), 5, Streams(0)).tolist()
@@ -184,11 +184,11 @@ def prune_by_sureness(
 
 
 def sureness(logits: Tensor, by: Sureness = "confidence") -> Tensor:
-    """How sure a model is of each row; only the order means something, and the surest row has the largest value.
+    """A model's confidence in each row; only the order has a meaning, and the most confident row has the largest value.
 
-    Confidence is given as the log-odds of the largest probability against all others, which has the order of the
-    probability itself and still tells rows apart whose probability is one to the last digit. In double precision, by
-    numpy, which uses one thread.
+    Confidence is the log-odds of the largest probability against all others, which has the order of the probability
+    itself and still distinguishes rows whose probability rounds to one. It is computed in double precision by numpy,
+    which uses one thread.
 
     >>> sureness(torch.tensor([[0.5, 0.25, 0.25], [0.75, 0.125, 0.125]]).log()).exp()
     tensor([1.0000, 3.0000], dtype=torch.float64)
@@ -198,22 +198,22 @@ def sureness(logits: Tensor, by: Sureness = "confidence") -> Tensor:
     values = _as_array(bounded(logits.double()))
     rows = np.arange(len(values))
     best = values.argmax(axis=1)
-    # Log-odds of each class against the best; of the best itself they are zero, and left out of the sum.
+    # Log-odds of each class against the best; for the best itself they are zero, and left out of the sum.
     behind = values - values[rows, best][:, None]
     ratios = np.exp(behind)
     ratios[rows, best] = 0.0
     doubt = ratios.sum(axis=1)
     if by == "confidence":
-        # Below the smallest exponential the second best alone stands for all others.
+        # Below the smallest exponential the second best alone represents all others.
         behind[rows, best] = -np.inf
         with np.errstate(divide="ignore"):
             return torch.from_numpy(-np.where(doubt > 0, np.log(doubt), behind.max(axis=1)))
-    # H = ln(1 + doubt) + sum of p_j (z_best - z_j), which is exact also where one probability is nearly one.
+    # H = ln(1 + doubt) + sum of p_j (z_best - z_j), which is exact even if one probability is nearly one.
     return torch.from_numpy(-(np.log1p(doubt) - (ratios * behind).sum(axis=1) / (1 + doubt)))
 
 
 def pool_outputs(task: Task, model: nn.Module, data: Dataset) -> tuple[Tensor, Tensor]:
-    """What a model makes of a pool: its features and logits for every row, in evaluation, never from labels."""
+    """A model's features and logits for every row of a pool, in evaluation mode, never using labels."""
     if not len(data):
         raise InputError("the pool to select from is empty")
     model.eval()
@@ -233,13 +233,13 @@ def _take(rows: Indices, distances: npt.NDArray[np.float64], count: int, heurist
         return rows
     easier = {"easy": count, "hard": 0, "mixed": count // 2}[heuristic]
     hard = rows[np.argsort(-distances[rows], kind="stable")][: count - easier]
-    rest = np.setdiff1d(rows, hard)  # ascending again, so that equal distances go by index
+    rest = np.setdiff1d(rows, hard)  # ascending again, so that equal distances are ordered by index
     easy = rest[np.argsort(distances[rest], kind="stable")][:easier]
     return np.concatenate([hard, easy])
 
 
 def _decimal(value: float) -> Fraction:
-    """A setting as it was written: 0.9 is nine tenths here, and not the double next to it."""
+    """A setting as a decimal: 0.9 is exactly nine tenths, not the nearest double."""
     return Fraction(repr(float(value)))
 
 

@@ -1,4 +1,4 @@
-"""What the slice of one shared image brings: patches, selection, and methods that exchange logits."""
+"""Registers the shared-image package: patches, proxy selection, and methods that exchange logits."""
 
 BRINGS = {
     "method": {

@@ -1,4 +1,4 @@
-"""Samples that clients and server share: patches of one image or cloud, or another data set."""
+"""Proxy samples shared by clients and server: patches of one image or cloud, or another data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATCHES = "patches:"
 
 @method_inputs.register(SHARED)
 def shared_samples(context: PlanContext) -> Proxy | None:
-    """The samples that a method wants everybody to have; None where its settings ask for none."""
+    """The shared samples that a method requires; None if its settings require none."""
     wanted = context.method.shared_samples(context.experiment.method.settings)
     if wanted is None:
         return None
@@ -36,7 +36,7 @@ def shared_samples(context: PlanContext) -> Proxy | None:
 
 
 def shared_proxy(wanted: SharedSamples, kind: Kind, shape: tuple[int, ...], data_root: Path | None) -> Proxy:
-    """Patches are cut from one image, or one cloud, by everybody for themselves; another data set loses its labels."""
+    """The shared proxy data: patches, which every party cuts from one image or cloud, or an unlabelled data set."""
     name = wanted.name
     if name.startswith(PATCHES):
         pool = make_patches(name.removeprefix(PATCHES), shape, kind, wanted.patches, data_root)

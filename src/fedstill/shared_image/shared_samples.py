@@ -1,4 +1,4 @@
-"""Parts of methods whose clients send logits on samples that clients and server share."""
+"""Shared parts of methods whose clients send logits on samples that clients and server share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LogitSettings(Settings):
 
 
 class StepSettings(Settings):
-    """How a model is distilled towards others' logits."""
+    """The settings of distillation towards received logits."""
 
     steps: int = Field(500, ge=1, description="of distillation in each round")
     rate: float = Field(0.005, gt=0, description="learning rate of distillation, with Adam")
@@ -54,10 +54,10 @@ class ProxySettings(Settings):
 
 
 class ServerProxy:
-    """The shared samples at the server. It is pickled without them: where clients run, they have their own copy."""
+    """The shared samples on the server. They are not pickled: clients have their own copy."""
 
     def __init__(self, inputs: Mapping[str, Any] | None) -> None:
-        """From a method's inputs; without any, a finished run's method is read but not run."""
+        """From a method's inputs; without them, a finished run's method can be read but not run."""
         self._held: Proxy | None = None if inputs is None else inputs["shared samples"]
 
     @property
@@ -66,11 +66,11 @@ class ServerProxy:
         return self._held.data
 
     def size(self, wanted: int) -> int:
-        """How many samples a round's logits are about."""
+        """The number of samples in a round's logits."""
         return min(wanted, len(self.data))
 
     def question(self, selected: Tensor) -> dict[str, Tensor]:
-        """The part of a request that says which samples of which proxy it is about."""
+        """The part of a request that identifies the proxy data and the samples."""
         assert self._held is not None
         digest = torch.tensor(list(bytes.fromhex(self._held.digest)), dtype=torch.uint8)
         return {SELECTED: selected.to(torch.int32), PROXY: digest}
@@ -90,14 +90,14 @@ def check_whole_samples(task: Task) -> None:
 
 
 def samples_of(client: Client, request: Message) -> Subset:
-    """The samples that a request is about, if the client has the same ones as the server."""
+    """The requested samples, if the client has the same ones as the server."""
     if client.proxy is None or bytes(request[PROXY].tolist()).hex() != client.proxy.digest:
         raise InputError("the proxy data here is not the server's: give both the same image or data set")
     return samples_among(client.proxy.data, request[SELECTED])
 
 
 def samples_among(pool: Dataset, selected: Tensor) -> Subset:
-    """Those samples of the pool, if it has them."""
+    """The requested samples of the pool, if it contains them."""
     rows = selected.long()
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(pool):
         raise InputError(f"there are {len(pool)} proxy samples, and some of those asked about are not among them")
@@ -111,7 +111,7 @@ def client_logits(client: Client, model: torch.nn.Module, samples: Dataset, prec
 
 
 def expected_logits(count: int, classes: int, precision: Precision) -> dict[str, tuple[Shape, torch.dtype]]:
-    """Expect what `client_logits` gives."""
+    """The expected shape and type of what `client_logits` returns."""
     return {LOGITS: ((count, classes), PRECISIONS[precision])}
 
 
@@ -134,7 +134,7 @@ def towards(
     streams: Streams,
     meter: Meter,
 ) -> None:
-    """Distil a model towards logits on the proxy, for so many steps."""
+    """Distil a model towards logits on the proxy data, for this many steps."""
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         teacher = Output(batch["said"].to(output.logits.device), output.features.detach())
@@ -146,7 +146,7 @@ def towards(
 
 
 def on_logits(name: str, temperature: float) -> Objective:
-    """An objective that needs nothing but logits, and no labels."""
+    """An objective that needs only logits, and no labels."""
     kind = objectives[name]
     given = {"temperature": temperature} if "temperature" in kind.Options.model_fields else {}
     objective = under_labels(kind(kind.Options.model_validate(given)), "withhold")

@@ -1,10 +1,10 @@
-"""Distillation through one shared image.
+"""Federated distillation with a single shared image.
 
 *Federated Learning with a Single Shared Image*, Soni, Saeed and Asano, 2024, https://arxiv.org/abs/2406.12658
 
-FedDF whose proxy is a pool of patches that clients and server cut from one image, each for itself. The server's current
-model selects the most useful patches before each round (see `proxy_selection.py`). All have the image beforehand, so
-that only indices are sent down and logits up.
+FedDF whose proxy data is a pool of patches that clients and server each cut from the same image. The server's current
+model selects the most useful patches before each round (see `proxy_selection.py`). All parties have the image
+beforehand, so that only indices are sent down and logits up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SingleImageSettings(EnsembleSettings):
 
 @methods.register("single-image")
 class SingleImage(FedDF):
-    """FedDF on patches of one image that everybody has, selected anew in each round."""
+    """FedDF on patches of a single shared image, selected anew in each round."""
 
     Options = SingleImageSettings
     settings: SingleImageSettings

@@ -23,10 +23,11 @@ Weigh = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Templates(dict[str, nn.Module]):
-    """By architecture, a model to be duplicated: drawing initial weights costs more than training a small client.
+    """Template models by architecture, which are copied: drawing initial weights costs more than training a small
+    client.
 
-    A task has its own, so that the next run sees a model of the user's own as it is then; so has a copy of the task in
-    another process.
+    Each task has its own templates, so that a new run sees the current version of a user-defined model; so has a copy
+    of the task in another process.
     """
 
     def __reduce__(self) -> tuple[type[_Templates], tuple[()]]:
@@ -35,9 +36,9 @@ class _Templates(dict[str, nn.Module]):
 
 @dataclass(frozen=True)
 class Classification:
-    """Which of `classes` an input of `shape` belongs to, for models that return log-probabilities and features."""
+    """Classification of inputs of `shape` into `classes`, for models that return log-probabilities and features."""
 
-    finds_boxes: ClassVar[bool] = False  # True: models say where objects are
+    finds_boxes: ClassVar[bool] = False  # True: models predict bounding boxes
     measures: ClassVar[Mapping[str, str]] = {}  # metrics beside accuracy with their titles; the first ranks rounds
 
     classes: tuple[str, ...]
@@ -47,7 +48,7 @@ class Classification:
     augmentation: Augmentation = field(default_factory=NoAugmentation)
     terms: tuple[str, ...] = ("cross-entropy",)
     headlines: tuple[str, ...] = ("accuracy", "class_accuracy", "loss")
-    initial: Tensors = field(default_factory=dict, compare=False, repr=False)  # laid over a fresh model
+    initial: Tensors = field(default_factory=dict, compare=False, repr=False)  # loaded into a new model
     _templates: _Templates = field(default_factory=_Templates, compare=False, repr=False)
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
@@ -63,7 +64,7 @@ class Classification:
         return model if self.device == "cpu" else model.to(self.device)
 
     def _initialised(self, architecture: str, streams: Streams) -> nn.Module:
-        """A fresh model; initialisation draws from torch's global generator, which is pointed at these streams."""
+        """A new model; initialisation uses torch's global generator, which is seeded from these streams."""
         with streams.ambient("initialise"):
             return build_model(architecture, self.shape, len(self.classes))
 
@@ -82,10 +83,10 @@ class Classification:
         return Output(log_probabilities, features, terms)
 
     def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
-        """The loss terms with each sample's multiplied by what `weigh` says of it; still divided by their number.
+        """The loss terms with each sample's loss multiplied by its weight from `weigh`; still divided by their number.
 
-        What it is asked with has no gradient, and no more has what it says. Weights of 1 give `forward`'s terms to the
-        bit; without labels there are none.
+        Inputs and weights of `weigh` are detached. Weights of 1 give `forward`'s terms bit for bit; without labels
+        there are no terms.
         """
         if "labels" not in batch:
             return {}
@@ -105,8 +106,8 @@ class Classification:
                     logits = self.forward(model, batch).logits.cpu()
                 labels = batch["labels"]
                 finite = logits.isfinite().all(dim=1)
-                # Outputs that are not numbers are counted as class 0, so that every sample is in the matrix; the
-                # count beside it says that they mean nothing.
+                # Non-finite outputs are counted as class 0, so that every sample is in the matrix; their count is
+                # reported separately.
                 guesses = torch.where(finite, logits.argmax(dim=1), 0)
                 confusion += torch.bincount(labels * size + guesses, minlength=size * size).view(size, size)
                 loss += F.nll_loss(logits, labels, reduction="sum").double()
@@ -142,12 +143,12 @@ def weighted_nll(log_probabilities: Tensor, labels: Tensor, weigh: Weigh) -> Ten
     """
     with torch.no_grad():
         weights = weigh(log_probabilities.gather(1, labels.unsqueeze(1)).squeeze(1).exp(), labels)
-    # By way of torch's own loss, whose sum runs in its own order.
+    # Computed through torch's own loss, to keep its order of summation.
     return F.nll_loss(log_probabilities * weights.unsqueeze(1), labels)
 
 
 def mixed(by_class: Tensor, known: Tensor, counts: Tensor) -> float:
-    """A measure of each class, weighted by `counts` of classes; NaN if none of them is known.
+    """A per-class metric averaged with the weights `counts`; NaN if no class has a value.
 
     >>> mixed(torch.tensor([1.0, 0.5, 0.0]), torch.tensor([True, True, False]), torch.tensor([2, 6, 8]))
     0.625
@@ -175,7 +176,7 @@ def metrics_from(scores: Mapping[str, Tensor]) -> dict[str, float]:
         "class_accuracy": float((confusion.diagonal()[present] / rows[present]).mean()),
         "loss": float(scores["loss"] / total),
         **({"mse": float(scores["squared-error"] / total) / len(confusion)} if "squared-error" in scores else {}),
-        # The share of the most predicted class: 1 means that the model says the same of everything.
+        # The fraction of the most predicted class: 1 means that the model always predicts the same class.
         "constant": float(confusion.sum(dim=0).max() / total),
         "non_finite": float(scores["non-finite"] / total),
     }

@@ -1,4 +1,4 @@
-"""Segmentation of point clouds: a label for every point, with the intersection-over-union metrics of the field."""
+"""Segmentation of point clouds: a label for every point, with the usual intersection-over-union metrics."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fedstill.core.task import Output
 from fedstill.tasks.classification import Classification, Weigh, metrics_from, weighted_nll
 from fedstill.tasks.task_choice import tasks
 
-_EVALUATION_BATCH = 16  # clouds: a model holds features for every point and neighbour of them
+_EVALUATION_BATCH = 16  # clouds per batch: a model stores features for every point and its neighbours
 
 
 @tasks.register("segmentation")
 @dataclass(frozen=True)
 class Segmentation(Classification):
-    """Which of `classes` each point of a cloud belongs to; batches hold labels (batch, points).
+    """Classification of each point of a cloud into `classes`; batches contain labels (batch, points).
 
-    Points weigh the same in the loss and in accuracy, whatever cloud they are of.
+    All points have equal weight in loss and accuracy, whatever cloud they belong to.
     """
 
     def augment(self, batch: Batch, generator: np.random.Generator) -> Batch:
-        """A point that augmentation drops becomes point 0, and so does its label."""
+        """Augments points and labels; a dropped point is replaced by point 0, and so is its label."""
         changed = dict(self.augmentation(batch, generator))
         if "labels" in changed:
             labels, moved = point_labels(changed), changed["inputs"]
@@ -44,14 +44,14 @@ class Segmentation(Classification):
         return Output(log_probabilities, features, terms)
 
     def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
-        """As in classification, of points: `weigh` is asked for all points of the batch at once."""
+        """As in classification, per point: `weigh` is called once for all points of the batch."""
         if "labels" not in batch:
             return {}
         labels = point_labels(batch).to(self.device).flatten()
         return {"cross-entropy": weighted_nll(output.logits.flatten(0, 1), labels, weigh)}
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        """Sums over points (confusion matrix with truth in rows, loss, outputs that are no numbers) and over shapes."""
+        """Sums over points (confusion matrix with truth in rows, loss, non-finite outputs) and over shapes."""
         size = len(self.classes)
         scores = {
             "confusion": torch.zeros(size, size, dtype=torch.int64),
@@ -68,7 +68,7 @@ class Segmentation(Classification):
                     logits = self.forward(model, batch).logits.cpu()
                 labels = point_labels(batch)
                 finite = logits.isfinite().all(dim=2)
-                # As in classification: what is no number counts as class 0, and the count says that it means nothing.
+                # As in classification: non-finite outputs count as class 0, and their number is reported separately.
                 each = confusions(labels, torch.where(finite, logits.argmax(dim=2), 0), size)
                 scores["confusion"] += each.sum(dim=0)
                 scores["loss"] += F.nll_loss(logits.flatten(0, 1), labels.flatten(), reduction="sum").double()
@@ -82,7 +82,7 @@ class Segmentation(Classification):
 
 
 def point_labels(batch: Batch) -> Tensor:
-    """Labels of the points there are: of a cloud cut to its first points, the first labels."""
+    """The labels of the points in use: for a cloud cut to its first points, the first labels."""
     return batch["labels"][:, : batch["inputs"].shape[1]]
 
 
@@ -99,16 +99,17 @@ def confusions(labels: Tensor, guesses: Tensor, classes: int) -> Tensor:
 
 
 def intersection_over_union(confusion: Tensor) -> Tensor:
-    """Of each class, from confusion matrices (..., classes, classes); NaN where nobody speaks of the class."""
+    """IoU of each class, from confusion matrices (..., classes, classes); NaN for classes neither present nor
+    predicted."""
     both = confusion.diagonal(dim1=-2, dim2=-1).double()
     return both / (confusion.sum(dim=-1) + confusion.sum(dim=-2) - both)
 
 
 def shape_iou(each: Tensor) -> Tensor:
-    """Of each cloud, the mean over the parts that it has or is said to have.
+    """The IoU of each cloud, averaged over the parts that are present or predicted.
 
-    Stricter than the custom of ShapeNet-part, where guesses are limited to the parts of the shape's category and a
-    part that a shape neither has nor is said to have counts as found.
+    This is stricter than the ShapeNet-part convention, where predictions are limited to the parts of the shape's
+    category and a part that is neither present nor predicted counts as correct.
 
     >>> shape_iou(torch.tensor([[[1, 1, 0], [0, 2, 0], [0, 0, 0]]])).tolist()  # 1/2 and 2/3; the third part is absent
     [0.5833333333333333]
@@ -117,7 +118,7 @@ def shape_iou(each: Tensor) -> Tensor:
 
 
 def segmentation_metrics(scores: Mapping[str, Tensor]) -> dict[str, float]:
-    """Accuracies of points as in classification, and two means of intersection over union, from summed scores.
+    """Point accuracies as in classification, and two means of intersection over union, from summed scores.
 
     `mean_iou` is the mean over the classes that have points; `instance_iou` the mean over shapes.
 

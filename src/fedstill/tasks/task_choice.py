@@ -1,4 +1,4 @@
-"""Which task fits some data, which a model's answers are for, and how tables call the number that ranks its rounds."""
+"""The task that fits given data or a given model, and the metric that ranks its rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedstill.data.data_kinds import data_kinds
 from fedstill.models import models
 from fedstill.tasks.classification import Classification
 
-ACCURACY = "accuracy"  # what ranks rounds where a task has no measure of its own
+ACCURACY = "accuracy"  # ranks rounds if a task has no metric of its own
 
 tasks: Registry[type[Classification]] = Registry("task")
 tasks.register("classification")(Classification)
@@ -18,9 +18,9 @@ tasks.declare("fedstill.tasks.segmentation", "segmentation")
 
 
 def task_kind(kind: str, points: bool, model: str, name: str) -> type[Classification]:
-    """The task that data of a kind poses; a model that answers another question is refused.
+    """The task for data of a kind; a model for another task is refused.
 
-    Both must be about points (`points`: every one has a label), about boxes, or about whole samples.
+    Data and model must both be about points (`points`: every point has a label), boxes, or whole samples.
     """
     wanted = "segmentation" if points else data_kinds[kind].task
     answered = task_name(model)
@@ -39,32 +39,32 @@ def task_kind(kind: str, points: bool, model: str, name: str) -> type[Classifica
 
 
 def task_name(model: str) -> str:
-    """The task that a model's answers are for, by name; a builder notes it as `task`."""
+    """The name of a model's task; a builder declares it as `task`."""
     return str(getattr(models[model], "task", "classification"))
 
 
 def task_of(model: str) -> type[Classification]:
-    """The task that a model's answers are for, where there is no data to ask: a finished run knows its model."""
+    """The task of a model if there is no data: a finished run contains the name of its model."""
     return tasks[task_name(model)]
 
 
 def own_measures() -> dict[str, str]:
-    """Metrics that some tasks have beside accuracy, and how they are called."""
+    """The task-specific metrics beside accuracy, with their titles."""
     return {metric: title for name in tasks for metric, title in tasks[name].measures.items()}
 
 
 def measures_of(model: str) -> Mapping[str, str]:
-    """Those of a model's task; none of a plugin's model that is not loaded, which counts as a classifier."""
+    """The metrics of a model's task; none for a model of a plugin that is not loaded, which counts as a classifier."""
     return task_of(model).measures if model in models else {}
 
 
 def detects(model: str) -> bool:
-    """Whether a model, by name, finds boxes in scenes; one of a plugin that is not loaded counts as a classifier."""
+    """Whether a model, by name, detects boxes in scenes; one of a plugin that is not loaded counts as a classifier."""
     return model in models and task_of(model).finds_boxes
 
 
 def measure_of(model: str) -> str:
-    """The name of what ranks a model's rounds.
+    """The name of the metric that ranks a model's rounds.
 
     >>> measure_of("cnn"), measure_of("detr3d-lite")
     ('accuracy', 'mAP@0.25')

@@ -1,4 +1,4 @@
-"""Readers turn files into arrays; which one is decided by what is found at a path, not by the data set's name."""
+"""Readers convert files to arrays; the reader is selected by the files at a path, not by the data set's name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Reader = Callable[[Path, FileFindings, ReaderHints], Raw]
 
 
 def _unasked(read_it: Callable[[Path, FileFindings], Raw]) -> Reader:
-    """For readers of layouts that can be read in one way only."""
+    """Adapts readers of layouts that need no hints."""
     return lambda path, found, hints: read_it(path, found)
 
 
-# Meshes come early, since they have textures and recordings beside them; arrays and text come after images.
+# Meshes come early, since textures and recordings may lie beside them; arrays and text come after images.
 _LAYOUTS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
     (idx.present, _unasked(idx.read)),
     (cifar.present, _unasked(cifar.read)),
@@ -37,7 +37,7 @@ _LAYOUTS: tuple[tuple[Callable[[Path], bool], Reader], ...] = (
 
 
 def read(path: Path, found: FileFindings, hints: ReaderHints | None = None) -> Raw:
-    """Whatever is at a path; where a folder holds several archives, the one called like the data set is meant."""
+    """Read the data at a path; if a folder contains several archives, the one named like the data set is used."""
     hints = hints or ReaderHints()
     if path.is_file():
         return h5.read(path, found, hints) if path.suffix.lower() in h5.SUFFIXES else npz.read(path, found)

@@ -25,7 +25,7 @@ def present(folder: Path) -> bool:
 
 
 def read(folder: Path, found: FileFindings) -> Raw:
-    """Batches in the folder or in one folder below it, whichever of the three layouts is there."""
+    """Read batches in the folder or one level below it, in any of the three layouts."""
     home = _home(folder) or folder
     if any((home / f"{name}.png").is_file() for names in _TEN.values() for name in names):
         return _sprites(home, found)
@@ -50,7 +50,7 @@ def read(folder: Path, found: FileFindings) -> Raw:
 
 
 def _home(folder: Path) -> Path | None:
-    """Where the batches are: a downloaded archive unpacks into a folder of its own."""
+    """The folder of the batches: a downloaded archive unpacks into its own folder."""
     marks = ("data_batch_1", "test_batch", "data_batch_1.png", "test_batch.png")
     for place in (folder, *sorted(folder.glob("*/"))):
         if any((place / mark).is_file() for mark in marks) or all(

@@ -25,7 +25,7 @@ def present(folder: Path) -> bool:
 
 
 def read(folder: Path, found: FileFindings) -> Raw:
-    """Headers first, pixels second: the final array is allocated once, which matters for 270,000 images."""
+    """Reads headers first and pixels second: the final array is allocated once, which matters for 270,000 images."""
     homes = _homes(folder, found)
     classes = tuple(sorted({place.name for home in homes.values() for place in _subfolders(home)}))
     pictures = {part: _survey(home, classes, found) for part, home in homes.items()}
@@ -41,7 +41,7 @@ def read(folder: Path, found: FileFindings) -> Raw:
 
 
 def read_unlabelled(folder: Path, found: FileFindings) -> Array | None:
-    """The images that lie in the folder itself, by name; None where there are none, or there are class folders."""
+    """The images in the folder itself, by name; None if there are none, or if there are class folders."""
     if present(folder):
         return None
     pictures = _pictures(_images(folder), 0, found)
@@ -52,7 +52,7 @@ def read_unlabelled(folder: Path, found: FileFindings) -> Array | None:
 
 
 def _homes(folder: Path, found: FileFindings) -> dict[Part, Path]:
-    """Split folders if there are both train and test among them; else the folder itself, to be split later."""
+    """Split folders if both train and test exist; else the folder itself, to be split later."""
     named = split_folders(_subfolders(folder), found)
     return named if {"train", "test"} <= set(named) else {"whole": folder}
 
@@ -78,7 +78,7 @@ def _pictures(paths: list[Path], label: int, found: FileFindings) -> list[_Pictu
 
 
 def _common(pictures: list[_Picture], found: FileFindings) -> tuple[str, tuple[int, int]]:
-    """Pillow's mode and the size that all these images are brought to."""
+    """The Pillow mode and the size to which all these images are converted."""
     sizes = Counter(picture.size for picture in pictures)
     size, usual = sizes.most_common(1)[0]
     if usual < len(pictures):

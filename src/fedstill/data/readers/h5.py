@@ -30,7 +30,7 @@ def present(folder: Path) -> bool:
 
 
 def read(path: Path, found: FileFindings, hints: ReaderHints) -> Raw:
-    """A folder, or one file that stands for itself and for its partner: training_x.h5 for test_x.h5 too."""
+    """Read a folder, or one file and its partner: training_x.h5 for test_x.h5 too."""
     home = path.parent if path.is_file() else _home(path) or path
     raw = Raw({}, _class_names(home))
     listed = {} if path.is_file() else _listed(home, found)
@@ -50,7 +50,7 @@ def read(path: Path, found: FileFindings, hints: ReaderHints) -> Raw:
 
 
 def _home(folder: Path) -> Path | None:
-    """The folder itself or one at most two below it; of ScanObjectNN's, `main_split` comes first."""
+    """The folder itself or one at most two levels below it; for ScanObjectNN, `main_split` comes first."""
     for depth in ("", "*/", "*/*/"):
         for place in [folder] if not depth else sorted(folder.glob(depth)):
             if _files(place):
@@ -63,7 +63,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _listed(home: Path, found: FileFindings) -> dict[Part, list[Path]]:
-    """Files by the lists beside them, which hold paths from another machine: only their names count."""
+    """Files in the lists beside them, which contain paths of another machine: only the file names are used."""
     lists: dict[Part, Path] = {"train": home / "train_files.txt", "test": home / "test_files.txt"}
     if not all(path.is_file() for path in lists.values()):
         return {}
@@ -80,13 +80,13 @@ def _listed(home: Path, found: FileFindings) -> dict[Part, list[Path]]:
 
 
 def _by_name(home: Path, found: FileFindings, chosen: str | None) -> dict[Part, list[Path]]:
-    """Files by the word for a split in their names. What else is in the names tells variants of the data apart."""
+    """Files by the split in their names; the rest of the name distinguishes variants of the data."""
     variants: dict[str, dict[Part, list[Path]]] = {}
     for file in _files(home):
         word = _WORD.search(file.stem)
         part: Part = _PARTS[word.group()[:2].lower()] if word else "whole"
         variants.setdefault(_variant(file.stem), {}).setdefault(part, []).append(file)
-    # The plainest name is the plain data set.
+    # The shortest name is the basic variant of the data set.
     variant = min(variants, key=lambda name: (len(name), name)) if chosen is None else _variant(chosen)
     if chosen is None and len(variants) > 1:
         others = sorted(
@@ -106,7 +106,7 @@ def _variant(stem: str) -> str:
 
 
 def _pair(path: Path, points: int) -> tuple[Array, Array]:
-    import h5py  # here, because most commands need not wait for it
+    import h5py  # imported here, because most commands do not need it
 
     refuse_empty(path)
     try:

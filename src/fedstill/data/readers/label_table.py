@@ -1,6 +1,6 @@
-"""Tables that say which class an object is of, as CSV or JSON beside the objects.
+"""Tables that assign classes to objects, as CSV or JSON beside the objects.
 
-CSV has a heading with a column for the object and one for its class, and may have one for its split:
+CSV has a header with a column for the object and one for its class, and optionally one for its split:
 
     name,class,split
     mug_red,mug,train
@@ -27,20 +27,20 @@ _SPLIT = ("split", "part", "set")
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Class (empty where there is none) and split by object."""
+    """Class (empty if there is none) and split of each object."""
 
     path: Path
     rows: dict[str, tuple[str, Part | None]]
 
     def find(self, place: PurePosixPath) -> str | None:
-        """The object a file belongs to: the file itself by any of its names, else the nearest folder around it."""
+        """The object of a file: the file itself by any of its names, else the nearest enclosing folder."""
         names = [place.as_posix(), place.with_suffix("").as_posix(), place.name, place.stem]
         names += [folder.as_posix() for folder in place.parents] + [folder.name for folder in place.parents]
         return next((name for name in names if name in self.rows), None)
 
 
 def find_table(folder: Path) -> LabelTable | None:
-    """The first file of the folder that is such a table; other CSV and JSON files are none of our business."""
+    """The first file of the folder that is such a table; other CSV and JSON files are ignored."""
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in (".csv", ".json") and path.is_file():
             rows = _rows(path)

@@ -1,4 +1,4 @@
-"""Mesh files through trimesh, and points drawn evenly from their surface."""
+"""Mesh files read with trimesh, and points sampled uniformly from their surface."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from fedstill.core.errors import InputError
 from fedstill.data.readers.raw import content
 
-SUFFIXES = (".ply", ".obj", ".off", ".stl")  # best first, where an object comes in several formats
+SUFFIXES = (".ply", ".obj", ".off", ".stl")  # in order of preference, if an object has several formats
 Floats = NDArray[np.float64]
 
 
 def read_mesh(path: Path) -> tuple[Floats, NDArray[np.int64]]:
-    """Vertices, and faces as triples of vertices; no faces means that the file is a cloud."""
-    import trimesh  # here, because it takes a second that other commands need not wait
+    """Vertices, and faces as triples of vertices; without faces the file is a point cloud."""
+    import trimesh  # imported here, because it takes a second that most commands do not need
 
     data = content(path)
     kind = path.suffix.lower().removeprefix(".")
@@ -32,11 +32,11 @@ def read_mesh(path: Path) -> tuple[Floats, NDArray[np.int64]]:
             for part in parts
             if len(part.vertices)
         ]
-    except Exception as error:  # its parsers raise whatever they trip over
+    except Exception as error:  # its parsers raise any kind of error
         raise InputError(f"{path} is no {kind.upper()} file that can be read ({_one_line(error)})") from None
     if not pieces:
         raise InputError(f"{path} holds no points: it is empty, or no {kind.upper()} file")
-    # Parts come in the order of their materials: sorted, the same file gives the same mesh under any trimesh.
+    # Parts come in the order of their materials; sorting gives the same mesh under any trimesh version.
     pieces.sort(key=lambda piece: (len(piece[0]), piece[0].tobytes()))
     starts = np.cumsum([0, *(len(vertices) for vertices, _ in pieces[:-1])])
     faces = np.concatenate([corners + start for (_, corners), start in zip(pieces, starts, strict=True)])
@@ -49,7 +49,7 @@ def read_mesh(path: Path) -> tuple[Floats, NDArray[np.int64]]:
 def sample_surface(
     vertices: Floats, faces: NDArray[np.int64], points: int, generator: np.random.Generator, where: Path
 ) -> Floats:
-    """Points of the surface, every bit of area being equally likely.
+    """Points sampled uniformly by area from the surface.
 
     A row of three numbers is drawn per point, so that the first n points do not depend on how many follow.
     """
@@ -63,7 +63,7 @@ def sample_surface(
         raise InputError(f"{where} is a mesh without any surface")
     draws = generator.random((points, 3))
     face = np.searchsorted(reach, draws[:, 0] * reach[-1], side="right").clip(max=len(faces) - 1)
-    # The square root makes points of a triangle equally likely; without it they crowd at corner a.
+    # The square root makes points uniform in a triangle; without it they concentrate at corner a.
     far, along = np.sqrt(draws[:, 1:2]), draws[:, 2:3]
     cloud: Floats = (1 - far) * a[face] + far * (1 - along) * b[face] + far * along * c[face]
     return cloud

@@ -1,4 +1,4 @@
-"""NumPy archives, in the three habits of naming that are common, and single arrays. Never with pickles inside."""
+"""NumPy archives in the three common naming conventions, and single arrays. Pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedstill.data.readers.raw import Array, FileFindings, Part, Raw, Split, lar
 
 
 class _Habit(NamedTuple):
-    """Names of samples and labels by split, and of the list of classes."""
+    """A naming convention: samples and labels by split, and the list of classes."""
 
     splits: dict[Part, tuple[str, str]]
     classes: str = "classes"
-    gaps: bool = False  # labels below zero mark samples that nobody labelled
+    gaps: bool = False  # labels below zero mark unlabelled samples
 
 
-# Coarse classes come first: where objects are numbered one by one as well, each has one sample only.
+# Coarse classes come first: if objects are numbered individually as well, each has only one sample.
 _HABITS = (
     _Habit({"train": ("x_train", "y_train"), "validation": ("x_val", "y_val"), "test": ("x_test", "y_test")}),
     _Habit(
@@ -36,17 +36,17 @@ _HABITS = (
     _Habit({"whole": ("x", "y_keyword")}, "keyword_classes", gaps=True),
     _Habit({"whole": ("x", "y")}),
 )
-SHARD = "fedstill_shard"  # the mark of one site's part of a data set, which `data/site_archive.py` reads
+SHARD = "fedstill_shard"  # marks one site's part of a data set, which `data/site_archive.py` reads
 EXPECTED = "x_train, y_train, x_test, y_test, or train_images, train_labels, test_images, test_labels, or x, y"
-# What zipfile, zlib and numpy raise on damaged archives; NotImplementedError and RuntimeError are zipfile's
-# words for unknown compression and for encryption.
+# What zipfile, zlib and numpy raise on damaged archives; zipfile raises NotImplementedError for unknown compression
+# and RuntimeError for encryption.
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
 def read(path: Path, found: FileFindings) -> Raw:
     raw = Raw({})
     with found.collecting(), opened(path) as archive:
-        if SHARD in archive.files:  # read in the usual way it would lose its sample ids, and its clouds their last bits
+        if SHARD in archive.files:  # the usual reader would drop its sample ids, and normalise its clouds again
             raise InputError(f"{path} is one site's part of a data set: it can be used as npz:{path} only")
         habit = _habit(archive, path)
         for part, keys in habit.splits.items():
@@ -64,7 +64,7 @@ def read(path: Path, found: FileFindings) -> Raw:
 
 
 def read_unlabelled(path: Path) -> Array | None:
-    """The samples of an archive that holds no labels, under a name of any habit; None where it holds labels."""
+    """The samples of an archive without labels, in any naming convention; None if it contains labels."""
     samples = [inputs for habit in _HABITS for part, (inputs, _) in habit.splits.items() if part in ("train", "whole")]
     labels = {labels for habit in _HABITS for _, labels in habit.splits.values()}
     with opened(path) as archive:
@@ -125,7 +125,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _habit(archive: NpzFile, path: Path) -> _Habit:
-    """The naming habit whose training arrays are there, without the optional validation split if it is absent."""
+    """The naming convention whose training arrays exist, without the optional validation split if it is absent."""
     held = set(archive.files)
     for habit in _HABITS:
         keys = [key for part in ("train", "whole") for key in habit.splits.get(part, ())]

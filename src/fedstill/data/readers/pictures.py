@@ -1,4 +1,4 @@
-"""Image files through Pillow, whose many ways of failing become one sentence."""
+"""Image files read with Pillow, whose various errors become one message."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", 
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N", "F"})
 GREY_MODES = _DEEP_MODES | {"1", "L", "LA"}
 _SIXTEEN_BITS = 65_535
-# Pillow warns of very large images, and refuses twice as large ones, as attacks on memory.
+# Pillow warns of very large images, and refuses twice as large ones, as decompression bombs.
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-_UPRIGHT = {  # how a picture is brought upright, by what the camera says of it
+_UPRIGHT = {  # the transformation for each EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -43,9 +43,9 @@ def header(path: Path) -> tuple[tuple[int, int], str]:
 def decode(path: Path, mode: str, size: tuple[int, int] | None = None, alone: bool = False) -> NDArray[np.uint8]:
     """The pixels in a mode (`L` or `RGB`), 8-bit, resized if a size (width, height) is given and differs.
 
-    They are as a viewer shows them: turned as the camera says, and what is transparent on white. Of 16 bits the
-    upper 8 are kept, rounded, and floats go from 0 to 1, so that pictures of one data set stay comparable. One that
-    stands `alone`, and must be a still picture, may have any range: it goes from darkest to brightest.
+    Pixels are as a viewer shows them: rotated by the EXIF orientation, with transparency on white. Of 16 bits the upper
+    8 are kept, rounded, and floats range from 0 to 1, so that images of one data set stay comparable. An image that is
+    read `alone`, which must be a still image, may have any range: it is scaled from darkest to brightest.
     """
     with _opened(path) as image:
         try:
@@ -64,7 +64,7 @@ def decode(path: Path, mode: str, size: tuple[int, int] | None = None, alone: bo
             pixels = pixels.convert(mode)
         except InputError:
             raise
-        except Exception as error:  # decoders raise whatever they trip over
+        except Exception as error:  # decoders raise any kind of error
             raise InputError(f"{path} is a damaged image ({' '.join(str(error).split())})") from None
         if size is not None and pixels.size != size:
             pixels = pixels.resize(size, Image.Resampling.BILINEAR)
@@ -72,7 +72,7 @@ def decode(path: Path, mode: str, size: tuple[int, int] | None = None, alone: bo
 
 
 def _eight_bits(deep: Array, mode: str, alone: bool, path: Path) -> NDArray[np.uint8]:
-    """Scaled by the range of the mode; values outside of it have an unknown range."""
+    """Scaled by the range of the mode; values outside it have an unknown range."""
     values = deep.astype(np.float64)
     if not np.isfinite(values).all():
         raise InputError(f"{path} holds pixels that are NaN or infinite")
@@ -90,12 +90,12 @@ def _eight_bits(deep: Array, mode: str, alone: bool, path: Path) -> NDArray[np.u
 
 
 def _orientation(image: Image.Image) -> int:
-    """What the camera says in the header; TIFF files are brought upright by Pillow itself."""
-    if "exif" not in image.info:  # asked for more, Pillow would decode a PNG to look behind its pixels
+    """The EXIF orientation in the header; Pillow itself rotates TIFF files."""
+    if "exif" not in image.info:  # otherwise Pillow would decode a PNG to search behind its pixels
         return 1
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # a damaged header is ignored: the pixels may be sound
+    except Exception:  # a damaged header is ignored: the pixels may be intact
         _log.debug("the orientation in an image header cannot be read", exc_info=True)
         return 1
 
@@ -109,5 +109,5 @@ def _opened(path: Path) -> Image.Image:
         raise InputError(f"{path} is an image of too many pixels to be opened safely") from None
     except Exception:
         _log.debug("Pillow cannot open %s", path, exc_info=True)
-        content(path)  # a missing or empty file has a plainer sentence
+        content(path)  # a missing or empty file has a clearer message
         raise InputError(f"{path} is no image that Pillow can read") from None

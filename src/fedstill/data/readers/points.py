@@ -16,15 +16,15 @@ from fedstill.data.readers.raw import content, refuse_empty
 
 TABLES = (".xyz", ".pts", ".txt")
 SUFFIXES = (*meshes.SUFFIXES, ".npy", *TABLES)
-_KEYS = ("points", "x", "cloud", "pc")  # what one cloud is called in an archive
+_KEYS = ("points", "x", "cloud", "pc")  # names of a cloud in an archive
 Cloud = NDArray[np.float32]
 
 
 def read_shape(path: Path, points: int, key: str) -> Cloud:
-    """At most so many points of a shape, in random order, so that the first of them are a fair sample too.
+    """At most this many points of a shape, in random order, so that the first of them are a fair sample too.
 
-    Drawn from a stream named by `key`, the file's place in its data set: a shape does not depend on which others
-    there are, or on the folder they all lie in.
+    They are drawn from a stream named by `key`, the file's path in its data set: a shape does not depend on which
+    others exist, or on the folder of the data set.
     """
     generator = Streams(0).draw("shape", key)
     if path.suffix.lower() in meshes.SUFFIXES:
@@ -44,7 +44,7 @@ def read_archive(path: Path) -> Cloud:
         with np.load(path, allow_pickle=False) as archive:
             key = next((key for key in _KEYS if key in archive), None)
             cloud = None if key is None else np.asarray(archive[key])
-    except Exception as error:  # zip, header and data each have their own way to be wrong
+    except Exception as error:  # zip, header and data raise different errors
         raise InputError(f"{path} cannot be read as an archive ({' '.join(str(error).split())})") from None
     if cloud is None or cloud.ndim != 2 or cloud.shape[1] < 3 or cloud.dtype.kind not in "fiu":
         raise InputError(
@@ -55,9 +55,9 @@ def read_archive(path: Path) -> Cloud:
 
 
 def read_table(path: Path, most: int | None = None) -> Cloud:
-    """The first rows of a text file with x, y and z in its first columns, parted by commas or blanks.
+    """The first rows of a text file with x, y and z in its first columns, separated by commas or blanks.
 
-    A first line with a single number (the count of points, in .pts files) is passed over.
+    A first line with a single number (the number of points, in .pts files) is skipped.
     """
     refuse_empty(path)
     lines = _lines(path, None if most is None else most + 1)
@@ -76,7 +76,7 @@ def read_table(path: Path, most: int | None = None) -> Cloud:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a text file starts like a cloud rather than like prose."""
+    """Whether a text file starts like a cloud rather than like text."""
     try:
         first = [line.replace(",", " ").split() for line in _lines(path, 2)]
         numbers = [[float(word) for word in words[:3]] for words in first]
@@ -98,7 +98,7 @@ def _array(path: Path) -> NDArray[np.floating]:
 
 
 def sound(cloud: NDArray[np.floating], path: Path) -> Cloud:
-    """The cloud, if there is anything to learn from it."""
+    """The cloud, if it is valid; otherwise an error."""
     if not len(cloud):
         raise InputError(f"{path} holds no points")
     if not np.isfinite(cloud).all():

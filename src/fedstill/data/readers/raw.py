@@ -1,4 +1,4 @@
-"""What a reader hands over: arrays as the files hold them, and what was found wrong on the way."""
+"""The result of a reader: arrays as stored in the files, and the problems found while reading."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PARTS: dict[str, Part] = {
     "val": "validation",
     "test": "test",
 }
-POINTS = 2048  # kept of clouds and meshes that lie in files of their own
+POINTS = 2048  # points kept of clouds and meshes in separate files
 
 
 @dataclass(frozen=True)
 class ReaderHints:
-    """What a reader should know of the data set it reads for, beyond the path."""
+    """Information about the data set for a reader, beyond the path."""
 
-    name: str = ""  # picks one where a folder holds several: an archive, a pair of split files
+    name: str = ""  # selects one if a folder contains several: an archive, a pair of split files
     points: int = POINTS
-    group: Callable[[str], str | None] | None = None  # from a folder's name to its class, where they differ
+    group: Callable[[str], str | None] | None = None  # from a folder's name to its class, if they differ
     object_folders: bool = False  # a folder is one object in several files, not a class
-    prefer: str = ""  # part of the path of the best file of an object
+    prefer: str = ""  # part of the path of the preferred file of an object
 
 
 class Split(NamedTuple):
@@ -42,12 +42,12 @@ class Split(NamedTuple):
     inputs: Array
     labels: Array
     where: str
-    names: tuple[str, ...] = ()  # of the files, row by row, where every sample has its own
+    names: tuple[str, ...] = ()  # of the files, row by row, if every sample has its own
 
 
 @dataclass
 class Raw:
-    """One data set as read, not yet judged."""
+    """One data set as read, not yet checked."""
 
     splits: dict[Part, Split]
     classes: tuple[str, ...] | None = None
@@ -55,7 +55,7 @@ class Raw:
 
 @dataclass
 class FileFindings:
-    """Everything worth telling about some files. Reading goes on after a fault, so that all of them are seen.
+    """All findings about some files. Reading continues after a fault, so that all faults are reported.
 
     >>> found = FileFindings()
     >>> for name in ("a.gz", "b.gz"):
@@ -65,22 +65,22 @@ class FileFindings:
     ['a.gz is empty', 'b.gz is empty']
     """
 
-    faults: list[str] = field(default_factory=list)  # the data cannot be used like this
+    faults: list[str] = field(default_factory=list)  # the data cannot be used as it is
     doubts: list[str] = field(default_factory=list)  # it can be used, but results may mislead
-    notes: list[str] = field(default_factory=list)  # what was done to it
+    notes: list[str] = field(default_factory=list)  # changes made to the data
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Turn an error about one file into a fault on the list."""
+        """Turn an error about one file into a fault in the list."""
         try:
             yield
         except InputError as error:
             self.faults.append(str(error))
-        except OSError as error:  # a folder that may not be listed, a disk that fails
+        except OSError as error:  # an unreadable folder, a failing disk
             self.faults.append(f"{error.filename} cannot be read: {error.strerror or error}")
 
     def refuse(self, name: str) -> None:
-        """Raise the first fault, saying how to see the others."""
+        """Raise the first fault, with a hint how to see the others."""
         if self.faults:
             more = len(self.faults) - 1
             tail = f" (and {more} more: `fedstill data check {name}` lists them)" if more else ""
@@ -88,7 +88,7 @@ class FileFindings:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, or a sentence."""
+    """The bytes of a file, or an error with a clear message."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -99,7 +99,7 @@ def content(path: Path) -> bytes:
 
 
 def refuse_empty(path: Path) -> None:
-    """For readers that open a file themselves, whose own words for an empty one are obscure."""
+    """For readers that open a file themselves, whose errors for empty files are obscure."""
     if path.stat().st_size == 0:
         raise _empty(path)
 
@@ -109,14 +109,14 @@ def _empty(path: Path) -> InputError:
 
 
 def larger_than_memory(what: str) -> InputError:
-    """For files whose header says more than a machine can hold, mostly because it is damaged."""
+    """The error for files whose header declares more than fits in memory, mostly because it is damaged."""
     return InputError(f"{what} claims to be larger than memory: fetch or write it again")
 
 
 def split_folders(places: Iterable[Path], found: FileFindings) -> dict[Part, Path]:
-    """Those of the folders that are called after a split. Two for one split are a fault: either may be meant, or both.
+    """The folders that are named after a split. Two for one split are a fault, since the meaning is ambiguous.
 
-    Folders of which none is for training, or no other is, may be classes with odd names.
+    Without a training folder, or with nothing else, the folders may be classes with unusual names.
     """
     named: dict[Part, list[Path]] = {}
     for place in places:

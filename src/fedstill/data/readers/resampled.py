@@ -18,7 +18,7 @@ from fedstill.data.readers.stack import stack
 
 VERSION = 1
 _PARTS: tuple[Part, ...] = ("train", "test")
-_SOME = 3  # missing shapes named one by one
+_SOME = 3  # number of missing shapes that are listed by name
 
 
 def present(folder: Path) -> bool:
@@ -57,7 +57,7 @@ def _prefixes(folder: Path) -> list[str]:
 
 
 def _prefix(home: Path, found: FileFindings, hints: ReaderHints) -> str:
-    """The pair of split files that is meant; with no name to tell, the last one, which is all of ModelNet40."""
+    """The pair of split files to read; without a name, the last one, which is all of ModelNet40."""
     prefixes = _prefixes(home)
     if hints.name in prefixes:
         return hints.name
@@ -67,7 +67,7 @@ def _prefix(home: Path, found: FileFindings, hints: ReaderHints) -> str:
 
 
 def _listed(listing: Path, home: Path, found: FileFindings) -> list[str]:
-    """Names in a split file that have a shape; those that have none are a fault."""
+    """Names in a split file that have a shape file; missing ones are a fault."""
     names = listing.read_text(encoding="utf-8", errors="replace").split()
     if not names:
         found.faults.append(f"{listing} names no shapes")
@@ -91,7 +91,7 @@ def _classes(listing: Path, names: list[str]) -> tuple[str, ...]:
 
 
 def _class(shape: str) -> str:
-    """The class of a shape's name.
+    """The class in a shape's name.
 
     >>> _class("night_stand_0201")
     'night_stand'

@@ -4,7 +4,7 @@ synsetoffset2category.txt: lines of a kind's name and its folder, as in "Airplan
 train_test_split/shuffled_{train,val,test}_file_list.json: lists of "shape_data/02691156/1a04e3ea"
 02691156/1a04e3ea.txt: lines of x, y, z, a normal, and the number of the point's part
 
-Numbers of parts are unique over all kinds. Parts have no names, so they are called after their kind: "Airplane 0".
+Part numbers are unique over all kinds. Parts have no names, so they are named after their kind: "Airplane 0".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSION = 1
 KINDS = "synsetoffset2category.txt"
 LISTS = {"train": "train", "validation": "val", "test": "test"}
 _COLUMNS = 7
-_SOME = 3  # missing shapes named one by one
+_SOME = 3  # number of missing shapes that are listed by name
 
 Clouds = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 def read(folder: Path, found: FileFindings, points: int = POINTS) -> tuple[dict[str, Parts], Names, Names]:
     """Normalised splits, the names of the parts, and those of the kinds.
 
-    Parts are numbered anew where a download lacks some of them.
+    Parts are renumbered if a download lacks some of them.
     """
     home = next((place for place in (folder, *sorted(folder.glob("*/"))) if (place / KINDS).is_file()), None)
     if home is None:
@@ -78,7 +78,7 @@ def _kinds(path: Path) -> dict[str, str]:
 
 
 def _listed(home: Path, short: str, kinds: dict[str, str], found: FileFindings) -> list[Path]:
-    """The files of a split; those that do not exist, or are of no known kind, are faults."""
+    """The files of a split; missing files, or files of an unknown kind, are faults."""
     listing = home / "train_test_split" / f"shuffled_{short}_file_list.json"
     if not listing.is_file():
         if short != "val":
@@ -101,7 +101,7 @@ def _listed(home: Path, short: str, kinds: dict[str, str], found: FileFindings) 
 
 
 def _shapes(home: Path, files: list[Path], points: int, found: FileFindings) -> tuple[Clouds, Numbers, list[int]]:
-    """Clouds and labels of the files that can be read, from the cache where all of them are in it."""
+    """Clouds and labels of the readable files, from the cache if it contains all of them."""
     slot: Slot | None = None
     with found.collecting():
         slot = Slot.of(home, files, f"shapenet-part {VERSION}, {points} points")
@@ -123,7 +123,7 @@ def _shapes(home: Path, files: list[Path], points: int, found: FileFindings) -> 
 
 
 def _shape(path: Path, points: int) -> tuple[Clouds, Numbers]:
-    """So many points of a shape in random order; of a smaller one some points twice, so that all are of one size."""
+    """This many points of a shape in random order; smaller shapes repeat some points, so that all have one size."""
     refuse_empty(path)
     try:
         table = np.loadtxt(path, np.float64, ndmin=2)
@@ -142,7 +142,7 @@ def _shape(path: Path, points: int) -> tuple[Clouds, Numbers]:
 
 
 def _named(labels: Numbers, kind: Numbers, kinds: tuple[str, ...]) -> tuple[Numbers, tuple[str, ...]]:
-    """Labels counted from 0 without gaps, and a name for each: its kind, and its place among the kind's parts."""
+    """Labels numbered from 0 without gaps, and a name for each: its kind, and its index among the kind's parts."""
     parts, numbered = np.unique(labels, return_inverse=True)
     numbered = numbered.reshape(labels.shape)
     owner = np.full(len(parts), -1)

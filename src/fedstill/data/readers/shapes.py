@@ -1,4 +1,4 @@
-"""Folders of shapes, a file each: clouds or meshes, a folder per class, or a table that names the classes.
+"""Folders of shapes, one file each: clouds or meshes, with a folder per class, or a table of classes.
 
     chair/chair_0001.off                 a folder per class; whatever lies deeper belongs to it as well
     chair/train/chair_0001.off           with splits below the classes, as ModelNet has them
@@ -24,25 +24,25 @@ from fedstill.data.readers.raw import PARTS, FileFindings, Part, Raw, ReaderHint
 from fedstill.data.readers.stack import stack
 
 VERSION = 1
-_DOUBTFUL = (".npy", ".txt")  # these lie beside images, too: labels, licences, boxes
+_DOUBTFUL = (".npy", ".txt")  # these may lie beside images, too: labels, licences, boxes
 _ORDER: tuple[Part, ...] = ("train", "validation", "test", "whole")
 
 
 @dataclass(frozen=True)
 class _Shape:
-    place: PurePosixPath  # below the home of the data set
+    place: PurePosixPath  # relative to the home of the data set
     label: str
     part: Part
-    thing: str  # files of one thing are one sample
+    thing: str  # files of one object are one sample
 
 
 def present(folder: Path) -> bool:
-    """Any file that can be nothing but a shape."""
+    """Files that can only be shapes."""
     return any(path.suffix.lower() not in _DOUBTFUL for path in _walk(folder))
 
 
 def perhaps(folder: Path) -> bool:
-    """Files that might be anything, but look like clouds in class folders."""
+    """Files of ambiguous type that look like clouds in class folders."""
     files = (path for path in _walk(folder) if path.parent != folder)
     return any(path.suffix.lower() == ".npy" or is_table(path) for path in files)
 
@@ -63,7 +63,7 @@ def read(folder: Path, found: FileFindings, hints: ReaderHints) -> Raw:
     labels = np.array([classes.index(shapes[row].label) for row in rows], dtype=np.int64)
     parts = np.array([_ORDER.index(shapes[row].part) for row in rows], dtype=np.int64)
     for number in np.unique(parts):
-        start, end = np.searchsorted(parts, [number, number + 1])  # sorted, so that a split is a slice
+        start, end = np.searchsorted(parts, [number, number + 1])  # sorted, so that a split is a contiguous range
         names = tuple(str(every[row]) for row in rows[start:end])
         raw.splits[_ORDER[number]] = Split(clouds[start:end], labels[start:end], str(home), names)
     return raw
@@ -82,7 +82,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _home(folder: Path) -> Path:
-    """Archives often unpack to a folder in a folder: go down while there is nothing else, but not into a class."""
+    """The data folder of an unpacked archive: descends while a folder has a single subfolder, but not into a class."""
     inside = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))]
     folders = [path for path in inside if path.is_dir()]
     shapes = [path for path in inside if path.suffix.lower() in (*SUFFIXES, ".csv", ".json") and path not in folders]
@@ -96,11 +96,11 @@ def _home(folder: Path) -> Path:
 def _labelled(
     home: Path, files: list[Path], table: LabelTable | None, found: FileFindings, hints: ReaderHints
 ) -> list[_Shape]:
-    """Every file with its class and its split; files without a class are left out, and reported."""
+    """Every file with its class and its split; files without a class are left out and reported."""
     places = [PurePosixPath(path.relative_to(home).as_posix()) for path in files]
     level = _split_level(places)
     if table is not None and not any(table.find(place) for place in places):
-        table = None  # a table of something else
+        table = None  # an unrelated table
     shapes: list[_Shape] = []
     nameless: list[PurePosixPath] = []
     rows: set[str] = set()
@@ -133,16 +133,16 @@ def _labelled(
         )
     if not shapes:
         found.faults.append(f"{home} has no shapes in class folders ({', '.join(SUFFIXES)})")
-    if {shape.part for shape in shapes} > {"whole"}:  # a table that names the split of some only
+    if {shape.part for shape in shapes} > {"whole"}:  # a table that contains the split of some shapes only
         shapes = [shape for shape in shapes if shape.part != "whole"]
         found.notes.append(f"shapes without a split in {table.path.name if table else home} are left out")
     return shapes
 
 
 def _split_level(places: list[PurePosixPath]) -> int | None:
-    """The folder level whose names are train and test: above the classes (0), below them (1), or none.
+    """The folder level of the names train and test: above the classes (0), below them (1), or none.
 
-    A class may well be called train, so both names must be there, and below classes nothing else.
+    A class may be called train, so both names must exist, and below classes nothing else.
     """
     above = {PARTS.get(place.parts[0].lower()) for place in places if len(place.parts) > 1}
     if {"train", "test"} <= above:
@@ -152,7 +152,7 @@ def _split_level(places: list[PurePosixPath]) -> int | None:
 
 
 def _one_file_each(shapes: list[_Shape], found: FileFindings, hints: ReaderHints) -> list[_Shape]:
-    """The best file of every thing: the one preferred for this data set, else by format, else by name."""
+    """The preferred file of every object: by the data set's preference, else by format, else by name."""
 
     def rank(shape: _Shape) -> tuple[bool, int, str]:
         place = shape.place.as_posix()

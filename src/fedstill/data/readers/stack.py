@@ -1,4 +1,4 @@
-"""Many files of one shape each as one array, read once and then kept in the cache."""
+"""Many files of one shape each as one array, read once and then cached."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def stack(
     made_by: str,
     found: FileFindings,
 ) -> tuple[Cloud, list[int]]:
-    """Clouds (files, points, 3), and which of the files they are of: those that could be read.
+    """Clouds (files, points, 3) of the readable files, and the indices of these files.
 
-    Whatever is wrong with a file is a fault that names it, and then nothing is cached.
+    A problem with a file is a fault that names it; nothing is cached then.
     """
     slot: Slot | None = None
     with found.collecting():
@@ -51,8 +51,8 @@ def stack(
 def _of_one_length(
     clouds: dict[int, Cloud], files: Sequence[Path], found: FileFindings, notes: list[str]
 ) -> dict[int, Cloud]:
-    """All clouds cut to the shortest. One with less than half of the usual number of points is a fault instead:
-    otherwise a single broken scan would cost all the others their points."""
+    """All clouds cut to the shortest. A cloud with less than half of the usual number of points is a fault instead:
+    otherwise a single broken scan would reduce the points of all others."""
     usual = int(np.median([len(cloud) for cloud in clouds.values()]))
     enough: dict[int, Cloud] = {}
     for row, cloud in clouds.items():

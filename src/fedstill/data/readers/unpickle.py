@@ -1,7 +1,7 @@
-"""Reading pickles that strangers made: arrays of plain numbers, bytes, text and plain containers, nothing else.
+"""Safe reading of untrusted pickles: only arrays of plain numbers, bytes, text and plain containers.
 
-A pickle is a program, and the names it may call decide what it can do. Here the three names with which numpy
-pickles an array lead to inert placeholders, so that a hostile file can neither call anything nor reach numpy's C code.
+A pickle is a program, and the names it may call determine what it can do. Here the three names with which numpy pickles
+an array are mapped to inert placeholders, so that a hostile file can neither call anything nor reach numpy's C code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedstill.data.readers.raw import Array, content
 
 
 class _Dtype:
-    """Stands in for numpy.dtype: a code such as 'u1' and, from the state, a byte order."""
+    """Placeholder for numpy.dtype: a code such as 'u1' and, from the state, a byte order."""
 
     def __init__(self, code: str | bytes, *_flags: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else code
@@ -34,7 +34,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for an array that is being put together."""
+    """Placeholder for an array under construction."""
 
     def __init__(self, *_arguments: object) -> None:
         self.value: Array = np.empty(0, dtype=np.uint8)
@@ -62,7 +62,7 @@ class _Reader(pickle.Unpickler):
             raise pickle.UnpicklingError(f"{module}.{name}") from None
 
 
-# Whatever a damaged or hostile stream makes the pickle machine stumble over.
+# Errors that a damaged or hostile stream can cause in the unpickler.
 _DAMAGE = (
     ValueError,
     TypeError,

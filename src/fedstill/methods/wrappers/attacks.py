@@ -1,12 +1,12 @@
-"""Attacks: what some clients do to a federation, simulated.
+"""Simulated attacks by some of the clients.
 
-An attack is a wrapper around a method's exchanges, so that every method can be tried against it. The attackers are
-drawn once from a stream of their own; everybody else behaves. An attacker trains like everybody and then changes what
-it sends, except under `label-flip`, where it is honest about what it learnt from wrong labels.
+An attack wraps a method's exchanges, so it can be combined with every method. The attackers are drawn once from their
+own random stream; all other clients are honest. An attacker trains normally and then changes what it sends, except
+under `label-flip`, where it sends an honest update that was trained on wrong labels.
 
-What is changed are the weights and running statistics that were asked for, and whatever else has a counterpart in the
-request, such as SCAFFOLD's control variates. Names, shapes and types stay as they are, and so do counters and
-metrics: a reply that looks wrong would be refused before it could do harm (see `nan`).
+An attack changes the requested weights and running statistics, and other tensors that have a counterpart in the
+request, such as SCAFFOLD's control variates. Names, shapes, types, counters and metrics are unchanged, since malformed
+replies would be rejected before they could do harm (see `nan`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from fedstill.methods.scaffold import CONTROL
 from fedstill.methods.wrappers.choices import Attack, attacks
 from fedstill.methods.wrappers.wrapper import Wrapped, WrappedExchange
 
-SHARE = 0.2  # of the clients, where nothing else is said
+SHARE = 0.2  # default fraction of the clients
 
 
 class ByClients(Attack):
-    """An attack by some of the clients: a share of them, drawn once, or those that are named."""
+    """An attack by some of the clients: a fraction of them, drawn once, or an explicit list."""
 
     share: float | None = Field(
         None,
@@ -50,7 +50,7 @@ class ByClients(Attack):
     @model_validator(mode="before")
     @classmethod
     def _usual_share(cls, given: Any) -> Any:
-        """Written into the settings, so that a run's configuration shows it."""
+        """Write the default fraction into the settings, so that a run's configuration contains it."""
         if isinstance(given, Mapping) and given.get("share") is None and given.get("clients") is None:
             return {**given, "share": SHARE}
         return given
@@ -65,27 +65,27 @@ class ByClients(Attack):
         return Attacked(method, self, self.attackers(clients, streams))
 
     def attackers(self, clients: int, streams: Streams) -> frozenset[int]:
-        """Who attacks, of so many clients."""
+        """The ids of the attackers among this many clients."""
         if self.clients is not None:
             if outside := sorted(client for client in self.clients if client >= clients):
                 raise InputError(
                     f"attack.clients names client {outside[0]}, but the last of {clients} is {clients - 1}"
                 )
             return frozenset(self.clients)
-        # One permutation, of which the first attack: a larger share adds attackers to those of a smaller one.
+        # The attackers are a prefix of one permutation, so a larger fraction includes the attackers of a smaller one.
         order = streams.draw("attackers").permutation(clients)
         return frozenset(int(client) for client in order[: head_count(self.share or 0.0, clients)])
 
     def corrupt(self, client: Client) -> None:
-        """What an attacker does to itself before it replies."""
+        """Changes an attacker's data or state before it replies."""
 
     def tamper(self, request: Message, reply: Message, streams: Streams) -> Message:
-        """What an attacker sends instead of its reply."""
+        """The message that an attacker sends instead of its honest reply."""
         return reply
 
 
 def head_count(share: float, clients: int) -> int:
-    """A share of the clients, halves rounded up; at least one, unless the share is zero.
+    """The number of clients in a fraction, halves rounded up; at least one unless the fraction is zero.
 
     >>> head_count(0.2, 10), head_count(0.25, 10), head_count(0.2, 2), head_count(0.0, 10)
     (2, 3, 1, 0)
@@ -105,7 +105,7 @@ class Attacked(Wrapped):
 
 
 class AttackedExchange(WrappedExchange):
-    """An exchange in which some reply as their attack wants it."""
+    """An exchange in which the attackers' replies are changed by the attack."""
 
     def __init__(self, inner: Exchange, attack: ByClients, attackers: frozenset[int]) -> None:
         super().__init__(inner)
@@ -119,19 +119,19 @@ class AttackedExchange(WrappedExchange):
 
 
 class ChangedUpdate(ByClients):
-    """An attacker trains honestly and sends another update than it found."""
+    """An attack in which clients train honestly and send a changed update."""
 
     @abstractmethod
     def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
-        """What is sent instead of an honest change, in double precision."""
+        """The update that replaces an honest one, in double precision."""
 
     def tamper(self, request: Message, reply: Message, streams: Streams) -> Message:
         changed = dict(reply)
         for name, tensor in reply.items():
             if not tensor.is_floating_point() or (name not in request and name != LOGITS):
                 continue
-            # Whatever was sent out comes back whole, but for SCAFFOLD's control, of which the change comes back; logits
-            # have nothing to be moved from.
+            # Replies contain complete tensors, except for SCAFFOLD's control variates, of which they contain the
+            # change; logits have no reference value in the request.
             moved = name in request and not name.startswith(CONTROL)
             start = request[name].double() if moved else torch.zeros_like(tensor, dtype=torch.float64)
             update = self.update(tensor.double() - start, streams.draw(name))
@@ -141,9 +141,9 @@ class ChangedUpdate(ByClients):
 
 @attacks.register("sign-flip")
 class SignFlip(ChangedUpdate):
-    """Attackers push the other way: w_g - scale (w_i - w_g)."""
+    """Attackers send the negated, scaled update: w_g - scale (w_i - w_g)."""
 
-    # With a fifth of the clients the plain mean then moves backwards: 0.8 - 0.2 * 5 = -0.2 of an honest step.
+    # With 20 % attackers the plain mean then moves backwards: 0.8 - 0.2 * 5 = -0.2 of an honest step.
     scale: float = Field(5.0, gt=0, description="norm of the attack, in units of honest updates")
 
     def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
@@ -152,7 +152,7 @@ class SignFlip(ChangedUpdate):
 
 @attacks.register("noise")
 class Noise(ChangedUpdate):
-    """Attackers send noise around what they were sent: w_g + scale N(0, 1)."""
+    """Attackers send Gaussian noise around the model they received: w_g + scale N(0, 1)."""
 
     scale: float = Field(1.0, gt=0, description="standard deviation of the noise")
 
@@ -162,7 +162,7 @@ class Noise(ChangedUpdate):
 
 @attacks.register("nan")
 class NotANumber(ChangedUpdate):
-    """Attackers send what is not a number; such replies are refused, and the round goes on."""
+    """Attackers send NaN; such replies are rejected, and the round continues."""
 
     def update(self, honest: Tensor, draw: np.random.Generator) -> Tensor:
         return torch.full_like(honest, torch.nan)
@@ -170,7 +170,7 @@ class NotANumber(ChangedUpdate):
 
 @attacks.register("huge")
 class Huge(ChangedUpdate):
-    """Attackers send their update a million times: w_g + scale (w_i - w_g)."""
+    """Attackers scale their update, by default a million times: w_g + scale (w_i - w_g)."""
 
     scale: float = Field(1e6, gt=0, description="factor of the update")
 
@@ -180,7 +180,7 @@ class Huge(ChangedUpdate):
 
 @attacks.register("label-flip")
 class LabelFlip(ByClients):
-    """Attackers train on wrong labels: y becomes C - 1 - y, or y + shift."""
+    """Attackers train on flipped labels: y becomes C - 1 - y, or y + shift."""
 
     shift: int | None = Field(
         None,

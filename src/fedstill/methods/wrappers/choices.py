@@ -1,6 +1,6 @@
-"""The wrappers that an experiment chooses by name: an attack, privacy, a dropout mitigation; `none` wraps nothing.
+"""The wrappers that an experiment selects by name: attack, privacy and dropout mitigation; `none` wraps nothing.
 
-The others are declared here, and each file is imported when one of its names is first looked up.
+Implementations are declared here; each module is imported when one of its names is first looked up.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from fedstill.core.streams import Streams
 
 
 class Attack(Settings):
-    """Who attacks, and how."""
+    """An attack: which clients attack, and how."""
 
     def around(self, method: Method, clients: int, streams: Streams) -> Method:
-        """The method as it goes with these attackers among its clients."""
+        """The method with these attackers among its clients."""
         return method
 
 
@@ -25,23 +25,23 @@ attacks.declare("fedstill.methods.wrappers.attacks", "sign-flip", "noise", "nan"
 
 @attacks.register("none")
 class NoAttack(Attack):
-    """Everybody behaves."""
+    """All clients are honest."""
 
 
 class Privacy(Settings):
-    """What is done so that no single client can be told from the outcome."""
+    """A privacy mechanism that limits what the result reveals about any single client."""
 
     @property
     def needs_even_chances(self) -> bool:
-        """Whether it counts on every client having the same chance to take part."""
+        """Whether it requires that all clients take part with equal probability."""
         return False
 
     def around(self, method: Method, clients: int, cohort: int) -> Method:
-        """The method with its exchanges made private; `cohort` of `clients` are asked in a round."""
+        """The method with private exchanges; `cohort` of `clients` are sampled in a round."""
         return method
 
     def on_site(self) -> Privacy:
-        """The same where data are real: randomness that protects must be unknown to others."""
+        """The variant for real sites, where the protecting noise must be unpredictable to others."""
         return self
 
 
@@ -51,14 +51,14 @@ privacies.declare("fedstill.methods.wrappers.privacy", "client-level")
 
 @privacies.register("none")
 class NoPrivacy(Privacy):
-    """Nothing is clipped, no noise is added."""
+    """No clipping and no noise."""
 
 
 class Mitigation(Settings):
     """How the server compensates for clients that drop out."""
 
     def around(self, method: Method, clients: int) -> Method:
-        """The method with its aggregation wrapped, for so many clients in all."""
+        """The method with its aggregation wrapped, for this total number of clients."""
         return method
 
 
@@ -69,4 +69,4 @@ mitigations.declare("fedstill.methods.wrappers.mitigations", "friend-substitutio
 
 @mitigations.register("none")
 class NoMitigation(Mitigation):
-    """Missing replies are left out."""
+    """No mitigation: missing replies are left out."""

@@ -1,4 +1,4 @@
-"""Friend substitution: a client that drops out is represented by the client most like it.
+"""Friend substitution: a client that drops out is represented by the most similar client that replied.
 
 *Combating Client Dropout in Federated Learning via Friend Model Substitution*, Wang and Xu, 2022,
 https://arxiv.org/abs/2205.13222 (FL-FDMS; without its cheaper variant that stops comparing clear cases)
@@ -9,21 +9,22 @@ https://arxiv.org/abs/2205.13222 (FL-FDMS; without its cheaper variant that stop
     w_i   <- w_j,  j = argmax R_ij among those that replied  for each client i that dropped out
     aggregate as the method does, over all who were sampled
 
-A substitute counts as much as the dropped client would have: it is weighed by the dropped client's samples, and has the
-friend's model and steps. Of equals the smaller id is the friend.
+A substitute has the weight of the dropped client's samples, with the friend's model and steps. Ties are broken by the
+smaller client id.
 
-Where this departs from the paper:
+Differences from the paper:
 
-* There everybody takes part in the first round, so that every pair is known from then on. Here a pair is known
-  once both replied in one round; a dropped client without a friend among those that replied is not replaced at all.
-* There clients count alike; here as the method weighs them.
-* The cosine is one of weights, without BatchNorm's running statistics, which live on another scale. An update of zero
-  has no direction, and says nothing of anybody.
-* What else a reply carries is a change of its sender's own state, such as SCAFFOLD's control variate. The dropped
-  client's did not change, so a substitute brings zero of it: else the server's control would not be the clients' mean.
+* In the paper all clients take part in the first round, so every pair is known from then on. Here a pair is known once
+  both replied in one round; a dropped client without a known friend among the replies is not substituted.
+* In the paper clients have equal weight; here the method's weights are used.
+* The cosine is computed over weights, without BatchNorm's running statistics, whose scale differs. A zero update has no
+  direction and does not enter any similarity.
+* Other tensors of a reply are changes of the sender's own state, such as SCAFFOLD's control variate. The state of the
+  dropped client did not change, so its substitute contributes zero: otherwise the server's control variate would not be
+  the clients' mean.
 
-Substitutes are for clients that dropped out or whose battery ran flat. A client that was refused, failed or abstained
-is left out as it would be without mitigation.
+Only clients that dropped out or whose battery became empty are substituted. A client that was rejected, failed or
+abstained is left out, as without mitigation.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from fedstill.methods.base import MODEL
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.wrappers.wrapper import Wrapped
 
-SIMILARITY, TOGETHER = "friends/similarity", "friends/together"  # of pairs: R_ij, and over how many rounds
-SUBSTITUTED = "friends/substituted"  # how many, in all rounds so far
-OF_THE_MODEL = (MODEL, "steps", "loss/")  # what a friend can say for another
+SIMILARITY, TOGETHER = "friends/similarity", "friends/together"  # per pair: R_ij, and in how many rounds both replied
+SUBSTITUTED = "friends/substituted"  # number of substitutions in all rounds so far
+OF_THE_MODEL = (MODEL, "steps", "loss/")  # tensors that a friend's reply can provide for another client
 
 
 class FriendSubstitution(Wrapped):
-    """A method whose dropped clients are represented by their friends."""
+    """A method in which friends substitute for dropped clients."""
 
     inner: FedAvg
 
@@ -56,7 +57,7 @@ class FriendSubstitution(Wrapped):
         self.clients = clients
 
     def wrap(self, exchange: Exchange) -> Exchange:
-        """Only the exchange whose replies are models; recalibration and fine-tuning stay the method's own."""
+        """Wraps only the exchange whose replies are models; recalibration and fine-tuning are unchanged."""
         return self if exchange is self.inner else exchange
 
     def start(self, streams: Streams) -> Tensors:
@@ -71,7 +72,7 @@ class FriendSubstitution(Wrapped):
         return {**merged, **self.acquainted(state, replies), SUBSTITUTED: state[SUBSTITUTED] + len(found)}
 
     def acquainted(self, state: Tensors, replies: Sequence[Reply]) -> Tensors:
-        """What is known of pairs after a round in which these replied."""
+        """The updated pair similarities after a round with these replies."""
         alike = similarities(state, [reply.message for reply in replies], self.inner.shared_weights(state))
         ids = torch.tensor([reply.profile.id for reply in replies])
         pairs = (ids[:, None], ids[None, :])
@@ -87,7 +88,7 @@ class FriendSubstitution(Wrapped):
 
 
 def substitutes(state: Tensors, replies: Sequence[Reply], lost: Sequence[Failure]) -> list[Reply]:
-    """What their friends say for those that dropped out."""
+    """The substitute replies for clients that dropped out."""
     heard = {reply.profile.id for reply in replies}
     missed = {one.profile.id: one.profile for one in lost if one.reason in BLAMELESS and one.profile.id not in heard}
     friends = {client: friend_of(client, state, replies) for client in missed}
@@ -99,20 +100,20 @@ def substitutes(state: Tensors, replies: Sequence[Reply], lost: Sequence[Failure
 
 
 def friend_of(client: int, state: Tensors, replies: Sequence[Reply]) -> Reply | None:
-    """The reply of the client most like this one; None where it has met none of them."""
+    """The reply of the client most similar to this one; None if it shares no round with any of them."""
     similarity, together = state[SIMILARITY][client], state[TOGETHER][client]
     known = [reply for reply in replies if together[reply.profile.id] > 0]
     return max(known, key=lambda reply: (float(similarity[reply.profile.id]), -reply.profile.id), default=None)
 
 
 def said_for_another(message: Message) -> Message:
-    """A friend's reply without what is about the friend's own state."""
+    """A friend's reply without the tensors that describe the friend's own state."""
     own = {name: torch.zeros_like(tensor) for name, tensor in message.items() if not name.startswith(OF_THE_MODEL)}
     return Message({**message, **own}) if own else message
 
 
 def similarities(state: Tensors, messages: Sequence[Message], names: Sequence[str]) -> Tensor:
-    """r_ij of all pairs; not a number for a client with itself, or where one did not move.
+    """r_ij of all pairs; NaN on the diagonal and for clients with a zero update.
 
     >>> start = {"w": torch.tensor([1.0, 1.0])}
     >>> ends = [Message({"w": torch.tensor(end)}) for end in ([2.0, 1.0], [1.0, 3.0], [0.5, 1.0])]

@@ -1,4 +1,4 @@
-"""MimiC: every reply is corrected to mimic the central update, the mean over all clients.
+"""MimiC: every reply is corrected so that the aggregate mimics the central update, the mean over all clients.
 
 *MimiC: Combating Client Dropouts in Federated Learning by Mimicking Central Updates*, Sun, Mao and Zhang, 2023,
 https://arxiv.org/abs/2306.12212
@@ -9,22 +9,22 @@ https://arxiv.org/abs/2306.12212
     c_i  <- V - u_i                          for those that replied
     aggregate w + v_i as the method does
 
-So c_i is how far a client's update was from the mean when it last replied. Where the same clients reply in every round
-the c_i sum to zero, and V is the plain mean of the u_i, up to rounding; once some are missing, the known difference of
-the others from the mean is taken out. Clients and messages do not change.
+So c_i is the difference between the mean and the client's update when it last replied. If the same clients reply in
+every round the c_i sum to zero, and V is the plain mean of the u_i, up to rounding. If some are missing, the known
+difference of the others from the mean is removed. Clients and messages do not change.
 
-Where this departs from the paper:
+Differences from the paper:
 
-* There every client replies in the first round. Here the first reply of a client is never corrected.
-* There clients count alike; here as the method weighs them.
-* V is the mean of what is aggregated, also where a server's optimiser (momentum, Adam) scales the step: an update of a
-  client can be compared with that mean only.
-* As in the authors' program u_i is the change of the weights, rates and all: where rates decay, an old correction is
-  one at an older rate.
-* Running statistics are averaged as they come: a corrected variance could be negative.
+* In the paper every client replies in the first round. Here the first reply of a client is never corrected.
+* In the paper clients have equal weight; here the method's weights are used.
+* V is the mean of the aggregated updates, even if a server optimiser (momentum, Adam) scales the step: a client's
+  update is comparable only with that mean.
+* As in the authors' code u_i is the change of the weights, including the learning rate: if the rate decays, an old
+  correction is scaled by an older rate.
+* Running statistics are averaged uncorrected, since a corrected variance could be negative.
 
-The server keeps the weights of one model for each client that ever replied, in single precision, and every checkpoint
-has them: with many clients or large models that is the price of this mitigation.
+The server stores single-precision weights of one model for each client that ever replied, and every checkpoint contains
+them: this is the cost of the mitigation with many clients or large models.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from fedstill.methods.base import MODEL
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.wrappers.wrapper import Wrapped
 
-CORRECTION = "mimic/"  # mimic/CLIENT/...: c_i, of clients that have replied
+CORRECTION = "mimic/"  # mimic/CLIENT/...: c_i of clients that have replied
 
 
 class MimiC(Wrapped):
-    """A method whose server corrects each reply by how its client differed from the mean when it last replied."""
+    """A method whose server corrects each reply by its client's last known difference from the mean update."""
 
     inner: FedAvg
 
     def wrap(self, exchange: Exchange) -> Exchange:
-        """Only the exchange whose replies are models; recalibration and fine-tuning stay the method's own."""
+        """Wraps only the exchange whose replies are models; recalibration and fine-tuning are unchanged."""
         return self if exchange is self.inner else exchange
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:

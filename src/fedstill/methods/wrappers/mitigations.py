@@ -1,8 +1,8 @@
 """Dropout mitigation: how a server aggregates a round in which some replies are missing.
 
-A mitigation wraps a method's `aggregate` and is state of the server alone; clients and messages are as they would be
-without it. `friend-substitution` puts another client's model in the place of a missing one, `mimic` corrects those that
-arrived. Which methods they are sound around depends on the method's `aggregate`:
+A mitigation wraps a method's `aggregate` and only adds server state; clients and messages are unchanged.
+`friend-substitution` replaces a missing model by another client's; `mimic` corrects the replies that arrived. Whether a
+mitigation is valid depends on the method's `aggregate`:
 
 | method | friend-substitution | mimic |
 |---|---|---|
@@ -13,17 +13,17 @@ arrived. Which methods they are sound around depends on the method's `aggregate`
 | feddyn | no | no |
 | fedmedian, trimmed-mean, krum, multi-krum, clipped-mean | no | no |
 
-FedNova divides an update by its steps and multiplies the mean by their mean. A correction, which contains the mean
-update, would be scaled as well, and grow in every round in which steps differ (Jensen's inequality).
+FedNova divides an update by its steps and multiplies the mean by the mean number of steps. A correction, which contains
+the mean update, would be scaled as well, and would grow in every round in which steps differ (Jensen's inequality).
 
-FedDyn's server keeps the mean of what clients remember of their own updates. It would count a substitute, or a
-correction, that no client has in its own state.
+FedDyn's server stores the mean of the clients' local regularisation states. It would include a substitute or a
+correction that no client has in its own state.
 
-In a robust method every client counts once. A substitute would be a second vote; and to Krum two equal replies are the
-nearest of neighbours, from any sender. MimiC corrects by a mean, which one malicious client can move anywhere.
+In a robust method every client counts once. A substitute would be a second vote, and Krum would score two equal replies
+as nearest neighbours, whoever sent them. MimiC corrects by a mean, which one malicious client can move arbitrarily.
 
-Methods that exchange no models, or none that all start from, have nothing to substitute or to correct. Under
-client-level privacy each client must count once, and not by what it sent before.
+Methods that exchange no models, or no common starting model, have nothing to substitute or correct. Under client-level
+privacy each client must count once, independently of its earlier replies.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from fedstill.methods.wrappers.mimic import MimiC
 from fedstill.methods.wrappers.privacy import Private
 
 Rule = Callable[..., Tensors]  # a method's `aggregate`
-MOST_CLIENTS = 5_000  # whose pairs are kept: two tensors of 100 MB in the server's state and in every checkpoint
+MOST_CLIENTS = 5_000  # limit for pairwise tables: two tensors of 100 MB in the server state and in every checkpoint
 
-# The servers' rules that are rules of the mean of the clients' models.
+# The server rules that depend only on the mean of the clients' models.
 MEANS: frozenset[Rule] = frozenset(
     {
         FedAvg.aggregate,
@@ -66,16 +66,16 @@ MEANS: frozenset[Rule] = frozenset(
 
 
 class MeanMitigation(Mitigation):
-    """One that is sound around servers' rules of a mean of the clients' models."""
+    """A mitigation that is valid for server rules based on the mean of the clients' models."""
 
     aggregates: ClassVar[frozenset[Rule]]  # those rules
 
     def suits(self, kind: type[Method]) -> bool:
-        """Whether it is sound around a method of this kind."""
+        """Whether the mitigation is valid for methods of this class."""
         return issubclass(kind, FedAvg) and kind.aggregate in self.aggregates and not kind.pooled
 
     def suited(self, method: Method) -> FedAvg:
-        """The method, if it is one that this is sound around."""
+        """The method, if the mitigation is valid for it; otherwise an error."""
         name = mitigations.name_of(type(self))
         if isinstance(method, Private):
             raise InputError(
@@ -94,7 +94,7 @@ class MeanMitigation(Mitigation):
 
 @mitigations.register("friend-substitution")
 class FriendMitigation(MeanMitigation):
-    """A client that dropped out is represented by the model of the client most like it."""
+    """A dropped client is represented by the model of the most similar client that replied."""
 
     aggregates = frozenset[Rule]({*MEANS, FedNova.aggregate})
 
@@ -110,7 +110,7 @@ class FriendMitigation(MeanMitigation):
 
 @mitigations.register("mimic")
 class MimicMitigation(MeanMitigation):
-    """Each reply is corrected by how its client differed from the mean when it last replied."""
+    """Each reply is corrected by its client's last known difference from the mean update."""
 
     aggregates = MEANS
 

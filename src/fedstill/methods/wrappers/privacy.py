@@ -1,31 +1,33 @@
-"""Privacy: differential privacy at the level of clients, as a wrapper around a method's exchange.
+"""Client-level differential privacy, as a wrapper around a method's exchange.
 
 *Learning Differentially Private Recurrent Language Models*, McMahan et al., 2018, https://arxiv.org/abs/1710.06963
 
     u_i = (w_i - w) min(1, C / ||w_i - w||)           over weights and running statistics together
     w  <- server rule( w + (1/m) (sum_i u_i + z C g) )         g: standard normal
 
-**What is promised.** All shared models of a run together are (epsilon, delta)-differentially private for replacing one
-client's whole data by any other; the journal has both numbers. The method's own merge is given the noisy mean in place
-of every reply, so whatever a server rule makes of it (momentum, Adam) costs nothing more.
+**Guarantee.** All shared models of a run together are (epsilon, delta)-differentially private with respect to replacing
+one client's whole data set by any other; the journal contains both numbers. The method's own aggregation receives the
+noisy mean in place of every reply, so any server rule (momentum, Adam) is post-processing and costs no further privacy.
 
-**What is taken as known to all:** who the clients are, how many samples they have, who took part in which round, who
-was lost. Steps, losses and counters, which ordinary replies carry, do not leave a client. One that cannot train sends
-an update of zero, since its absence would say something about its data; but a client whose code fails is seen to fail.
+**Assumed public:** the clients' identities and sample counts, who took part in which round, and who failed. Steps,
+losses and counters, which ordinary replies contain, do not leave a client. A client that cannot train sends a zero
+update, since its absence would reveal something about its data; a client whose code fails is visibly missing.
 
-**To whom.** With `where: server` the server is trusted: it sees the clipped updates and adds the noise itself. With
-`where: client` each client adds its share, of deviation z C / sqrt(cohort), and a round with m replies has noise z
-sqrt(m / cohort), which is what is accounted for. The promise is still one about the published models: a server that
-looks at single replies, or clients that conspire or leave out their noise, see more than epsilon says.
+**Trust model.** With `where: server` the server is trusted: it sees the clipped updates and adds the noise itself. With
+`where: client` each client adds its share of the noise, with deviation z C / sqrt(cohort), and a round with m replies
+has noise z sqrt(m / cohort), which is accounted for. The guarantee still concerns the published models: a server that
+inspects single replies, or clients that collude or omit their noise, learn more than epsilon states.
 
-**Liars.** The server clips again. With `where: server` nobody moves the sum by more than C. With `where: client` it can
-only cut what is longer than C and honest noise together could be (an honest reply is, less than once in 10^21).
+**Malicious clients.** The server clips again. With `where: server` no client moves the sum by more than C. With `where:
+client` the server can only clip what is longer than C plus plausible honest noise (an honest reply exceeds this with
+probability below 10^-21).
 
-A skipped round publishes nothing and is not counted. Sampling is counted on only with `sampling: secret`, and only in
-rounds in which the whole cohort replied: once someone is lost, those who remain are no uniform draw.
+A skipped round publishes nothing and is not counted. Privacy amplification by sampling is counted only with `sampling:
+secret`, and only in rounds in which the whole cohort replied: after a failure the remaining clients are not a uniform
+sample.
 
-BatchNorm's running statistics are clipped and blurred like weights. A variance that noise made negative becomes zero,
-so that no square root of it fails; models without BatchNorm are spared the matter.
+BatchNorm's running statistics are clipped and noised like weights. A variance that noise made negative is set to zero,
+so that its square root exists; models without BatchNorm avoid this problem.
 """
 
 from __future__ import annotations
@@ -56,16 +58,16 @@ from fedstill.methods.wrappers.choices import Privacy, privacies
 from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon
 from fedstill.methods.wrappers.wrapper import Wrapped
 
-NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # of every published round: see `privacy_accounting.epsilon`
+NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # per published round: see `privacy_accounting.epsilon`
 SLACK = 10.0  # a normal vector is longer than sqrt(dimensions) + t with probability below exp(-t^2 / 2)
 
-# The servers' rules that want nothing of the replies but the mean of their models.
+# The server rules that use only the mean of the replied models.
 MEANS = frozenset({FedAvg.aggregate, FedAvgM.aggregate, FedAdam.aggregate, FedYogi.aggregate, FedAdagrad.aggregate})
 
 
 @privacies.register("client-level")
 class ClientLevel(Privacy):
-    """Clipped updates and Gaussian noise: the shared models hardly depend on any single client."""
+    """Client-level differential privacy: clipped updates and Gaussian noise."""
 
     clip: float = Field(1.0, gt=0, description="C: norm to which updates are clipped")
     noise: float = Field(
@@ -110,7 +112,7 @@ class ClientLevel(Privacy):
 
 
 def averaging(method: Method) -> FedAvg:
-    """The method, if it shares nothing but the mean of its clients' models."""
+    """The method, if it shares only the mean of its clients' models; otherwise an error."""
     if isinstance(method, FedAvg) and averages(type(method)):
         return method
     able = ", ".join(name for name in methods if averages(methods[name]))
@@ -121,10 +123,11 @@ def averaging(method: Method) -> FedAvg:
 
 
 def averages(kind: type[Method]) -> bool:
-    """Whether a method shares nothing but the mean of its clients' models.
+    """Whether a method shares only the mean of its clients' models.
 
-    Read off the class: who brings a merge, a request or uploads of its own, has personal models (whose scores no noise
-    covers) or pools the data, is out. A relative of FedAvg that changes only what clients minimise is in.
+    This is decided by the class: a method with its own aggregation, request or uploads, with personal models (whose
+    scores are not covered by noise) or with pooled data does not qualify. A method derived from FedAvg that changes
+    only the local objective does.
     """
     return (
         issubclass(kind, FedAvg)
@@ -137,7 +140,7 @@ def averages(kind: type[Method]) -> bool:
 
 
 class Private(Wrapped):
-    """A method of the averaging family whose server and clients learn of single updates only through noise."""
+    """A method of the FedAvg family whose aggregation sees only clipped and noised updates."""
 
     def __init__(self, inner: Method, privacy: ClientLevel, clients: int, cohort: int) -> None:
         super().__init__(inner)
@@ -183,13 +186,13 @@ class Private(Wrapped):
         mean = moved(before, {name: change / len(replies) for name, change in total.items()})
         for name in self.variances:
             mean[name] = mean[name].clamp(min=0)
-        # Counters are the server's own: those of the clients stayed with them.
+        # Counters are the server's own; those of the clients are not sent.
         message = Message(under(MODEL, {**part(state, MODEL), **mean}))
         merged = self.inner.aggregate(state, [replace(reply, message=message) for reply in replies], context)
         return {**merged, **self.account(state, len(replies), context)}
 
     def account(self, state: Tensors, replies: int, context: RoundContext) -> Tensors:
-        """The server's record of how much noise each published round had, and how its cohort came about."""
+        """The server's record of each published round: its noise, and how its cohort was sampled."""
         by_clients = self.privacy.where == "client"
         noise = self.privacy.noise * (sqrt(replies / self.cohort) if by_clients else 1.0)
         as_drawn = self.privacy.sampling == "secret" and replies == self.cohort and not context.failures
@@ -209,44 +212,44 @@ class Private(Wrapped):
 
     @property
     def share(self) -> float:
-        """The deviation of one client's noise, so that a whole cohort's adds up to z C."""
+        """The deviation of one client's noise, such that the noise of a whole cohort adds up to z C."""
         return self.privacy.noise * self.privacy.clip / sqrt(self.cohort)
 
     @cached_property
     def variances(self) -> tuple[str, ...]:
-        """The names of running variances, which noise must not leave negative."""
+        """The names of running variances, which noise must not make negative."""
         return tuple(running(self.task.build(self.task.architectures[0]), "running_var").values())
 
     def limit(self, model: Iterable[Tensor]) -> float:
-        """The longest update that an honest client could have sent."""
+        """The largest norm of an update that an honest client could have sent."""
         if self.privacy.where == "server":
             return self.privacy.clip
         return self.privacy.clip + self.share * (sqrt(sum(tensor.numel() for tensor in model)) + SLACK)
 
     def noisy(self, update: Tensors, deviation: float, streams: Streams) -> dict[str, Tensor]:
-        """Noise on every coordinate, in the order of names."""
+        """The tensors with noise added to every coordinate, in the order of names."""
         source = from_operating_system if self.privacy.randomness == "system" else named
         normal = source(streams)
         return {name: update[name] + deviation * normal(tuple(update[name].shape)) for name in sorted(update)}
 
 
 def floating(state: Tensors) -> dict[str, Tensor]:
-    """All but counters."""
+    """All tensors except counters."""
     return {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
 
 
 def difference(after: Tensors, before: Tensors) -> dict[str, Tensor]:
-    """What was learned, in double precision."""
+    """The client's update, in double precision."""
     return {name: after[name].double() - tensor.double() for name, tensor in before.items()}
 
 
 def moved(before: Tensors, update: Tensors) -> dict[str, Tensor]:
-    """The state after an update, in the precision it had; rounding comes after the noise, so it gives nothing away."""
+    """The state after an update, in its original precision; rounding follows the noise, so it reveals nothing."""
     return {name: (tensor.double() + update[name]).to(tensor.dtype) for name, tensor in before.items()}
 
 
 def clipped(update: Tensors, limit: float) -> dict[str, Tensor]:
-    """An update cut to a length, over all its tensors together; one that is not finite becomes zero.
+    """An update clipped to a norm over all its tensors together; one that is not finite becomes zero.
 
     >>> clipped({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 2.5)
     {'a': tensor([1.5000]), 'b': tensor([2.])}

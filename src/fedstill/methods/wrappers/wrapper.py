@@ -1,7 +1,7 @@
 """Wrappers around a method's exchanges: attacks, privacy, dropout mitigation.
 
 A wrapper changes what a client sends or how the server aggregates it, for every method alike, instead of being a flag
-inside each. The wrapped method is unaware of it.
+inside each method. The wrapped method does not depend on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedstill.core.task import Tensors
 
 
 class WrappedExchange(Exchange):
-    """An exchange that does what the inner one does; a wrapper overrides the step it changes."""
+    """An exchange that delegates to the inner one; a wrapper overrides the step it changes."""
 
     def __init__(self, inner: Exchange) -> None:
         self.inner, self.name, self.egress = inner, inner.name, inner.egress
@@ -46,7 +46,7 @@ class WrappedExchange(Exchange):
 
 
 class Wrapped(WrappedExchange, Method):
-    """A method whose exchanges are wrapped; all else is the inner method's."""
+    """A method whose exchanges are wrapped; everything else is delegated to the inner method."""
 
     inner: Method
 
@@ -57,7 +57,7 @@ class Wrapped(WrappedExchange, Method):
 
     @abstractmethod
     def wrap(self, exchange: Exchange) -> Exchange:
-        """The exchange with what this wrapper puts around it."""
+        """The exchange, wrapped."""
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return [self.wrap(exchange) for exchange in self.inner.exchanges(server, round)]

@@ -1,8 +1,8 @@
-"""The geometry of a batch without repetition: what the fast PointNet++ computes on instead of padded groups.
+"""The geometry of a batch without repeated rows, used by the fast PointNet++ instead of padded groups.
 
-A padded neighbourhood repeats its first point, point dropout makes copies of point 0, and sampling from a cloud
-with few locations returns to point 0: all of them are equal rows, of which one with a weight says the same. The
-maximum over a group does not notice, and BatchNorm's statistics weigh rows by how often they stand for.
+A padded neighbourhood repeats its first point, point dropout makes copies of point 0, and sampling from a cloud with
+few locations returns to point 0: all of these are equal rows, which one weighted row represents. The maximum over a
+group is unaffected, and BatchNorm's statistics weight rows by their number of copies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIECE = 2**18
 
 
 class Sampling(Protocol):
-    """How a level samples."""
+    """The sampling parameters of a level."""
 
     @property
     def centres(self) -> int: ...
@@ -46,12 +46,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Rows:
-    """The distinct rows of one level, group after group."""
+    """The distinct rows of one level, ordered by group."""
 
     source: Array  # int32 (rows): which row of the level below (for the first level: which point of the batch)
     offset: Array  # float32 (rows, 3): coordinates relative to the group's centre (absolute where there is none)
-    weight: Array  # float32 (rows): how many rows of the padded form this one stands for
-    starts: Array  # int64 (groups + 1): where each group's rows begin
+    weight: Array  # float32 (rows): the number of rows of the padded form that this one represents
+    starts: Array  # int64 (groups + 1): start of each group's rows
     sources: int  # rows of the level below, 0 where that has no features
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class Rows:
 
     @cached_property
     def total(self) -> float:
-        """Rows of the padded form."""
+        """The number of rows of the padded form."""
         return float(self.weight.sum(dtype=np.float64))
 
     @cached_property
@@ -81,7 +81,7 @@ class Rows:
         return sums
 
     def pieces(self, channels: int) -> list[Piece]:
-        """Neighbouring groups whose rows fit in the cache together, about 2^18 floats each."""
+        """Consecutive groups whose rows fit in the cache together, about 2^18 floats each."""
         size = max(1, PIECE // channels)
         pieces: list[Piece] = []
         begin = 0
@@ -97,9 +97,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Rows of the three levels. It depends on the clouds and on how levels sample, not on weights.
+    """The rows of the three levels. They depend on the clouds and on the sampling, not on weights.
 
-    So a batch's geometry can be kept while clouds are not augmented, or shared by models that sample alike.
+    So a batch's geometry can be cached while clouds are not augmented, or shared by models with the same sampling.
     """
 
     level1: Rows
@@ -130,7 +130,7 @@ def compact_geometry(points: Tensor, first: Sampling, second: Sampling) -> Geome
 
 
 def whole_clouds(points: Tensor) -> Rows:
-    """Each cloud as one group with absolute coordinates; copies of its first point, which dropout makes, are merged."""
+    """Each cloud as one group with absolute coordinates; copies of its first point, made by dropout, are merged."""
     clouds = points.detach().contiguous().numpy()
     number, size, _ = clouds.shape
     copies = (clouds == clouds[:, :1]).all(axis=2)

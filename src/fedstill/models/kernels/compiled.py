@@ -1,4 +1,4 @@
-"""The four kernels compiled for the CPU; imported when first used, because numba takes a while to load."""
+"""The four kernels compiled for the CPU; imported when first used, because numba loads slowly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 @compiled()
 def farthest_points(points: Array, samples: int) -> Array:
-    """Keeps each point's squared distance to the sample so far, and adds the farthest point to the sample."""
+    """Stores each point's squared distance to the sample so far, and adds the farthest point to the sample."""
     batch, count, _ = points.shape
     chosen = np.zeros((batch, samples), np.int64)
     nearest = np.empty(count, points.dtype)
@@ -34,7 +34,7 @@ def farthest_points(points: Array, samples: int) -> Array:
                 if nearest[i] > farthest:
                     farthest = nearest[i]
                     last = i
-            if farthest == 0:  # every location is in the sample: what is left stays at index 0
+            if farthest == 0:  # every location is in the sample: the remaining entries stay at index 0
                 break
             chosen[cloud, number] = last
     return chosen
@@ -82,7 +82,7 @@ def group(features: Array, index: Array) -> Array:
 
 @compiled()
 def ungroup(gradient: Array, index: Array, count: int) -> Array:
-    """Adds rows of channels up, in the order of the groups."""
+    """Sums rows of channels, in the order of the groups."""
     batch, centres, neighbours, channels = gradient.shape
     total = np.zeros((batch, count, channels), gradient.dtype)
     for cloud in range(batch):

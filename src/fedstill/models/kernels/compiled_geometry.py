@@ -1,4 +1,4 @@
-"""Everything about a batch of clouds that no weight has a say in, in one compiled call."""
+"""All weight-independent geometry of a batch of clouds, in one compiled call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = 64
 
 @compiled()
 def without_copies(cloud: Array, xs: Array, ys: Array, zs: Array, index: Array) -> int:
-    """Point 0 and all points elsewhere, coordinate by coordinate, with their indices; returns how many."""
+    """Point 0 and all points at other locations, coordinate by coordinate, with their indices; returns their number."""
     count = 0
     for i in range(len(cloud)):
         if i == 0 or cloud[i, 0] != cloud[0, 0] or cloud[i, 1] != cloud[0, 1] or cloud[i, 2] != cloud[0, 2]:
@@ -29,10 +29,10 @@ def without_copies(cloud: Array, xs: Array, ys: Array, zs: Array, index: Array) 
 def measure(
     xs: Array, ys: Array, zs: Array, count: int, at: int, bound: Any, nearest: Array, nearer: Array, inside: Array
 ) -> None:
-    """Distances from one point: who is in its ball, and the distances to the sample with it.
+    """Distances from one point: the points in its ball, and the updated distances to the sample.
 
-    Written to another array than they are read from: in place, the compiler stores only where they became smaller,
-    and such stores are six times slower than storing all.
+    The output is another array than the input: in place, the compiler would store only values that became smaller, and
+    such stores are six times slower than storing all.
     """
     x, y, z = xs[at], ys[at], zs[at]
     for i in range(count):
@@ -44,10 +44,10 @@ def measure(
 
 @compiled()
 def farthest(nearest: Array, count: int) -> int:
-    """The lowest index of the largest distance, or -1 where all are zero.
+    """The lowest index of the largest distance, or -1 if all are zero.
 
-    Distances are not negative, so that their bits, read as integers, are in the same order: a maximum of integers
-    is vectorised, one of floats that may be NaN is not.
+    Distances are not negative, so their bits, read as integers, have the same order: a maximum of integers is
+    vectorised, one of floats that may be NaN is not.
     """
     bits = nearest.view(np.int32)
     best, block = np.int32(0), 0
@@ -66,11 +66,11 @@ def farthest(nearest: Array, count: int) -> int:
 
 @compiled()
 def members(inside: Array, words: Array, count: int, index: Array, room: int, found: Array) -> int:
-    """Positions of a ball's first members, copies of point 0 counted but not named; returns how many.
+    """Positions of a ball's first members, copies of point 0 counted but not listed; returns their number.
 
-    Bytes are read eight at a time, as most are zero, and written without asking each: a branch that nobody can
-    predict costs more. Copies take places in the order of the indices like any point: before the point at position
-    p with index i there are i - p of them.
+    Bytes are read eight at a time, as most are zero, and written without a branch, since an unpredictable branch costs
+    more. Copies take places in the order of the indices like any point: before the point at position p with index i
+    there are i - p of them.
     """
     size = 0
     for word in range((count + 7) // 8):
@@ -91,10 +91,10 @@ def members(inside: Array, words: Array, count: int, index: Array, room: int, fo
 def build(
     points: Array, centres1: int, bound1: Any, room1: int, centres2: int, bound2: Any, room2: int
 ) -> tuple[Any, ...]:
-    """Rows of three levels: sources, coordinates, weights and where each group starts.
+    """Rows of three levels: sources, coordinates, weights and the start of each group.
 
-    A group's rows are its distinct points. The first found, which also pads, has all the weight that is missing;
-    the group of point 0 counts once for every time that sampling returned to it.
+    A group's rows are its distinct points. The first one found, which also pads, has all the remaining weight; the
+    group of point 0 counts once for every time that sampling returned to it.
     """
     batch, total, _ = points.shape
     kind = points.dtype
@@ -168,7 +168,8 @@ def build(
 
 @compiled()
 def moments(source: Array, offset: Array, weight: Array, sources: int) -> tuple[Array, Array, Array, Array]:
-    """Weighted sums of coordinates over all rows and over the rows of each source: all that layer one needs."""
+    """Weighted sums of coordinates over all rows and over the rows of each source: the input of the first layer's
+    statistics."""
     first, second = np.zeros(3), np.zeros((3, 3))
     times, sums = np.zeros(sources), np.zeros((sources, 3))
     for row in range(len(source)):

@@ -1,4 +1,4 @@
-"""Nearest rows compiled for the CPU; imported when first used, because numba takes a while to load."""
+"""Nearest-neighbour search compiled for the CPU; imported when first used, because numba loads slowly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 @compiled()
 def nearest_rows(queries: Array, points: Array, count: int) -> tuple[Array, Array]:
-    """Distances of a query to all points, side by side for each channel, then the nearest kept while passing over."""
+    """Computes the distances of a query to all points channel by channel, then selects the nearest in one pass."""
     batch, rows, channels = queries.shape
     others = points.shape[1]
     values = np.empty((batch, rows, count), points.dtype)
@@ -32,7 +32,7 @@ def nearest_rows(queries: Array, points: Array, count: int) -> tuple[Array, Arra
             held = 0
             for other in range(others):
                 distance = distances[other]
-                # Strictly nearer only: of points equally far the first stays.
+                # Strictly nearer only: of equally distant points the first is kept.
                 if held == count and not distance < values[cloud, row, held - 1]:
                     continue
                 place = min(held, count - 1)
@@ -48,7 +48,7 @@ def nearest_rows(queries: Array, points: Array, count: int) -> tuple[Array, Arra
 
 @compiled()
 def summaries(rows: Array, index: Array) -> tuple[Array, Array, Array, Array]:
-    """Maximum, sum and sum of squares over the neighbours of each row, and which neighbour has the maximum."""
+    """Maximum, sum and sum of squares over the neighbours of each row, and the neighbour of the maximum."""
     batch, count, neighbours = index.shape
     channels = rows.shape[2]
     top, sums, squares = np.empty_like(rows), np.empty_like(rows), np.empty_like(rows)
@@ -75,7 +75,7 @@ def summaries(rows: Array, index: Array) -> tuple[Array, Array, Array, Array]:
 
 @compiled()
 def spread(rows: Array, index: Array, which: Array, top: Array, sums: Array, squares: Array) -> Array:
-    """The gradient of the rows from the gradients of `summaries`, added up in the order of the rows."""
+    """The gradient of the rows from the gradients of `summaries`, summed in the order of the rows."""
     batch, count, neighbours = index.shape
     channels = rows.shape[2]
     gradient, doubled = np.zeros_like(rows), np.zeros_like(rows[0])

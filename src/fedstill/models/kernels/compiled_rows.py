@@ -1,7 +1,7 @@
-"""Passes over rows of channels, compiled: what lies between the matrix products of the fast PointNet++.
+"""Compiled passes over rows of channels, between the matrix products of the fast PointNet++.
 
-Rows are read and written a piece at a time, while they are in the cache. Loops over channels touch few arrays, so
-that they are vectorised; sums are taken in single precision over a few rows and then added up in double.
+Rows are read and written in pieces that fit in the cache. Loops over channels access few arrays, so that they are
+vectorised; sums are in single precision over a few rows and then accumulated in double precision.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ZERO = np.float32(0)
 
 @compiled(loose=True)
 def first_layer(source: Array, offset: Array, mapped: Array, weights: Array, shift: Array, out: Array) -> None:
-    """relu(mapped[source] + offset @ weights + shift): gathering and the folded first layer in one."""
+    """relu(mapped[source] + offset @ weights + shift): gathering and the folded first layer in one pass."""
     for r in range(len(source)):
         x, y, z = offset[r, 0], offset[r, 1], offset[r, 2]
         if len(mapped):
@@ -77,7 +77,7 @@ def activate(rows: Array, scale: Array, shift: Array, out: Array) -> None:
 
 @compiled(loose=True)
 def activate_weighted(rows: Array, scale: Array, shift: Array, root: Array, out: Array, sums: Array) -> None:
-    """The same times the root of the rows' weights; also adds the weighted sum of the activations."""
+    """The same times the square root of the rows' weights; also adds the weighted sum of the activations."""
     channels = rows.shape[1]
     part = np.zeros(channels, np.float32)
     for start in range(0, len(rows), RUN):
@@ -95,8 +95,8 @@ def activate_weighted(rows: Array, scale: Array, shift: Array, root: Array, out:
 def pool_rows(rows: Array, starts: Array, best: Array) -> None:
     """The largest value of each channel in each group.
 
-    Each step writes to another array than it reads from: in place, the compiler stores only what became larger, and
-    such stores are several times slower than storing all.
+    Each step writes to another array than it reads from: in place, the compiler would store only values that became
+    larger, and such stores are several times slower than storing all.
     """
     channels = rows.shape[1]
     top = np.empty((2, channels), np.float32)
@@ -115,7 +115,7 @@ def pool_rows(rows: Array, starts: Array, best: Array) -> None:
 
 @compiled(loose=True)
 def pool_with_places(rows: Array, starts: Array, best: Array, place: Array) -> None:
-    """The same, and which row of the group each largest value comes from, the first of equals."""
+    """The same, and the row of each maximum, the first of equals."""
     channels = rows.shape[1]
     top, where = np.empty((2, channels), np.float32), np.empty((2, channels), np.int32)
     for g in range(len(best)):
@@ -148,10 +148,10 @@ def back_through_pool(
     mixed: Array,
     into_weights: Array,
 ) -> None:
-    """From gradients of pooled values to those of the second layer's activations, which replace `mixed`.
+    """From gradients of pooled values to those of the second layer's activations, which overwrite `mixed`.
 
-    `mixed` holds active @ K, the part of BatchNorm's gradient that is linear in the activations. The direct part
-    goes to the row that was largest: one row of `weights` for each pooled value.
+    `mixed` contains active @ K, the part of BatchNorm's gradient that is linear in the activations. The direct part
+    goes to the row of the maximum: one row of `weights` for each pooled value.
     """
     channels = mixed.shape[1]
     for g in range(len(direct)):
@@ -173,7 +173,7 @@ def back_through_pool(
 
 @compiled(loose=True)
 def mask_and_add(gradient: Array, active: Array, rows: Array, sums: Array, products: Array) -> None:
-    """Through ReLU, in place; adds sums of the gradient and of its product with the rows before BatchNorm."""
+    """Backward through ReLU, in place; adds sums of the gradient and of its product with the rows before BatchNorm."""
     channels = rows.shape[1]
     part, part2 = np.zeros(channels, np.float32), np.zeros(channels, np.float32)
     for start in range(0, len(rows), RUN):
@@ -215,7 +215,7 @@ def back_through_norm(gradient: Array, rows: Array, weight: Array, scale: Array,
 def back_to_sources(
     gradient: Array, active: Array, source: Array, offset: Array, sums: Array, by_source: Array
 ) -> None:
-    """Through the first layer's ReLU; adds up over all rows, plain (sums[3]) and times offsets, and by source."""
+    """Backward through the first layer's ReLU; sums over all rows, plain (sums[3]) and times offsets, and by source."""
     channels = active.shape[1]
     part = np.zeros((4, channels), np.float32)
     for start in range(0, len(active), RUN):

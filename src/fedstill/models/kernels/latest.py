@@ -1,4 +1,4 @@
-"""What was worked out for the batch seen last: students that learn together see the same one after another."""
+"""A cache for the latest batch: students in joint training receive the same batch one after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Latest(local):
-    """Remembers what belongs to one tensor, until another one comes or that one is changed; each thread its own."""
+    """Caches values for one tensor until another tensor is used or it is modified; one cache per thread."""
 
     def __init__(self) -> None:
         self.tensor: Callable[[], Tensor | None] = lambda: None
@@ -21,8 +21,8 @@ class Latest(local):
         self.known: dict[Hashable, object] = {}
 
     def of(self, tensor: Tensor, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives; asked for again under the same key, the same object."""
-        if tensor.is_inference():  # has no version to tell whether it was changed
+        """The result of `make`; repeated calls with the same key return the same object."""
+        if tensor.is_inference():  # has no version counter to detect modifications
             return make()
         if self.tensor() is not tensor or self.version != tensor._version:
             self.tensor, self.version, self.known = ref(tensor), tensor._version, {}

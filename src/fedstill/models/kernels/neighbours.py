@@ -1,6 +1,7 @@
-"""Neighbours: the nearest rows of one set to each row of another, and sums over them without a row for each edge.
+"""Nearest neighbours: the nearest rows of one set to each row of another, and sums over them without a row per edge.
 
-In space they serve interpolation, among features the graphs of DGCNN. Compiled on the CPU, plain torch elsewhere.
+They are used for interpolation in space, and for the graphs of DGCNN in feature space. Compiled on the CPU, plain torch
+elsewhere.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _AT_ONCE = 1 << 24  # distances in memory at a time, off the CPU
 def nearest(queries: Tensor, points: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Squared distances and indices (batch, queries, count) of the points nearest to each query, nearest first.
 
-    Distances are sums of squared differences, channel after channel, not inner products: a row is at distance zero
-    of itself and of its copies, however large its channels are. Ties go to the lowest index, so the same rows have
-    the same neighbours on every device. Where there are fewer points than asked for, all of them are given.
+    Distances are sums of squared differences, channel by channel, not inner products: a row has distance zero to itself
+    and to its copies, however large its channels are. Ties go to the lowest index, so the same rows have the same
+    neighbours on every device. If there are fewer points than `count`, all of them are returned.
 
     >>> line = torch.tensor([[[0.0], [2.0], [1.0], [2.0]]])
     >>> nearest(line, line, 2)[1].tolist()
@@ -31,7 +32,7 @@ def nearest(queries: Tensor, points: Tensor, count: int) -> tuple[Tensor, Tensor
     queries, points = queries.detach(), points.detach()
     if not _compiled_for(queries, points):
         return nearest_plain(queries, points, count)
-    from fedstill.models.kernels.compiled_neighbours import nearest_rows  # here, because numba takes a while to load
+    from fedstill.models.kernels.compiled_neighbours import nearest_rows  # imported here, because numba loads slowly
 
     distances, index = nearest_rows(queries.contiguous().numpy(), points.contiguous().numpy(), count)
     return torch.from_numpy(distances), torch.from_numpy(index)
@@ -66,7 +67,7 @@ def summarise(rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Summaries(torch.autograd.Function):
-    """Where several neighbours share the maximum, the gradient goes to the nearest."""
+    """If several neighbours share the maximum, the gradient goes to the nearest."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""The kernels as torch operators: compiled on the CPU, plain torch on any other device, known to autograd.
+"""The kernels as torch operators: compiled on the CPU, plain torch on any other device, with autograd support.
 
-From "PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space",
-https://arxiv.org/abs/1706.02413, section 3.2. The order of ties, of neighbours and of padding is ours to fix, and
-is fixed: the same cloud gives the same indices on every device, in training and in evaluation.
+From "PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413,
+section 3.2. The paper leaves the order of ties, of neighbours and of padding open; here it is fixed: the same cloud
+gives the same indices on every device, in training and in evaluation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedstill.models.kernels import plain
 
 
 def check_clouds(points: Tensor) -> None:
-    """Refuse what has no geometry, with a sentence that names the cloud."""
+    """Refuse clouds with invalid coordinates, with a message that names the cloud."""
     if points.dim() != 3 or points.shape[2] != 3 or not points.is_floating_point():
         raise InputError(f"point clouds come as floats in (batch, points, 3), not {tuple(points.shape)}")
     if points.shape[1] == 0:
@@ -29,11 +29,11 @@ def check_clouds(points: Tensor) -> None:
 
 
 def farthest_points(points: Tensor, samples: int) -> Tensor:
-    """Indices (batch, samples) of points far from each other: from index 0, always the farthest from those before.
+    """Farthest-point sampling: indices (batch, samples), from index 0, always the point farthest from those before.
 
-    Ties go to the lowest index. Once every location is taken all distances are zero, so a cloud with fewer
-    locations than samples repeats index 0. From a fixed start the sample is *nested*: of the sampled points, in
-    their order, the first k are what sampling k of them would give.
+    Ties go to the lowest index. Once every location is taken all distances are zero, so a cloud with fewer locations
+    than samples repeats index 0. From a fixed start the sample is *nested*: the first k sampled points are the sample
+    of size k.
 
     >>> cloud = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [5, 0, 0], [1, 0, 0]]])
     >>> farthest_points(cloud, 5).tolist()
@@ -47,9 +47,9 @@ def farthest_points(points: Tensor, samples: int) -> Tensor:
 
 
 def ball_query(points: Tensor, centres: Tensor, radius: float, neighbours: int) -> Tensor:
-    """Indices (batch, centres, neighbours) of points at most `radius` away, lowest first, as many as are asked for.
+    """Ball query: indices (batch, centres, neighbours) of points at most `radius` away, lowest first.
 
-    Where fewer are in the ball the first found is repeated; where none is, the nearest point stands for all.
+    If fewer points are in the ball the first one found is repeated; if there is none, the nearest point is used.
 
     >>> cloud = torch.tensor([[[0.0, 0, 0], [3, 0, 0], [1, 0, 0]]])
     >>> ball_query(cloud, cloud, 2.0, 3).tolist()

@@ -1,4 +1,4 @@
-"""The four kernels in plain torch: what other devices use, and what the compiled ones are tested against."""
+"""The four kernels in plain torch: used on other devices, and as the reference in tests of the compiled ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def farthest_points(points: Tensor, samples: int) -> Tensor:
     for number in range(1, samples):
         last = points[rows, chosen[:, number - 1]].unsqueeze(1)
         nearest = torch.minimum(nearest, squared_distances(points, last).squeeze(1))
-        # argmax of equal values may be any of them: ask for the lowest index.
+        # argmax of equal values may return any of them: request the lowest index.
         farthest = nearest == nearest.amax(dim=1, keepdim=True)
         chosen[:, number] = farthest.to(torch.uint8).argmax(dim=1)
     return chosen
@@ -37,7 +37,7 @@ def ball_query(points: Tensor, centres: Tensor, limit: float, neighbours: int) -
     inside = distances <= limit
     count = points.shape[1]
     index = torch.arange(count, device=points.device).expand_as(inside)
-    # Those outside get an index past the end, and sorting puts the lowest indices first.
+    # Points outside get an index past the end, and sorting puts the lowest indices first.
     found = torch.where(inside, index, count).sort(dim=-1).values[..., :neighbours]
     first = torch.where(inside.any(-1, keepdim=True), found[..., :1], distances.argmin(dim=-1, keepdim=True))
     found = torch.where(found == count, first, found)
@@ -52,7 +52,7 @@ def group(features: Tensor, index: Tensor) -> Tensor:
 
 
 def ungroup(gradient: Tensor, index: Tensor, count: int) -> Tensor:
-    """The gradient of `group`: what every copy of a point received, added up."""
+    """The gradient of `group`: the sum over all copies of a point."""
     batch, centres, neighbours, channels = gradient.shape
     flat = index.reshape(batch, -1, 1).expand(-1, -1, channels)
     total = gradient.new_zeros(batch, count, channels)

@@ -1,1 +1,1 @@
-"""Models as programs that run without this package: kernels written out, captured, and put into a file's bytes."""
+"""Export of models as programs that run without this package: portable kernels, capture and file formats."""

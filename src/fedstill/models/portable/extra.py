@@ -1,4 +1,4 @@
-"""What the extra `export` brings, asked for when it is needed."""
+"""The packages of the optional extra `export`, checked when they are needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def missing(names: tuple[str, ...] = WRITING) -> list[str]:
 
 
 def need_extra() -> None:
-    """Refuse, before any work, what the packages of the extra are needed for."""
+    """Raise an error before any work if packages of the extra are missing."""
     if lacking := missing():
         raise InputError(f"ONNX files need {', '.join(lacking)}: install them with pip install 'fedstill[export]'")
     for name in WRITING:
@@ -30,7 +30,7 @@ def need_extra() -> None:
 
 
 def package(name: str) -> Any:
-    """A package of the extra, or a sentence why not."""
+    """A package of the extra, or an error that explains how to get it."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -39,7 +39,7 @@ def package(name: str) -> Any:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Exporters tell developers a lot; the person at the keyboard hears what failed and nothing else."""
+    """Suppresses the exporters' developer messages; users only see what failed."""
     loggers = [logging.getLogger(None if name == "root" else name) for name in _TALKATIVE]
     before = [logger.level for logger in loggers]
     try:

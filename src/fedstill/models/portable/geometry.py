@@ -1,8 +1,8 @@
-"""Sampling and neighbourhoods written in operators that every runtime has.
+"""Sampling and neighbourhoods in operators that every runtime supports.
 
-The kernels in `fedstill.models.kernels` are compiled for this machine. Here the same indices come from sums, sorting
-and one loop, which `torch.export` and ONNX can carry. The same direct differences are summed in the same order, and
-ties go to the lowest index, so that sampling and balls agree to the last index.
+The kernels in `fedstill.models.kernels` are compiled for this machine. Here the same indices are computed from sums,
+sorting and one loop, which `torch.export` and ONNX support. The same direct differences are summed in the same order,
+and ties go to the lowest index, so that sampling and ball queries agree in every index.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SPARE = 20  # candidates beyond those asked for, among which exact distances decide
+_SPARE = 20  # extra candidates, among which exact distances decide
 
 
 def farthest(points: Tensor, samples: int) -> tuple[Tensor, Tensor]:
     """Indices (batch, samples) of points far from each other, as `fedstill.models.kernels.farthest_points` gives them,
     and the squared distances (samples, batch, points) from each of them, which sampling has to work out anyway.
 
-    One loop whose body is written once, however many samples there are: written out, 512 of them would be thousands
-    of operators.
+    One loop whose body is exported once, however many samples there are: unrolled, 512 samples would be thousands of
+    operators.
     """
-    from torch._higher_order_ops.scan import scan  # here, because it loads much of torch's compiler
+    from torch._higher_order_ops.scan import scan  # imported here, because it loads much of torch's compiler
 
     # One coordinate after the other: summing over the first axis adds x, y and z in that order.
     coordinates = points.permute(2, 0, 1).contiguous()
@@ -48,12 +48,12 @@ def between(points: Tensor, centres: Tensor) -> Tensor:
 def within(distances: Tensor, limit: float, neighbours: int) -> Tensor:
     """Indices (batch, centres, neighbours) of points whose squared distance is at most `limit`, lowest first.
 
-    As `fedstill.models.kernels.ball_query` gives them for centres that are themselves among the points, so that no
-    ball is empty. Never more than there are points: the rest would be padding, which a maximum does not notice.
+    It matches `fedstill.models.kernels.ball_query` for centres that are themselves points, so that no ball is empty. It
+    never returns more than there are points: the rest would be padding, which does not change a maximum.
     """
     count = distances.shape[2]
-    # Those outside get an index past the end. As floats, of which runtimes find the lowest fastest, and which count
-    # to 16 million without a gap.
+    # Points outside get an index past the end. The indices are floats, whose minimum runtimes find fastest, and which
+    # are exact up to 16 million.
     numbers = torch.arange(count, dtype=distances.dtype)
     keys = torch.where(distances <= limit, numbers, float(count))
     found = keys.topk(min(neighbours, count), dim=2, largest=False, sorted=True).values
@@ -63,27 +63,27 @@ def within(distances: Tensor, limit: float, neighbours: int) -> Tensor:
 def nearest(rows: Tensor, neighbours: int) -> Tensor:
     """Indices (batch, rows, neighbours) of the rows nearest to each row, in no particular order.
 
-    Those of `nearest` in `models/kernels`, but for distances that differ by no more than rounding. All distances
-    by direct differences would take a hundred passes over a matrix of all pairs, so a matrix product finds somewhat
-    more candidates than are needed, and direct differences decide among those. A row that the product misplaces by more
-    than the spare candidates is lost, which takes that many others at almost the same distance.
+    These match `nearest` in `models/kernels`, except for distances that differ by no more than rounding. Exact
+    distances of all pairs would take a hundred passes over a matrix, so a matrix product finds somewhat more candidates
+    than are needed, and direct differences decide among those. A neighbour is missed only if the product misplaces it
+    by more than the extra candidates, which takes that many others at almost the same distance.
     """
     count = rows.shape[1]
     neighbours = min(neighbours, count)
     centred = rows - rows.mean(dim=1, keepdim=True)
     squares = (centred * centred).sum(dim=2)
-    # The own square of each row is left out: it does not change its order.
+    # The squared norm of each query row is omitted: it does not change the order.
     rough = squares.unsqueeze(1) - 2 * (centred @ centred.transpose(1, 2))
     candidates = rough.topk(min(neighbours + _SPARE, count), dim=2, largest=False).indices.sort(dim=2).values
     difference = take(rows, candidates) - rows.unsqueeze(2)
     exact = (difference * difference).sum(dim=3)
-    # Candidates stand in ascending order, and of equal distances both torch on a CPU and ONNX keep the first.
+    # Candidates are in ascending order, and of equal distances both torch on a CPU and ONNX keep the first.
     chosen = exact.sort(dim=2).indices[:, :, :neighbours]
     return candidates.gather(2, chosen)
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows of (batch, count, channels) at indices (batch, ...), as whole rows of one long table."""
+    """Rows of (batch, count, channels) at indices (batch, ...), gathered from one flattened table."""
     batch, count, channels = rows.shape
     start = torch.arange(batch) * count
     flat = index.flatten(1) + start.unsqueeze(1)

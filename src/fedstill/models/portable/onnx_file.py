@@ -1,4 +1,4 @@
-"""A model as an ONNX file: one input, a batch of any size, and everything a user must know in its metadata."""
+"""Export to ONNX: one input, a batch of any size, and all information for users in the metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def onnx_bytes(model: nn.Module, shape: tuple[int, ...], about: Mapping[str, str
             )
             assert written is not None
             proto = written.model_proto
-    except Exception as error:  # an operator of a model of one's own that ONNX does not have
+    except Exception as error:  # a user's own model may use an operator that ONNX does not have
         raise InputError(f"this model cannot be written as ONNX: {first_line(error)}") from error
     (batch,) = {dim.dim_param for dim in proto.graph.input[0].type.tensor_type.shape.dim if dim.dim_param}
     _tidy(proto.graph, batch)
@@ -38,7 +38,7 @@ def onnx_bytes(model: nn.Module, shape: tuple[int, ...], about: Mapping[str, str
 
 
 def with_metadata(proto: Any, about: Mapping[str, str]) -> bytes:
-    """The file with these words about it, in a fixed order, so that the same model gives the same bytes."""
+    """The file with this metadata, in a fixed order, so that the same model gives the same bytes."""
     del proto.metadata_props[:]
     for key in sorted(about):
         proto.metadata_props.add(key=key, value=about[key])
@@ -47,7 +47,7 @@ def with_metadata(proto: Any, about: Mapping[str, str]) -> bytes:
 
 
 def _tidy(graph: Any, batch: str) -> None:
-    """Call the first axis `batch`, and drop the exporter's notes, which name files of the machine it ran on."""
+    """Name the first axis `batch`, and remove the exporter's notes, which name files of the exporting machine."""
     del graph.metadata_props[:]
     del graph.value_info[:]
     for value in (*graph.input, *graph.output):
@@ -66,11 +66,11 @@ def _tidy(graph: Any, batch: str) -> None:
 
 
 class OnnxModel(nn.Module):
-    """An ONNX file as a model among others, run by onnxruntime on the CPU.
+    """An ONNX file as a model, run by onnxruntime on the CPU.
 
-    Idle threads of onnxruntime do not spin, so that they take no time from later computations. With `at_once`,
-    large batches go through in pieces: whole neighbourhoods are written out, which for a thousand clouds would fill
-    the memory of a small machine.
+    Idle threads of onnxruntime do not spin, so that they do not slow down later computations. With `at_once`, large
+    batches are processed in pieces: neighbourhoods are materialised, which for a thousand clouds would exceed the
+    memory of a small machine.
     """
 
     def __init__(self, data: bytes, threads: int = 1, at_once: int | None = None) -> None:

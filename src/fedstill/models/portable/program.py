@@ -1,4 +1,4 @@
-"""A model as `torch.export` captures it: where both kinds of file start, and what a `.pt2` file holds."""
+"""Models captured by `torch.export`: the starting point of both file formats, and the contents of a `.pt2` file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXTRA_FILE = "fedstill.json"
 
 
 class _OneInput(nn.Module):
-    """Gives the input its name, and hides what else a model's `forward` may take."""
+    """Names the input, and hides further arguments of a model's `forward`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def captured(model: nn.Module, shape: tuple[int, ...]) -> torch.export.ExportedP
             return torch.export.export(
                 _OneInput(portable(model)).eval(), (example,), dynamic_shapes=({0: batch},), strict=False
             )
-    except Exception as error:  # whatever a model of one's own does that cannot be captured
+    except Exception as error:  # a user's own model may do anything that cannot be captured
         raise InputError(f"this model cannot be exported: torch.export says: {first_line(error)}") from error
 
 
@@ -53,7 +53,7 @@ def pt2_bytes(model: nn.Module, shape: tuple[int, ...], about: Mapping[str, str]
 
 
 def read_pt2(data: bytes) -> tuple[nn.Module, dict[str, str]]:
-    """The model in a `.pt2` file and what was written about it.
+    """The model in a `.pt2` file and its metadata.
 
     Only for files that you trust: `torch.export.load` unpickles parts of them, and a pickle can run any code.
     """
@@ -64,5 +64,5 @@ def read_pt2(data: bytes) -> tuple[nn.Module, dict[str, str]]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exporter's page-long complaint begins with."""
+    """The first line of an exporter's long error message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,8 +1,8 @@
-"""Models as other runtimes can run them: the same function in plain operators, with BatchNorm folded in.
+"""Portable forms of models: the same function in plain operators, with folded BatchNorm.
 
-Models of images are plain operators already. The extractors of point clouds call compiled kernels and check their
-input on the way, which no exporter can follow, so each has a form here that computes the same from the same weights.
-A model of one's own is searched for these extractors, and is otherwise taken as it is.
+Image models consist of plain operators already. The extractors of point clouds call compiled kernels and check their
+inputs, which exporters cannot trace, so each has a portable form here that computes the same function from the same
+weights. A user's own model is searched for these extractors, and is otherwise exported unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def portable(model: nn.Module) -> nn.Module:
 
 
 def folded(linear: nn.Linear, norm: nn.BatchNorm1d) -> nn.Linear:
-    """One linear map that does what a linear map and its BatchNorm do in evaluation."""
+    """One linear map equivalent to a linear map and its BatchNorm in evaluation."""
     joint = nn.Linear(linear.in_features, linear.out_features)
     weight, bias = fold(linear, norm)
     with torch.no_grad():
@@ -64,8 +64,8 @@ class PortablePointNet(nn.Module):
 class PortableLevel(nn.Module):
     """See `fedstill.models.pointnet2_levels.SetAbstraction`.
 
-    Features go through the first layer once a point, before they are gathered; offsets, which differ from centre to
-    centre, afterwards. The last ReLU follows the maximum, where there is less of it to do.
+    The first layer is applied to features once per point, before they are gathered, and to offsets, which differ
+    between centres, afterwards. The last ReLU follows the maximum, where it is cheaper.
     """
 
     def __init__(self, level: SetAbstraction) -> None:
@@ -115,7 +115,7 @@ class PortablePointNet2(nn.Module):
         chosen, distances = farthest(points, first)
         centres1 = take(points, chosen)
         features = self.level1(points, centres1, distances, None)
-        # Sampling from a fixed start is nested: the second sample is how the first begins.
+        # Sampling from a fixed start is nested: the second sample is a prefix of the first.
         centres2 = centres1[:, :second]
         features = self.level2(centres1, centres2, between(centres1, centres2), features)
         pooled: Tensor = self.level3(centres2, centres2, None, features)
@@ -123,7 +123,7 @@ class PortablePointNet2(nn.Module):
 
 
 class PortableEdges(nn.Module):
-    """See `fedstill.models.dgcnn.EdgeConv`; with BatchNorm in the weights no sign has to be turned for the maximum."""
+    """See `fedstill.models.dgcnn.EdgeConv`; with BatchNorm folded into the weights the maximum needs no sign change."""
 
     def __init__(self, layer: EdgeConv) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class PortableDgcnn(nn.Module):
         return torch.cat([rows.amax(dim=1), rows.mean(dim=1)], dim=1)
 
 
-# By exact type: a class of one's own that inherits from one of these may compute something else.
+# By exact type: a user's subclass of one of these may compute something else.
 _FORMS: dict[type, Callable[..., nn.Module]] = {
     PointNet: PortablePointNet,
     PointNet2: PortablePointNet2,
