@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedstill.runtime.experiment import Experiment
     from fedstill.runtime.launch import distill, egress, run
     from fedstill.runtime.prediction import Prediction, predict
-    from fedstill.runtime.result import Run
+    from fedstill.runtime.result import Run, load_run
     from fedstill.runtime.run_verification import Contradiction, Verified
     from fedstill.studies.results import Results
     from fedstill.studies.study import Study, study
@@ -47,7 +47,7 @@ _HOMES = {
     "fedstill.runtime.launch": ("distill", "egress", "run"),
     "fedstill.runtime.prediction": ("Prediction", "predict"),
     "fedstill.detection.pretrain": ("Pretrained", "pretrain"),
-    "fedstill.runtime.result": ("Run",),
+    "fedstill.runtime.result": ("Run", "load_run"),
     "fedstill.detection.scans": ("Scan", "detect"),
     "fedstill.report": ("report",),
     "fedstill.studies.results": ("Results",),
@@ -77,6 +77,7 @@ __all__ = [
     "distill",
     "egress",
     "export",
+    "load_run",
     "predict",
     "pretrain",
     "query",

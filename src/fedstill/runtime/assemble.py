@@ -79,15 +79,16 @@ def overlay(base: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, An
 
 
 def current_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, with sections by their current names.
+    """What was given, with sections by their current names, and `name:key=value` read as on the command line.
 
-    >>> current_names({"cure": "mimic", "rounds": 2})
-    {'mitigation': 'mimic', 'rounds': 2}
+    >>> current_names({"cure": "mimic", "rounds": 2, "partition": "dirichlet:alpha=0.1"})
+    {'mitigation': 'mimic', 'rounds': 2, 'partition': {'name': 'dirichlet', 'alpha': 0.1}}
     """
     for former, now in FORMER_SETTINGS.items():
         if former in given and now in given:
             raise InputError(f"{former} is another name of {now}, which is set too: leave one of them out")
-    return {FORMER_SETTINGS.get(key, key): value for key, value in given.items()}
+    named = {FORMER_SETTINGS.get(key, key): value for key, value in given.items()}
+    return {key: set_part(key, value) for key, value in named.items()}
 
 
 def current_key(key: str) -> str:

@@ -100,8 +100,11 @@ def assembled(
     return make_experiment(given)
 
 
+TeacherInput = str | Path | Run | Mapping[str, Any]
+
+
 def distill(
-    teacher: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]],
+    teacher: TeacherInput | Sequence[TeacherInput],
     student: str,
     objective: str | Mapping[str, Any] = "vanilla",
     *,
@@ -111,7 +114,7 @@ def distill(
 ) -> Run:
     """Distil one teacher, or several, into a student; `settings` are those of `run`.
 
-    A teacher is the folder of a run, or a mapping: `{"run": FOLDER, "model": "cnn"}` for one of a run's several models,
+    A teacher is a run or its folder, or a mapping: `{"run": FOLDER, "model": "cnn"}` for one of a run's several models,
     `{"file": "w.safetensors", "model": "cnn"}`, or `{"call": "my_module:make_teacher"}`, with `file` where the function
     does not load its weights itself. `which` is the model that is taken of a folder: last, best or selected. Data,
     unless given, is that of the first teacher's run.
@@ -119,7 +122,7 @@ def distill(
     >>> import fedstill
     >>> folder = getfixture("tmp_path")
     >>> teacher = fedstill.run("centralised", data="digits", model="cnn", rounds=1, out=folder)
-    >>> student = fedstill.distill(teacher.path, "mlp", "dkd", rounds=1, out=folder)
+    >>> student = fedstill.distill(teacher, "mlp", "dkd", rounds=1, out=folder)
     >>> student.result.teachers[0].model, student.result.model
     ('cnn', 'mlp')
     """
@@ -127,15 +130,16 @@ def distill(
 
 
 def distillation(
-    teacher: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]],
+    teacher: TeacherInput | Sequence[TeacherInput],
     student: str,
     objective: str | Mapping[str, Any] = "vanilla",
     labels: str = "use",
     which: str = "last",
 ) -> dict[str, Any]:
     """The experiment that distils these teachers, as a mapping."""
-    several = [teacher] if isinstance(teacher, str | Path | Mapping) else list(teacher)
-    sources = [dict(one) if isinstance(one, Mapping) else {"run": str(one), "which": which} for one in several]
+    several = [teacher] if isinstance(teacher, str | Path | Run | Mapping) else list(teacher)
+    folders = [one.path if isinstance(one, Run) else one for one in several]
+    sources = [dict(one) if isinstance(one, Mapping) else {"run": str(one), "which": which} for one in folders]
     runs = [source["run"] for source in sources if source.get("run")]
     data = {"data": Run(runs[0]).experiment.data} if runs else {}
     return {

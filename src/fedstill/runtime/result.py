@@ -230,6 +230,11 @@ class Run:
         return "no validation share was set" if which == "selected" else "no round's model was finite"
 
 
+def load_run(path: str | Path) -> Run:
+    """A run by its folder: what `fedstill.run` returned, in another process or on another day."""
+    return Run(path)
+
+
 def run_called(identity: str, folder: Path) -> Run | None:
     """The run of that identity in a folder of runs."""
     found = folder_of(identity, folder)
