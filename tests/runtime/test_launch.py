@@ -32,7 +32,7 @@ def test_a_part_with_settings_is_written_as_on_the_command_line() -> None:
 
 def test_runs_teach_as_objects_or_by_their_folders(tmp_path: Path) -> None:
     small: dict[str, Any] = {"data": "digits", "rounds": 1, "training": {"batch": 256, "epochs": 1}}
-    teacher = fedstill.run("centralised", model="mlp", out=tmp_path, **small)
+    teacher = fedstill.run("centralised", model="cnn", out=tmp_path, **small)
     taught = fedstill.distill(teacher, "mlp", share=0.2, rounds=1, out=tmp_path)
     again = fedstill.distill([fedstill.load_run(teacher.path)], "mlp", share=0.2, rounds=1, out=tmp_path)
     assert again.reused
