@@ -5,13 +5,13 @@ A detector's outputs are unordered, so the student's queries are first matched, 
 matched queries in a batch, the terms on them are
 
     soft-targets    T^2 KL(teacher || student) over the classes and "no object", mean over M
-    box-targets     centre, size, gIoU and angle as the task weighs them, the teacher's boxes being the true ones
+    box-targets     centre, size, gIoU and angle as the task weighs them, with the teacher's boxes as ground truth
     hint            (phi(q_s) - q_t)^2, mean over M and width; q are the features of queries, phi a linear map
 
 and those on everything else
 
     empty-queries   -log p("no object") of queries without a match, as the task weighs it
-    token-targets   what the task asks of tokens, the teacher's boxes being the true ones
+    token-targets   the task's token losses, with the teacher's boxes as ground truth
 
 Without the latter a student without labels would detect something in every query, and its tokens would not learn where
 objects are. Each layer of the student's decoder has its own matches, and its terms are summed; hints are for the last

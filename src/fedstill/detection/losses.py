@@ -8,7 +8,7 @@ trained to predict the object's class and box, any other one "no object". Terms 
     size     1 * L1 difference of sizes, in the same units
     giou     1 * (1 - generalised IoU)
     angle    0.1 * cross-entropy of the heading's bin + 0.5 * Huber loss of the residual in it
-    tokens   of tokens before the decoder: does each lie in an object, which is it, where is its centre
+    tokens   of tokens before the decoder: whether each lies in an object, its class, its centre
 
 The weights are those for ScanNet, where boxes are axis-aligned. A model that predicts headings has those for SUN RGB-D:
 queries without an object weigh 0.1, giou 0, and matching also uses centres and objectness. A model without angles has

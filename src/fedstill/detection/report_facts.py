@@ -117,7 +117,7 @@ def envelope(steps: Steps) -> list[Point]:
 
 
 def mean_envelope(every: Sequence[Steps], places: int = 200) -> list[Point]:
-    """The mean over classes that occur of the precision at a recall, at so many steps of recall; classes whose
+    """The mean over classes that occur of the precision at a recall, at this many steps of recall; classes whose
     detections end before a recall have none there."""
     curves = [envelope(steps) for steps in every if steps.truths]
     if not any(curves):

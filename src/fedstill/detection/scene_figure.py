@@ -80,7 +80,7 @@ def scene_figure(
     most: int = MOST_POINTS,
 ) -> Figure:
     """Boxes look as they were judged where the truth is known, and else by their classes; those with a score below
-    `least` are hidden until somebody asks for them. Without finders the true boxes alone are shown."""
+    `least` are hidden at first. Without finders the true boxes alone are shown."""
     shown = [list(scene.truth) for scene in scenes] + [list(boxes) for finder in finders for boxes in finder.found]
     drawn = list(_JUDGED) if looks == "judged" else _by_class(shown, classes)
     numbers = {look.name: number for number, look in enumerate(drawn)}

@@ -19,7 +19,7 @@ _LOWEST = 0.01  # fraction of points below the estimated floor height
 class Places:
     """The positions of a batch's tokens; they depend only on the clouds."""
 
-    points: Tensor  # (batch, points, 3): the clouds, or what is left of them
+    points: Tensor  # (batch, points, 3): the clouds, or their points above the floor
     positions: Tensor  # (batch, tokens, 3)
     rows: Rows | None  # the neighbourhoods without repetition, if available
 
