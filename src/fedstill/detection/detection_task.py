@@ -44,8 +44,9 @@ class Detections:
 @tasks.register("detection")
 @dataclass(frozen=True)
 class Detection(Classification):
-    """Where objects of `classes` are in a scene; batches hold `labels` (scenes, most objects), -1 where there is none,
-    and `boxes` (scenes, most objects, 7).
+    """Detection of objects of `classes` in scenes.
+
+    Batches contain `labels` (scenes, most objects), -1 for padding, and `boxes` (scenes, most objects, 7).
     """
 
     finds_boxes: ClassVar[bool] = True
@@ -83,9 +84,7 @@ class Detection(Classification):
         return {} if output.losses is None else output.losses.terms(weigh)
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        """Detections and objects counted, sums of losses with what to divide them by, scenes, and those with outputs
-        that are no numbers.
-        """
+        """Counts of detections and objects, sums of losses with their denominators, scenes with non-finite outputs."""
         scores = {
             **self.tally.empty(),
             "loss": torch.zeros(len(COUNTED), dtype=torch.float64),
@@ -139,8 +138,7 @@ class Detection(Classification):
     def detect(
         self, model: nn.Module, inputs: Tensor, *, overlap: float = OVERLAP, least: float = 0.0
     ) -> list[Detections]:
-        """The detections in each scene (scenes, points, 3), by descending score, after non-maximum suppression per
-        class.
+        """Detections in each scene (scenes, points, 3), by descending score, after non-maximum suppression per class.
 
         Detections with a score below `least` are left out.
         """

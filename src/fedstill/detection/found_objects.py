@@ -17,8 +17,7 @@ Found = dict[str, Any]
 
 
 def detections(task: Detection, models: Mapping[str, Mapping[str, Tensors]], test: Dataset) -> dict[str, list[Found]]:
-    """The detections of each of a run's models (last, best, ...) in every test scene, and the ground truth as
-    `scenes`."""
+    """The detections of a run's models (last, best, ...) in every test scene, and the ground truth as `scenes`."""
     found = {which: found_in(task, states, test) for which, states in models.items() if len(states) == 1}
     return {"scenes": true_scenes(test), **found}
 

@@ -234,8 +234,7 @@ def _partial(out: Path) -> Path:
 
 
 def _discard(partial: Path) -> None:
-    """Remove the leftovers of a process killed after its file was complete, unless another pre-training uses the
-    folder."""
+    """Remove the leftovers of a process killed after its file was complete, unless the folder is in use."""
     if partial.is_dir():
         with suppress(BusyError):
             lock = RunFolder(partial).lock()
@@ -244,8 +243,7 @@ def _discard(partial: Path) -> None:
 
 
 def _made_before(out: Path, identity: str, overwrite: bool) -> dict[str, Any] | None:
-    """The record of the file, if it belongs to this pre-training; another one's is refused, unless overwriting is
-    agreed."""
+    """The record of the file, if it belongs to this pre-training; another one's is refused unless agreed."""
     beside = out.with_suffix(".json")
     record = read_json(beside)
     known = isinstance(record, dict) and "pretraining" in record

@@ -1,5 +1,7 @@
-"""What a run's detector found in its test scenes, judged again from what the run kept: exact, since scores are not
-rounded here as they are where they are counted."""
+"""Detections of a run in its test scenes, evaluated again from the stored record.
+
+The results are exact: scores are not rounded here, as they are in the histograms.
+"""
 
 from __future__ import annotations
 
@@ -92,8 +94,9 @@ def owners(scene: Scene, found: Scene) -> list[int | None]:
 
 
 def envelope(steps: Steps) -> list[Point]:
-    """Recall and precision as average precision takes them, precision being the best at this recall or a higher one:
-    corners of a staircase, from a recall of 0 to the last one reached.
+    """The precision-recall envelope of average precision: the best precision at this recall or a higher one.
+
+    The result is the corners of a staircase, from a recall of 0 to the last one reached.
 
     >>> steps = Steps.of(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([True, False, True]), truths=4)
     >>> envelope(steps) == [(0.0, 1.0), (0.25, 1.0), (0.25, 2 / 3), (0.5, 2 / 3)]
@@ -117,8 +120,10 @@ def envelope(steps: Steps) -> list[Point]:
 
 
 def mean_envelope(every: Sequence[Steps], places: int = 200) -> list[Point]:
-    """The mean over classes that occur of the precision at a recall, at this many steps of recall; classes whose
-    detections end before a recall have none there."""
+    """The mean precision over the classes that occur, at this many steps of recall.
+
+    Classes whose detections end before a recall are left out there.
+    """
     curves = [envelope(steps) for steps in every if steps.truths]
     if not any(curves):
         return []

@@ -79,8 +79,11 @@ def scene_figure(
     caption: str = "",
     most: int = MOST_POINTS,
 ) -> Figure:
-    """Boxes look as they were judged where the truth is known, and else by their classes; those with a score below
-    `least` are hidden at first. Without finders the true boxes alone are shown."""
+    """An interactive figure of scenes with true boxes and detections.
+
+    Boxes are styled by correctness if the ground truth is known, and else by class; those with a score below `least`
+    are hidden at first. Without finders only the true boxes are shown.
+    """
     shown = [list(scene.truth) for scene in scenes] + [list(boxes) for finder in finders for boxes in finder.found]
     drawn = list(_JUDGED) if looks == "judged" else _by_class(shown, classes)
     numbers = {look.name: number for number, look in enumerate(drawn)}

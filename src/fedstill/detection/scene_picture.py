@@ -97,8 +97,7 @@ def name_box(axes: Axes, at: tuple[float, float], name: str, colour: str, size: 
 
 
 def shades(cloud: Floats, boxes: Floats, labels: NDArray[np.int64], colours: Sequence[str]) -> Floats:
-    """Grey for the room, the class's colour in boxes; lower points are darker, so that surfaces can be
-    distinguished."""
+    """Grey for the room, the class's colour in boxes; lower points are darker, to distinguish surfaces."""
     shade = np.tile(_GREY, (len(cloud), 1))
     if len(boxes):
         within = inside(cloud, boxes, MARGIN)

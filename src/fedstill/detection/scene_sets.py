@@ -20,9 +20,10 @@ TRAINING_ROOMS, TEST_ROOMS = 1000, 200
 
 
 def scene_samples(splits: Mapping[str, Scenes]) -> dict[str, Samples]:
-    """Scenes by split, padded to the same number of boxes: clouds in metres as inputs, -1 and zeros for padding rows of
-    labels
-    and boxes, and 0 for unknown types of rooms."""
+    """Scenes by split, padded to the same number of boxes.
+
+    Inputs are clouds in metres; padding rows of labels and boxes are -1 and zeros; unknown types of rooms are 0.
+    """
     most = max(scenes.classes.shape[1] for scenes in splits.values())
     return {part: _samples(scenes, most - scenes.classes.shape[1]) for part, scenes in splits.items()}
 

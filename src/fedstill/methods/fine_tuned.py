@@ -50,7 +50,7 @@ class FineTuned(FedAvg):
         return given + 1
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
-        """The last round only fine-tunes; it is skipped if no round was ever aggregated."""
+        """The last round only fine-tunes, unless no round was aggregated before."""
         last = ROUNDS in server and round == int(server[ROUNDS]) - 1
         return (Tuning(self),) if last else super().exchanges(server, round)
 

@@ -62,8 +62,7 @@ class ClueSettings(LocalSettings):
 
 @methods.register("clue")
 class Clue(PeerMethod):
-    """CLUE-style transfer: copies the most significant parameters of the best-suited peer, then votes with the old
-    model."""
+    """CLUE-style transfer: copies the most significant parameters of one peer, then votes with the old model."""
 
     Options = ClueSettings
     settings: ClueSettings

@@ -82,8 +82,7 @@ def sum_of_words(task: Task, teachers: Sequence[nn.Module], data: Dataset, tempe
 
 
 def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Loss:
-    """The cross-entropy with the labels and the masked one with the teachers; `said` is the sum of their
-    probabilities."""
+    """Cross-entropy with the labels, and masked with the teachers; `said` is the sum of their probabilities."""
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         said = shared.get("said", batch.get("said"))

@@ -38,8 +38,7 @@ def footprint_overlap(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _mean_clamped(here: Tensor, way: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The mean of clamp(x, low, high) along a straight line from `here`, up to a constant that is the same for all
-    edges.
+    """The mean of clamp(x, low, high) along a line from `here`, up to a constant that is equal for all edges.
 
     A constant cancels around a closed boundary; the subtracted one gives exactly 0 if everything lies on one side.
     """

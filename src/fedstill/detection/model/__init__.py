@@ -42,8 +42,7 @@ def detects(points: int, training: dict[str, Any]) -> Callable[[Builder], Builde
 @models.register("detr3d")
 @sized(PAPER)
 def detr3d(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
-    """3DETR-style detector for scenes of tens of thousands of points: set abstraction, encoder with prompts,
-    decoder."""
+    """3DETR-style detector for tens of thousands of points: set abstraction, encoder with prompts, decoder."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d")
 

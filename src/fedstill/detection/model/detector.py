@@ -105,8 +105,7 @@ class Detector(nn.Module):
         return positions, features + self.tokens.position(self.whereabouts(positions, low, extent))
 
     def whereabouts(self, positions: Tensor, low: Tensor, extent: Tensor) -> Tensor:
-        """Position features within the scene (batch, places, width + 3): waves, and metres from the centre of the
-        floor.
+        """Position features (batch, places, width + 3): waves, and metres from the centre of the floor.
 
         Waves distinguish positions; differences of positions, which determine boxes, are linear in metres.
         """

@@ -82,8 +82,7 @@ class MaskedAutoencoder(nn.Module):
 
     @torch.no_grad()
     def patches(self, points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """The reconstruction targets of tokens at these positions: points around them, and which of them are not
-        repetitions.
+        """The reconstruction targets at these positions: points around them, and which are not repetitions.
 
         At a reach of 1 they are the points from which the tokens are made.
         """

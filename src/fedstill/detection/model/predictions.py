@@ -22,8 +22,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class TokenPredictions:
-    """The outputs for each token alone, (scenes, tokens, ...): whether it lies on an object, its centre and its
-    class."""
+    """The outputs per token, (scenes, tokens, ...): whether it lies on an object, its centre and its class."""
 
     positions: Tensor  # (..., 3)
     objectness: Tensor  # (...), logits
