@@ -40,8 +40,10 @@ def normalise(clouds: Floats) -> Floats:
 
 def first_points(data: Dataset, count: int, anew: bool = True) -> Dataset:
     """The same clouds with their first points only, normalised again if `anew`.
-    A cloud of n points is then the same whatever number was stored. (Scenes are not normalised: their boxes are in
-    metres.)"""
+
+    So a cloud of n points does not depend on how many were stored. (Scenes are not normalised: their boxes are in
+    metres.)
+    """
     if not isinstance(data, ArrayDataset):
         return _FirstPoints(data, count, anew)
     return ArrayDataset(**{**data.columns, "inputs": _cut(data.columns["inputs"], count, anew)})

@@ -170,8 +170,7 @@ class Sites(Partition):
 
 @partitions.register("dirichlet")
 class Dirichlet(Partition):
-    """Label distribution skew: each class is divided in proportions drawn from Dirichlet(alpha); small alpha is
-    skewed."""
+    """Dirichlet label skew: each class is divided in proportions drawn from Dirichlet(alpha); small alpha is skewed."""
 
     alpha: float = Field(0.5, gt=0, description="concentration; 0.1 is strong skew, 100 is nearly iid")
     min_samples: int = Field(

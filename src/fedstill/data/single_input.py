@@ -19,8 +19,11 @@ from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
 
 
 def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """An image, scaled to the model's size and colours, or an array of exactly the model's shape; a cloud or a mesh,
-    normalised and sampled to the number of points that the model was trained on."""
+    """One input in the form the model expects.
+
+    An image is scaled to the model's size and colours; an array must have exactly the model's shape; a cloud or a mesh
+    is normalised and sampled to the number of points that the model was trained on.
+    """
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     if len(shape) == 2:

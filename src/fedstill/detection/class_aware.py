@@ -1,4 +1,4 @@
-"""Class-aware weights: what a model gets wrong counts for more, and so do the classes that many clients get wrong.
+"""Class-aware weights: misclassified objects weigh more, and so do classes that many clients misclassify.
 
 *Fed3D: Federated 3D Object Detection*, Dai, Liu, Li and Lin; equations 4 to 8.
 
@@ -7,21 +7,21 @@
     S[o] = mean of g over a client's objects of class o
     G[o] <- ln(1 + O sum_c S_c[o] / sum_o' sum_c S_c[o'])
 
-g is the length of the gradient of cross-entropy at the true class's output; it weighs, and nothing is learnt through
-it. R multiplies all terms of an object's loss, and has the mean 1: weights move attention, not the rate. O is the
-number of classes, and G starts at 1. What an object is depends on the task: a sample, a point, or a box that was
-matched to a query, where every decoder layer has matches, and so weights, of its own.
+g is the norm of the gradient of cross-entropy at the true class's output; it is a weight, without a gradient of its
+own. R multiplies all terms of an object's loss, and has mean 1: weights redistribute the loss, not its scale. O is the
+number of classes, and G starts at 1. An object is a sample, a point, or a box matched to a query, depending on the
+task; every decoder layer has its own matches and weights.
 
-Where this departs from the paper, or the paper leaves it open:
+Differences from the paper, and choices where the paper is ambiguous:
 
-* The factor O in G is ours: the print is damaged there. Only ratios of G matter.
-* S is summed over clients, as printed, so that of two classes that are equally hard the one that more clients of the
-  round have weighs more, not less.
-* S is taken while a client trains, over the objects of all its steps (in a detector those that the last decoder layer
-  was matched to): the paper's own pass over the data afterwards would cost as much as a third of an epoch.
-* A class that nobody in a round has keeps its G.
-* Where the model is sure of everything (all g are zero) objects weigh by G alone; and all alike where that is zero
-  too, since clients were sure of these classes before.
+* The factor O in G is ours: the printed equation is damaged there. Only ratios of G matter.
+* S is summed over clients, as printed, so that of two equally hard classes the one that more clients of the round have
+  weighs more, not less.
+* S is computed while a client trains, over the objects of all its steps (in a detector those matched to the last
+  decoder layer): the paper's separate pass over the data afterwards would cost as much as a third of an epoch.
+* A class that no client in a round has keeps its G.
+* If the model is certain of everything (all g are zero) objects weigh by G alone; and equally if that is zero too,
+  since clients were certain of these classes before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedstill.core.fit import Terms
 from fedstill.core.task import Output
 from fedstill.tasks.classification import Classification
 
-SUMS, COUNTS = "class-statistics/sum", "class-statistics/count"  # where a reply keeps what it found of each class
+SUMS, COUNTS = "class-statistics/sum", "class-statistics/count"  # prefixes of the class statistics in a reply
 
 
 def object_weights(shortfall: Tensor, pull: Tensor) -> Tensor:
@@ -50,9 +50,9 @@ def object_weights(shortfall: Tensor, pull: Tensor) -> Tensor:
 
 
 def class_weights(before: Tensor, found: Sequence[Mapping[str, Tensor]]) -> Tensor:
-    """G after a round, from the clients' sums of g and numbers of objects by class (below `SUMS` and `COUNTS`).
+    """G after a round, from the clients' sums of g and numbers of objects by class (under `SUMS` and `COUNTS`).
 
-    A mean of g lies between 0 and 1: what a client claims beyond is cut to that, so that none has more than one voice.
+    A mean of g lies between 0 and 1: larger claims of a client are clipped to that, which bounds its influence.
 
     >>> half, rare = torch.tensor([0.5, 0.5]), torch.tensor([0.3, 0.0])
     >>> replies = [{SUMS: half * 4, COUNTS: torch.tensor([4, 4])}, {SUMS: rare * 2, COUNTS: torch.tensor([2, 0])}]
@@ -71,9 +71,9 @@ def class_weights(before: Tensor, found: Sequence[Mapping[str, Tensor]]) -> Tens
 
 
 class ClassAware:
-    """A client's loss with class-aware weights, which counts by class what it saw.
+    """A client's loss with class-aware weights, which accumulates class statistics.
 
-    With `local` objects weigh by their own g, else all alike; `across` is G, and none where classes weigh alike.
+    With `local` objects weigh by their own g, else equally; `across` is G, or None for equal class weights.
     """
 
     def __init__(self, task: Classification, local: bool, across: Tensor | None) -> None:
@@ -99,5 +99,5 @@ class ClassAware:
         return object_weights(shortfall if self.local else ones, pull)
 
     def statistics(self) -> dict[str, Tensor]:
-        """What was found of each class, as it is sent."""
+        """The class statistics, as they are sent."""
         return {SUMS: self.sums.clone(), COUNTS: self.counts.clone()}

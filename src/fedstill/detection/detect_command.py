@@ -1,4 +1,4 @@
-"""`fedstill detect`: what a run's detector finds in scans of one's own."""
+"""`fedstill detect`: run a detector on the user's own scans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_file, write_atomically
 
-if TYPE_CHECKING:  # help need not wait for torch
+if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.detection.scans import Scan
 
 UNITS = "metres with z up; sizes are full, along a box's own axes; heading in radians, counter-clockwise from above"
@@ -51,7 +51,7 @@ def detect(
         raise InputError(f"--least is a score from 0 to 1, not {least:g}")
     for written in filter(None, (out, html)):
         writable_file(written)
-    # All that there is: pages show what is less sure if asked, and where nothing is found it is said what came nearest.
+    # All detections: pages can show those with low scores, and scans without detections report the nearest ones.
     every = find(run, files, which=which, client=client, architecture=architecture, device=device, plugins=plugin or [])
     found = Run(run)
     content = {
@@ -80,7 +80,7 @@ def detect(
 
 
 def _text(content: dict[str, Any]) -> str:
-    """JSON with a line for each box."""
+    """JSON with one line per box."""
     head = "".join(f" {_json(key)}: {_json(value)},\n" for key, value in content.items() if key != "scenes")
     scenes = []
     for scene in content["scenes"]:
@@ -104,7 +104,7 @@ def _as_dict(scan: Scan, least: float) -> dict[str, Any]:
 
 
 def _show(every: Sequence[Scan], least: float) -> None:
-    """A line for each box, surest first; and of scans without any, what the detector came nearest to."""
+    """One line per box by descending score; for scans without any, the detections with the highest scores."""
     found = [(scan, box) for scan in every for box in scan.sure(least)]
     turned = any(box["heading"] for _, box in found)
     several = len(every) > 1

@@ -1,4 +1,4 @@
-"""Detection: boxes around the objects in scenes, with average precision and recall."""
+"""Object detection: boxes around the objects in scenes, with average precision and recall."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed
 from fedstill.tasks.task_choice import tasks
 
-OVERLAP = 0.25  # of two detections of a class; the less sure one goes if it is more
+OVERLAP = 0.25  # IoU of two detections of a class above which the one with the lower score is removed
 BITS = 12  # of scores, wherever detections are counted
 _EVALUATION_BATCH = 16  # scenes
 MEASURES = {"map_25": "mAP@0.25", "map_50": "mAP@0.5", "ar_25": "AR@0.25", "ar_50": "AR@0.5"}
@@ -26,7 +26,7 @@ MEASURES = {"map_25": "mAP@0.25", "map_50": "mAP@0.5", "ar_25": "AR@0.25", "ar_5
 
 @dataclass(frozen=True, kw_only=True)
 class Detected(Found):
-    """What a detector says of a batch; `logits` are its last layer's log-probabilities, "no object" last."""
+    """A detector's output on a batch; `logits` are its last layer's log-probabilities, "no object" last."""
 
     predictions: Predictions
     losses: Losses | None = None
@@ -34,7 +34,7 @@ class Detected(Found):
 
 @dataclass(frozen=True)
 class Detections:
-    """What was found in one scene, surest first."""
+    """The detections in one scene, by descending score."""
 
     boxes: Tensor  # (n, 7)
     scores: Tensor  # (n,)
@@ -44,8 +44,9 @@ class Detections:
 @tasks.register("detection")
 @dataclass(frozen=True)
 class Detection(Classification):
-    """Where objects of `classes` are in a scene; batches hold `labels` (scenes, most objects), -1 where there is none,
-    and `boxes` (scenes, most objects, 7).
+    """Detection of objects of `classes` in scenes.
+
+    Batches contain `labels` (scenes, most objects), -1 for padding, and `boxes` (scenes, most objects, 7).
     """
 
     finds_boxes: ClassVar[bool] = True
@@ -77,15 +78,13 @@ class Detection(Classification):
     def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
         """The loss terms with weights for matched objects, in each layer of the decoder for its own matches.
 
-        `weigh` is asked for each layer, the last one last. Queries without an object weigh 1, and so do tokens.
+        `weigh` is called for each layer, the last one last. Queries without an object have weight 1, and so do tokens.
         """
         assert isinstance(output, Detected)
         return {} if output.losses is None else output.losses.terms(weigh)
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        """Detections and objects counted, sums of losses with what to divide them by, scenes, and those with outputs
-        that are no numbers.
-        """
+        """Counts of detections and objects, sums of losses with their denominators, scenes with non-finite outputs."""
         scores = {
             **self.tally.empty(),
             "loss": torch.zeros(len(COUNTED), dtype=torch.float64),
@@ -139,7 +138,7 @@ class Detection(Classification):
     def detect(
         self, model: nn.Module, inputs: Tensor, *, overlap: float = OVERLAP, least: float = 0.0
     ) -> list[Detections]:
-        """What is found in each scene (scenes, points, 3), surest first, at most one of overlapping ones of a class.
+        """Detections in each scene (scenes, points, 3), by descending score, after non-maximum suppression per class.
 
         Detections with a score below `least` are left out.
         """
@@ -152,7 +151,7 @@ class Detection(Classification):
 
 
 def detections(output: Detected, overlap: float = OVERLAP, least: float = 0.0) -> list[Detections]:
-    """Of each query the likeliest class that is one, its probability the score."""
+    """The most likely class of each query other than "no object", with its probability as score."""
     scores, classes = output.logits[..., :-1].exp().max(dim=-1)
     every = []
     for boxes, sure, kinds in zip(output.boxes.cpu(), scores.cpu(), classes.cpu(), strict=True):
@@ -164,5 +163,5 @@ def detections(output: Detected, overlap: float = OVERLAP, least: float = 0.0) -
 
 
 def _finite(output: Detected) -> Tensor:
-    """Which scenes got numbers only (scenes,)."""
+    """Which scenes have finite outputs only (scenes,)."""
     return output.logits.isfinite().flatten(1).all(dim=1) & output.boxes.isfinite().flatten(1).all(dim=1)

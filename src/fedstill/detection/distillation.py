@@ -1,20 +1,21 @@
-"""Distilling a detector into a smaller one: what the teacher finds in a scene is what there is to be found.
+"""Distillation of a detector into a smaller one: the teacher's detections serve as ground truth.
 
-A detector's answers are in no order, so the student's queries are first matched, one to one and at the least cost
-(`detection/losses.py`), with the teacher's findings: those of its queries that are sure of an object. With M
+A detector's outputs are unordered, so the student's queries are first matched, one to one and at the least cost
+(`detection/losses.py`), with the teacher's findings: those of its queries that are confident in an object. With M
 matched queries in a batch, the terms on them are
 
     soft-targets    T^2 KL(teacher || student) over the classes and "no object", mean over M
-    box-targets     centre, size, gIoU and angle as the task weighs them, the teacher's boxes being the true ones
+    box-targets     centre, size, gIoU and angle as the task weighs them, with the teacher's boxes as ground truth
     hint            (phi(q_s) - q_t)^2, mean over M and width; q are the features of queries, phi a linear map
 
 and those on everything else
 
     empty-queries   -log p("no object") of queries without a match, as the task weighs it
-    token-targets   what the task asks of tokens, the teacher's boxes being the true ones
+    token-targets   the task's token losses, with the teacher's boxes as ground truth
 
-Without the latter a student that sees no labels would find something in every query, and would never learn where to
-begin. Each layer of the student's decoder has its own matches, and its terms are summed; hints are for the last one.
+Without the latter a student without labels would detect something in every query, and its tokens would not learn where
+objects are. Each layer of the student's decoder has its own matches, and its terms are summed; hints are for the last
+one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fedstill.distillation.outputs import Found
 
 @dataclass(frozen=True)
 class TeachingQueries:
-    """Those queries of a teacher that teach, (scenes, most in a scene, ...); what only fills up has the label -1."""
+    """The teacher queries to distil, (scenes, most in a scene, ...); padding has the label -1."""
 
     queries: Tensor  # their numbers
     labels: Tensor  # the likeliest class
@@ -47,10 +48,10 @@ class TeachingQueries:
 
 
 def findings(teacher: Found, least: float) -> TeachingQueries:
-    """What a teacher is sure of: queries with a class of at least that probability, and a box that is one.
+    """The confident teacher queries: those with a class of at least that probability, and a valid box.
 
-    As in its detections, of overlapping ones of a class only the surest counts: a student that learnt both would learn
-    to find things twice.
+    As in its detections, of overlapping ones of a class only the one with the highest score counts: a student that
+    learnt both would learn to detect objects twice.
 
     >>> sure = torch.tensor([[[0.1, 0.1, 0.8], [0.2, 0.7, 0.1]]]).log()  # nothing, and something of class 1
     >>> found = findings(Found(sure, torch.zeros(1, 1), boxes=torch.ones(1, 2, 7), queries=torch.zeros(1, 2, 1)), 0.5)
@@ -79,13 +80,13 @@ class MatchingSettings(Softened):
 class DetectorMatching(Objective):
     """Detectors: (1-a) task + a (T^2 KL + boxes + b MSE(phi(q_s), q_t)) of queries matched with the teacher's findings.
 
-    The idea of *DETRDistill: A Universal Knowledge Distillation Framework for DETR-families*, Chang et al., 2022,
-    https://arxiv.org/abs/2211.10156, on boxes in space.
+    This follows the idea of *DETRDistill: A Universal Knowledge Distillation Framework for DETR-families*, Chang et
+    al., 2022, https://arxiv.org/abs/2211.10156, on 3D boxes.
 
-    There the student is also matched with what the teacher takes for nothing, features are those of the image, and the
-    teacher's own queries are decoded by the student as well. Here a query without a match learns to say "no object",
-    and tokens learn where the teacher's boxes are (see above). `task` are all terms of the detection loss. Without
-    labels alpha is 1.
+    In the paper the student is also matched with the teacher's negative predictions, features are those of the image,
+    and the teacher's own queries are decoded by the student as well. Here a query without a match learns to predict "no
+    object", and tokens learn the positions of the teacher's boxes (see above). `task` are all terms of the detection
+    loss. Without labels alpha is 1.
     """
 
     name = "detector"
@@ -134,5 +135,5 @@ class DetectorMatching(Objective):
         scenes, queries, things = losses.layers[-1].pairs
         theirs = teacher.queries[scenes, found.queries[scenes, things]]
         ours, aims = self.mapped(lesson, student.queries[scenes, queries], theirs)
-        # Not scaled to length one: the last thing that happens to queries is a normalisation.
+        # Not normalised to length one: queries already end with a normalisation layer.
         return hint(ours, aims, normalise=False) if len(ours) else ours.sum()

@@ -1,4 +1,4 @@
-"""Fed3D: only prompts and heads are communicated, and objects with a large error count for more.
+"""Fed3D: only prompts and heads are communicated, and objects with a large error weigh more.
 
 *Fed3D: Federated 3D Object Detection*, Dai, Liu, Li and Lin; algorithm 1, equations 13 to 15, and `class_aware.py` for
 equations 4 to 8.
@@ -7,17 +7,17 @@ equations 4 to 8.
     (gamma, w)     <- sum_c n_c (gamma_c, w_c) / sum_c n_c
     G              <- from the clients' class statistics
 
-gamma are prompts in front of every layer of an encoder that learns nothing itself, w is everything after it. With
-`share: prompts-and-heads` both are learnt and sent. The encoder (with the set abstraction before it) goes to a client
-once, at first contact, and is kept there; its BatchNorm stays in evaluation mode, so that not a bit of it ever changes.
-It should have been trained before: see `initial` in an experiment.
+gamma are prompts in front of every layer of a frozen encoder, w is everything after it. With `share: prompts-and-heads`
+both are trained and sent. The encoder (with the set abstraction before it) is sent to a client once, at first contact,
+and stored there; its BatchNorm stays in evaluation mode, so that it never changes. It should have been pre-trained: see
+`initial` in an experiment.
 
-With `share: prompts` heads are frozen as well and go along with the encoder, so they too must have been trained before.
-With `share: all` nothing is frozen: the paper's "w/o FPL", which is FedAvg with class-aware weights, and serves any
-task and model. Without both weights that is FedAvg, to the bit.
+With `share: prompts` heads are frozen as well and sent with the encoder, so they too must have been pre-trained. With
+`share: all` nothing is frozen: the paper's "w/o FPL", which is FedAvg with class-aware weights, and works for any task
+and model. Without both weights it matches FedAvg bit for bit.
 
-What the weights of classes cost in privacy: **every reply says how many objects of each class the client trained on**,
-and how hard they were. Without `global_weights` nothing of the kind leaves.
+Privacy cost of the class weights: **every reply reveals how many objects of each class the client trained on**, and how
+hard they were. Without `global_weights` no such statistics are sent.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from fedstill.methods.fedavg import FedAvg, weigh
 from fedstill.models.surgery import freeze
 from fedstill.tasks.classification import Classification
 
-FROZEN = "frozen/"  # where a first request and a client's state keep what does not learn
+FROZEN = "frozen/"  # prefix of frozen tensors in a first request and in a client's state
 CLASS_WEIGHTS = "class-weights"  # G, by class
 
-LEARNS = {  # the parts of a detector that are not frozen, where some are
+LEARNS = {  # the trainable parts of a detector, if some are frozen
     "prompts-and-heads": frozenset({"prompts", "heads"}),
     "prompts": frozenset({"prompts"}),
 }
@@ -73,7 +73,7 @@ class Fed3DSettings(Settings):
 
 @methods.register("fed3d")
 class Fed3D(FedAvg):
-    """Prompts and heads of a detector with a frozen encoder, learnt with class-aware weights."""
+    """Fed3D: prompts and heads of a detector with a frozen encoder, trained with class-aware weights."""
 
     Options: ClassVar[type[Settings]] = Fed3DSettings
     settings: Fed3DSettings  # type: ignore[assignment]  # running statistics are averaged, as far as they travel
@@ -133,7 +133,7 @@ class Fed3D(FedAvg):
         }
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        merged = super().aggregate(state, replies, context)  # what is frozen is in no reply, and stays
+        merged = super().aggregate(state, replies, context)  # frozen tensors are in no reply, and stay
         if not self.settings.global_weights:
             return merged
         return {**merged, CLASS_WEIGHTS: class_weights(state[CLASS_WEIGHTS], [reply.message for reply in replies])}
@@ -142,7 +142,7 @@ class Fed3D(FedAvg):
         return weigh(replies, "samples")
 
     def metrics(self, server: Tensors) -> Mapping[str, float]:
-        """What each class weighs after the round."""
+        """The weight of each class after the round."""
         if not self.settings.global_weights:
             return {}
         across = server[CLASS_WEIGHTS].tolist()
@@ -154,7 +154,7 @@ class Fed3D(FedAvg):
 
     @cached_property
     def parts(self) -> Mapping[str, bool]:
-        """The names in a model's state, and whether what they name learns, and is sent."""
+        """The names in a model's state, and whether each tensor is trained and sent."""
         names = sorted(state_of(self.task.build(self.task.architectures[0])))
         return {name: not self.freezes or part_of(name) in LEARNS[self.settings.share] for name in names}
 
@@ -167,7 +167,7 @@ class Fed3D(FedAvg):
         return [name for name, learns in self.parts.items() if not learns]
 
     def hold(self, model: nn.Module) -> None:
-        """Keep what is frozen from learning: no gradients, and BatchNorm and Dropout as in evaluation."""
+        """Freeze the frozen parts: no gradients, and BatchNorm and Dropout in evaluation mode."""
         if not self.freezes:
             return
         assert isinstance(model, Detector)  # see `check`

@@ -1,4 +1,4 @@
-"""What detectors found in test scenes, kept with a finished run, so that a report can show it without the data."""
+"""Detections in test scenes, stored with a finished run, so that a report can show them without the data."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fedstill.core.task import Tensors
 from fedstill.detection.detection_task import Detection, Detections
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 
-SHOWN = 6  # test scenes whose points are kept too, to be looked at
+SHOWN = 6  # test scenes whose points are stored too, for display
 _AT_ONCE = 16
 
 Found = dict[str, Any]
 
 
 def detections(task: Detection, models: Mapping[str, Mapping[str, Tensors]], test: Dataset) -> dict[str, list[Found]]:
-    """What each of a run's models (last, best, ...) finds in every test scene, and the truth under `scenes`."""
+    """The detections of a run's models (last, best, ...) in every test scene, and the ground truth as `scenes`."""
     found = {which: found_in(task, states, test) for which, states in models.items() if len(states) == 1}
     return {"scenes": true_scenes(test), **found}
 
 
 def found_in(task: Detection, models: Mapping[str, Tensors], test: Dataset) -> list[Found]:
-    """What one shared model finds in every test scene: boxes, scores and classes, surest first."""
+    """The detections of one shared model in every test scene: boxes, scores and classes, by descending score."""
     ((architecture, state),) = models.items()
     model = task.build(architecture, state).eval()
     return [
@@ -32,7 +32,7 @@ def found_in(task: Detection, models: Mapping[str, Tensors], test: Dataset) -> l
 
 
 def true_scenes(test: Dataset) -> list[Found]:
-    """The boxes there are in every test scene, and of the first few also the points."""
+    """The true boxes of every test scene, and the points of the first few."""
     scenes: list[Found] = []
     for rows in every_row(test, _AT_ONCE):
         batch = test.batch(rows)
@@ -57,13 +57,13 @@ def _written(one: Detections) -> Found:
 
 
 def _rounded(rows: list[list[float]]) -> list[list[float]]:
-    """To a tenth of a millimetre."""
+    """Round to a tenth of a millimetre."""
     return [[round(value, 4) for value in row] for row in rows]
 
 
 @artefacts.register("detections")
 def keep_detections(run: FinishedRun) -> dict[str, Any] | None:
-    """Of a detector's run, what each of its models finds in every test scene."""
+    """For a detector's run, the detections of each of its models in every test scene."""
     if not isinstance(run.plan.task, Detection) or not run.models:
         return None
     return detections(run.plan.task, run.models, run.evaluator.test)

@@ -1,19 +1,19 @@
-"""What a detector's predictions cost: each matched object's losses apart, so that objects can be weighed.
+"""The losses of a detector's predictions, separately for each matched object, so that objects can be weighted.
 
-Of every layer of the decoder, queries are matched with objects one to one (`boxes/matching.py`). A matched query is to
-say the object's class and box, any other one "no object". Terms and weights are those of 3DETR:
+For every layer of the decoder, queries are matched with objects one to one (`boxes/assignment.py`). A matched query is
+trained to predict the object's class and box, any other one "no object". Terms and weights are those of 3DETR:
 
     class    cross-entropy of all queries, those without an object counting 0.25
     centre   5 * L1 distance of centres, in units of the scene's extent
     size     1 * L1 difference of sizes, in the same units
     giou     1 * (1 - generalised IoU)
     angle    0.1 * cross-entropy of the heading's bin + 0.5 * Huber loss of the residual in it
-    tokens   of tokens before the decoder: does each lie in an object, which is it, where is its centre
+    tokens   of tokens before the decoder: whether each lies in an object, its class, its centre
 
-The weights are those for ScanNet, where boxes are axis-aligned. A model that tells headings has those for SUN RGB-D:
-queries without an object count 0.1, giou 0, and matching looks at centres and objectness too. A model without angles
-has an angle term of 0. Box terms are means over the matched objects of a batch, and all but `tokens` are summed over
-layers.
+The weights are those for ScanNet, where boxes are axis-aligned. A model that predicts headings has those for SUN RGB-D:
+queries without an object weigh 0.1, giou 0, and matching also uses centres and objectness. A model without angles has
+an angle term of 0. Box terms are means over the matched objects of a batch, and all terms except `tokens` are summed
+over layers.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from fedstill.tasks.classification import Weigh
 
 TERMS = ("class", "centre", "size", "giou", "angle", "tokens")
 BOX_TERMS = ("centre", "size", "giou", "angle")
-_HOPELESS = 1e6  # what a match costs whose prediction is no number: more than any other
+_HOPELESS = 1e6  # the cost of a match with a non-finite prediction: more than any other
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What differs between data with axis-aligned and with turned boxes."""
+    """The weights that differ between data with axis-aligned and with rotated boxes."""
 
     matching: MatchingWeights
     no_object: float  # of queries without an object, in the cross-entropy
@@ -67,9 +67,9 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class MatchedLosses:
-    """The losses of one layer of the decoder: those of matched objects one by one (objects,), in order of scenes."""
+    """The losses of one layer of the decoder: those of matched objects individually (objects,), in order of scenes."""
 
-    pairs: Pairs  # objects are columns of the labels and boxes that were given
+    pairs: Pairs  # objects are column indices of the given labels and boxes
     labels: Tensor
     probability: Tensor  # of the true class, without a gradient
     terms: Mapping[str, Tensor]  # class and the box terms, times their weights
@@ -78,7 +78,7 @@ class MatchedLosses:
 
 @dataclass(frozen=True)
 class Losses:
-    """All losses of a batch as sums, with the numbers they are divided by: sums of batches give means over all."""
+    """All losses of a batch as sums, with their denominators: sums over batches give means over all."""
 
     layers: tuple[MatchedLosses, ...]
     tokens: Mapping[str, Tensor]  # sums: over all tokens, and over those in objects
@@ -87,8 +87,8 @@ class Losses:
     def terms(self, weigh: Weigh | None = None) -> dict[str, Tensor]:
         """The loss terms, each matched object's losses times its weight.
 
-        `weigh` is asked once for each layer of the decoder, the last one last, also where nothing was matched. Queries
-        without an object, and tokens, weigh 1.
+        `weigh` is called once for each layer of the decoder, the last one last, even if nothing was matched. Queries
+        without an object, and tokens, have weight 1.
         """
         return combine(self.sums(weigh), self.counts)
 
@@ -115,7 +115,7 @@ COUNTED = {
 
 
 def combine(sums: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The loss terms from sums over any number of scenes; without anything to divide by a term is 0."""
+    """The loss terms from sums over any number of scenes; a term with denominator zero is 0."""
     means = {name: sums[name] / torch.where(counts[by] > 0, counts[by], 1.0) for name, by in COUNTED.items()}
     tokens = means.pop("objectness") + means.pop("votes")
     return {**means, "tokens": tokens}
@@ -126,7 +126,7 @@ def detection_losses(predictions: Predictions, labels: Tensor, boxes: Tensor) ->
     weights = TURNED if predictions.layers[0].bin_logits.shape[-1] else ALIGNED
     there = labels >= 0
     numbers = there.sum(dim=1).tolist()
-    # Objects first, rows that only fill up after them: the matching reads as many as there are.
+    # Objects first, padding rows after them: the matching reads as many as there are.
     order = torch.argsort((~there).to(torch.uint8), dim=1, stable=True)
     labels, boxes = labels.gather(1, order), boxes.gather(1, order.unsqueeze(-1).expand_as(boxes))
     labels, boxes = labels[:, : max(numbers)].clamp(min=0), boxes[:, : max(numbers)]
@@ -152,14 +152,14 @@ def detection_losses(predictions: Predictions, labels: Tensor, boxes: Tensor) ->
 def _match(
     predictions: Predictions, labels: Tensor, boxes: Tensor, numbers: Sequence[int], weights: MatchingWeights
 ) -> list[Pairs]:
-    """For every layer, all layers' costs being computed at once."""
+    """The matches of every layer; the costs of all layers are computed at once."""
     said = torch.stack([layer.log_probabilities.detach()[..., :-1].exp() for layer in predictions.layers])
     found = torch.stack([layer.boxes.detach() for layer in predictions.layers])
     truth = boxes.expand(len(found), *boxes.shape)
     costs = matching_costs(
         said, found, labels.expand(len(found), *labels.shape), truth, weights, extent=predictions.extent
     )
-    # Weights that are no numbers any more go on being trained, as in every other task: scores will tell.
+    # A model with non-finite weights continues training, as in every other task: the metrics will show it.
     costs = costs.nan_to_num(_HOPELESS, _HOPELESS, _HOPELESS).cpu()
     every = []
     for layer in costs:
@@ -193,7 +193,7 @@ def _layer(
 
 
 def _angles(logits: Tensor, residuals: Tensor, headings: Tensor, weights: Weights) -> Tensor:
-    """Of each object (objects,): the bin around the heading, and the residual in that bin, in halves of its width."""
+    """For each object (objects,): the bin of the heading, and the residual in that bin, in halves of its width."""
     bins = logits.shape[1]
     if not bins:
         return torch.zeros_like(headings)
@@ -206,10 +206,10 @@ def _angles(logits: Tensor, residuals: Tensor, headings: Tensor, weights: Weight
 
 
 def _tokens(tokens: TokenPredictions, labels: Tensor, boxes: Tensor, there: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Sums of losses of tokens by what is divided alike, and how many tokens lie in an object."""
+    """Sums of token losses by denominator, and the number of tokens inside an object."""
     with torch.no_grad():
         within = lies_in(tokens.positions, boxes) & there.unsqueeze(1)
-        # Where objects overlap, a chair under a table, the smaller one has the token.
+        # If objects overlap, such as a chair under a table, the token belongs to the smaller one.
         room = volumes(boxes).unsqueeze(1).masked_fill(~within, math.inf)
         inside = within.any(dim=2)
     sums = F.binary_cross_entropy_with_logits(tokens.objectness, inside.to(tokens.objectness), reduction="sum")

@@ -1,4 +1,4 @@
-"""Masked autoencoding as a task: the hidden patches of scenes are to be said; no label is read."""
+"""Masked autoencoding as a task: reconstruct the hidden patches of scenes, without labels."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedstill.detection.model.masked_autoencoder import MaskedAutoencoder, Recon
 from fedstill.tasks.classification import Classification
 
 _EVALUATION_BATCH = 16  # scenes
-_NOISE = "noise"  # the column that decides which patches are hidden
+_NOISE = "noise"  # the column that determines which patches are hidden
 
 
 @dataclass(frozen=True)
 class Masked(Classification):
-    """What the hidden patches of scenes look like, for a detector's encoder in a masked autoencoder.
+    """Reconstruction of the hidden patches of scenes, for a detector's encoder in a masked autoencoder.
 
-    What is hidden comes with each batch as a column of noise, drawn along with the augmentation: a scene has other
-    patches hidden each time it is seen.
+    The mask comes with each batch as a column of noise, drawn along with the augmentation: every time a scene is used
+    other patches are hidden.
     """
 
     terms: tuple[str, ...] = ("chamfer",)
@@ -38,7 +38,7 @@ class Masked(Classification):
     tokens: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Also to refuse what cannot be built, before any work.
+        # Also refuses, before any work, what cannot be built.
         object.__setattr__(self, "tokens", self.build(self.architectures[0]).detector.sizes.tokens)
 
     def build(
@@ -63,7 +63,7 @@ class Masked(Classification):
         return {**batch, _NOISE: self.noise(len(batch["inputs"]), generator)}
 
     def noise(self, scenes: int, generator: np.random.Generator) -> Tensor:
-        """What decides which tokens of so many scenes are hidden."""
+        """The noise that determines which tokens of this many scenes are hidden."""
         return torch.from_numpy(generator.random((scenes, self.tokens), dtype=np.float32))
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
@@ -71,7 +71,7 @@ class Masked(Classification):
         return Output(found.said, found.features, {"chamfer": found.distance()})
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        """Sums of distances over scenes; what is hidden depends on a scene's row alone."""
+        """Sums of distances over scenes; the mask depends only on a scene's row."""
         total, scenes = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
         for model in models:
             model.eval()
@@ -91,10 +91,10 @@ class Masked(Classification):
         return int(scores["scenes"])
 
     def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
-        """There are no classes to mix."""
+        """There are no classes to weight."""
         return self.summarise(scores)["accuracy"]
 
 
 def encoder_of(model: MaskedAutoencoder) -> dict[str, Tensor]:
-    """What is kept of a masked autoencoder: the state of the detector's encoder, by the names a detector has for it."""
+    """The result of a masked autoencoder: the state of the detector's encoder, under the detector's names."""
     return {name: tensor for name, tensor in state_of(model.detector).items() if part_of(name) == "encoder"}

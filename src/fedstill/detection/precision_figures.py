@@ -13,11 +13,11 @@ from fedstill.report.figure import DASHES, SERIES, Figure, Key, axis, colour, cu
 MEAN = "var(--ink)"
 _HATCHES = ("", "/", "x", ".", "\\", "-")  # of bars, as often as colours have come before
 _BAR, _GAP, _FRAME = 13, 12, 84  # pixels: a bar, what is between classes, what is around all
-_TOLD = 12  # classes that a sentence can name
+_TOLD = 12  # classes that a sentence lists
 
 
 def precision_by_class(judged: Sequence[Judged]) -> list[Figure]:
-    """Bars; of one run at both thresholds in one figure, of several a figure for each threshold."""
+    """Bars; for one run both thresholds in one figure, for several one figure per threshold."""
     if len(judged) == 1:
         (one,) = judged
         series = [(f"IoU above {threshold}", one, row, row) for row, threshold in enumerate(THRESHOLDS)]
@@ -33,7 +33,7 @@ def precision_by_class(judged: Sequence[Judged]) -> list[Figure]:
 
 
 def _bars(id: str, title: str, series: Sequence[tuple[str, Judged, int, int]]) -> Figure:
-    """Bars beside each other for each class: series are named, of a run, at a threshold, and have a colour."""
+    """Grouped bars for each class: a series has a name, a run, a threshold and a colour."""
     first = series[0][1]
     objects = first.objects()
     order = [number for number in range(len(first.classes)) if objects[number]]
@@ -99,7 +99,7 @@ def _bar_key(name: str, index: int, hatch: str, place: int) -> Key:
 
 
 def precision_by_recall(judged: Sequence[Judged]) -> list[Figure]:
-    """A figure for each threshold: of one run all classes and their mean, of several the means."""
+    """One figure per threshold: for one run all classes and their mean, for several the means."""
     return [
         _classes(judged[0], row) if len(judged) == 1 else _means_of_runs(judged, row) for row in range(len(THRESHOLDS))
     ]

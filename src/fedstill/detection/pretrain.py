@@ -1,8 +1,8 @@
-"""Pre-training: a detector's encoder learns from scenes without labels, and is written to a file to start runs from.
+"""Pre-training of a detector's encoder on unlabelled scenes; the result is a file that runs can start from.
 
-Beside `encoder.safetensors` lies `encoder.json`, which says what it was made with. While it is being made, the folder
-`encoder.partial` holds a checkpoint of every epoch: an interrupted command resumes from there, with the same bits. The
-weights are written last, so that a file of them is always whole, and always the end of a pre-training.
+The settings of the pre-training are in `encoder.json` beside `encoder.safetensors`. During pre-training the folder
+`encoder.partial` contains a checkpoint of every epoch: an interrupted command resumes from there, bit for bit. The
+weights are written last, so that their file is always complete, and always the end of a pre-training.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _NAMELESS = ("one thing", "another")  # a detector is built for some classes; it
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A file with the weights of an encoder, and what is known of how it was made."""
+    """A file with the weights of an encoder, and the record of its pre-training."""
 
     file: Path
     record: Mapping[str, Any]
-    fresh: bool  # False: it had been made before
+    fresh: bool  # False: it already existed
 
     @property
     def losses(self) -> list[float]:
@@ -78,7 +78,7 @@ def pretrain_encoder(
     observers: Sequence[PretrainingObserver] = (),
     bundle: Bundle | None = None,
 ) -> Pretrained:
-    """Pre-train, go on with an interrupted pre-training, or find it done; another one's file is not overwritten."""
+    """Pre-train, resume an interrupted pre-training, or find it done; the file of another one is not overwritten."""
     check_device(device)
     if out.suffix != ".safetensors":
         raise InputError(f"the encoder goes to a file that ends in .safetensors, not to {out}")
@@ -122,13 +122,13 @@ def pretrain_encoder(
 
 
 def resolved(settings: Pretraining, data_root: Path | None = None) -> tuple[Pretraining, int]:
-    """The settings as they would be used, and how many scenes there are to learn from; nothing is done."""
+    """The resolved settings, and the number of training scenes; nothing is executed."""
     settings, data, _ = _scenes(settings, load_proxy(settings.data, data_root))
     return settings, len(data)
 
 
 class _Attempt:
-    """One attempt at a pre-training, from wherever an earlier one left it."""
+    """One attempt at a pre-training, continuing from an earlier one if there is any."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Attempt:
             observer.start(settings, self.losses)
 
     def finish(self) -> dict[str, Tensor]:
-        """Run the epochs that are left; gives the weights of the encoder."""
+        """Run the remaining epochs; returns the weights of the encoder."""
         learner = Learner(self.model, task_loss, self.optimiser, self.streams)
         training, epochs = self.settings.training, self.settings.epochs
         for epoch in range(len(self.losses), epochs):
@@ -181,7 +181,7 @@ class _Attempt:
         checkpoint.save(self.folder, Progress(len(self.losses), server, {}, {}, notes=notes))
 
     def _resume(self) -> None:
-        """Go on from the newest checkpoint that is whole and of this pre-training."""
+        """Resume from the newest checkpoint that is complete and belongs to this pre-training."""
         sweep_temporaries(self.folder)
         found, notes = checkpoint.candidates(self.folder)
         ours = [progress for progress in found if progress.notes.get("identity") == self.identity]
@@ -197,7 +197,7 @@ class _Attempt:
 
 
 def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, Dataset, str]:
-    """The scenes to learn from, without their labels; the settings with their number of points; a fingerprint."""
+    """The training scenes without labels; the settings with their number of points; a fingerprint."""
     if bundle.kind != "scene":
         raise InputError(f"{settings.data} holds {bundle.kind}s: an encoder of patches is pre-trained on scenes")
     whole = bundle.shape[0]
@@ -229,12 +229,12 @@ def _task(settings: Pretraining, shape: tuple[int, ...], device: str) -> Masked:
 
 
 def _partial(out: Path) -> Path:
-    """Where an unfinished pre-training keeps what it has reached."""
+    """The folder of an unfinished pre-training's checkpoints."""
     return out.with_suffix(".partial")
 
 
 def _discard(partial: Path) -> None:
-    """Remove what a process left that was killed after its file was whole, unless somebody makes another one there."""
+    """Remove the leftovers of a process killed after its file was complete, unless the folder is in use."""
     if partial.is_dir():
         with suppress(BusyError):
             lock = RunFolder(partial).lock()
@@ -243,7 +243,7 @@ def _discard(partial: Path) -> None:
 
 
 def _made_before(out: Path, identity: str, overwrite: bool) -> dict[str, Any] | None:
-    """What is known of the file, if it is of this very pre-training; another one's is refused, unless agreed on."""
+    """The record of the file, if it belongs to this pre-training; another one's is refused unless agreed."""
     beside = out.with_suffix(".json")
     record = read_json(beside)
     known = isinstance(record, dict) and "pretraining" in record
@@ -269,7 +269,7 @@ def pretrain(
     observers: Sequence[PretrainingObserver] = (),
     **settings: Any,
 ) -> Pretrained:
-    """Pre-train a detector's encoder on scenes without labels, go on with it, or find it done; runs can start from it.
+    """Pre-train a detector's encoder on unlabelled scenes, resume it, or find it done; runs can start from it.
 
     `settings` are those of a pre-training, by section or by name: `pretrain("rooms-unlabelled", epochs=10, batch=8)`.
 

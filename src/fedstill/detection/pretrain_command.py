@@ -1,4 +1,4 @@
-"""`fedstill pretrain`: an encoder from scenes that nobody labelled."""
+"""`fedstill pretrain`: pre-train an encoder on unlabelled scenes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.numbers import size
 from fedstill.core.plugins import use_plugins
 
-if TYPE_CHECKING:  # help need not wait for torch
+if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.detection.pretrain import Pretrained
     from fedstill.detection.pretraining import Pretraining
 

@@ -1,4 +1,4 @@
-"""A pre-training of a detector's encoder: a validated, hashable configuration, as experiments have one."""
+"""The configuration of a pre-training of a detector's encoder: validated and hashable, like an experiment's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TRAINING: dict[str, Any] = {
 
 @documented_settings.register("a pre-training")
 class Pretraining(Settings):
-    """One pre-training, completely described: equal ones on equal data give equal bits."""
+    """One pre-training, completely described: equal settings on equal data give equal bits."""
 
     data: str = Field(min_length=1, description="scenes, by name, npz:FILE or folder:FOLDER")
     model: str = Field("detr3d-lite", description="name of a detector")
@@ -70,7 +70,7 @@ class Pretraining(Settings):
         return training
 
     def digest(self, fingerprint: str) -> str:
-        """Of settings, data and the kernel's behaviour."""
+        """The digest of settings, data and the kernel's behaviour."""
         facts = {
             "pretraining": self.model_dump(mode="json"),
             "data": fingerprint,
@@ -80,15 +80,15 @@ class Pretraining(Settings):
         return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def identity(self, fingerprint: str) -> str:
-        """What a pre-training is recognised by: configuration, data and behaviour; not where its file lies."""
+        """The identity of a pre-training: configuration, data and behaviour; not the location of its file."""
         parts, unknown = parts_of_names([("model", self.model), ("augmentation", self.augmentation.name)])
         return identity_from(self.digest(fingerprint), parts, bool(unknown))
 
 
 def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pretraining:
-    """Validate what was given, with `key=value` settings over it; what is wrong with it comes as one sentence.
+    """Validate the settings, with `key=value` settings over them; errors are one sentence.
 
-    The rate that nobody set is the model's own.
+    An unset learning rate takes the model's default.
 
     >>> make_pretraining({"data": "rooms"}, ["hidden=0.75", "training.batch=8"]).training.batch
     8
@@ -109,20 +109,20 @@ def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pre
 
 
 def _path(given: Mapping[str, Any], key: str) -> list[str]:
-    """Of a setting by dotted path, or by a name that only one section has."""
+    """The dotted path of a setting, or of a name that only one section has."""
     if "." in key or key in Pretraining.model_fields:
         return key.split(".")
     return place_of(key, sections_in(given, ["augmentation"]), Pretraining)
 
 
 class PretrainingObserver(Protocol):
-    """Of a pre-training; `note` and `warn` are as those of a run."""
+    """An observer of a pre-training; `note` and `warn` are as those of a run."""
 
     def start(self, settings: Pretraining, losses: Sequence[float]) -> None:
-        """It begins, or goes on after epochs with these losses."""
+        """Called at the start, or when resuming after epochs with these losses."""
 
     def epoch(self, loss: float) -> None:
-        """An epoch was kept."""
+        """Called after an epoch was committed."""
 
     def note(self, text: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What the slice of detection brings: scenes, detectors, boxes, fed3d."""
+"""Registers the detection package: scenes, detectors, boxes, fed3d."""
 
 BRINGS = {
     "kind of data": {"fedstill.detection.scene_kind": ("scene",)},

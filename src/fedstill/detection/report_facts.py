@@ -1,5 +1,7 @@
-"""What a run's detector found in its test scenes, judged again from what the run kept: exact, since scores are not
-rounded here as they are where they are counted."""
+"""Detections of a run in its test scenes, evaluated again from the stored record.
+
+The results are exact: scores are not rounded here, as they are in the histograms.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +23,31 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Judged:
-    """A run's detections under its title and by its place among all runs of the page."""
+    """A run's detections with its title and its index among all runs of the page."""
 
     title: str
     index: int
     classes: tuple[str, ...]
-    scenes: Sequence[Scene]  # the truth; of the first few with points
-    found: Sequence[Scene]  # beside it, surest first
+    scenes: Sequence[Scene]  # the ground truth; the first few with points
+    found: Sequence[Scene]  # the detections, by descending score
     steps: tuple[tuple[Steps, ...], ...]  # by threshold and class
 
     def precisions(self, threshold: int) -> list[float | None]:
-        """The average precision of every class at a threshold, by its index; None where there is nothing to find."""
+        """The average precision of every class at a threshold, by its index; None for classes without objects."""
         every = [average_precision(steps) for steps in self.steps[threshold]]
         return [None if isnan(one) else one for one in every]
 
     def mean(self, threshold: int) -> float:
-        """Over the classes that occur."""
+        """The mean over the classes that occur."""
         return fmean([one for one in self.precisions(threshold) if one is not None] or [0.0])
 
     def objects(self) -> list[int]:
-        """How many there are of each class."""
+        """The number of objects of each class."""
         return [steps.truths for steps in self.steps[0]]
 
 
 def judged(title: str, index: int, run: Run) -> Judged | None:
-    """The last model; None where nothing was kept of it: there is no shared one, or it was evaluated on-site."""
+    """The last model; None without stored detections: there is no shared model, or it was evaluated on-site."""
     scenes, found = run.test_scenes, run.detections("last")
     if not scenes or len(found) != len(scenes):
         return None
@@ -54,7 +56,7 @@ def judged(title: str, index: int, run: Run) -> Judged | None:
 
 
 def steps_of(scenes: Sequence[Scene], found: Sequence[Scene], classes: int) -> tuple[tuple[Steps, ...], ...]:
-    """By threshold and class, what a precision-recall curve is made of."""
+    """The input of the precision-recall curves, by threshold and class."""
     right, scores, kinds, labels = [], [], [], []
     for scene, one in zip(scenes, found, strict=True):
         boxes, score, kind = boxes_of(one), torch.tensor(one["scores"], dtype=torch.float64), _classes_of(one)
@@ -81,7 +83,7 @@ def _classes_of(scene: Scene) -> Tensor:
 
 
 def owners(scene: Scene, found: Scene) -> list[int | None]:
-    """Of each detection in a scene the true box that it is right about, by number, at the lowest threshold."""
+    """The number of the true box that each detection in a scene matches, at the lowest threshold."""
     boxes, kinds = boxes_of(found), _classes_of(found)
     truth, labels = boxes_of(scene), _classes_of(scene)
     right = judge(boxes, torch.tensor(found["scores"], dtype=torch.float64), kinds, truth, labels, THRESHOLDS[:1])[0]
@@ -92,8 +94,9 @@ def owners(scene: Scene, found: Scene) -> list[int | None]:
 
 
 def envelope(steps: Steps) -> list[Point]:
-    """Recall and precision as average precision takes them, precision being the best at this recall or a higher one:
-    corners of a staircase, from a recall of 0 to the last one reached.
+    """The precision-recall envelope of average precision: the best precision at this recall or a higher one.
+
+    The result is the corners of a staircase, from a recall of 0 to the last one reached.
 
     >>> steps = Steps.of(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([True, False, True]), truths=4)
     >>> envelope(steps) == [(0.0, 1.0), (0.25, 1.0), (0.25, 2 / 3), (0.5, 2 / 3)]
@@ -117,8 +120,10 @@ def envelope(steps: Steps) -> list[Point]:
 
 
 def mean_envelope(every: Sequence[Steps], places: int = 200) -> list[Point]:
-    """The mean over classes that occur of the precision at a recall, at so many steps of recall; classes whose
-    detections end before a recall have none there."""
+    """The mean precision over the classes that occur, at this many steps of recall.
+
+    Classes whose detections end before a recall are left out there.
+    """
     curves = [envelope(steps) for steps in every if steps.truths]
     if not any(curves):
         return []

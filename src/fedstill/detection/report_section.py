@@ -1,4 +1,4 @@
-"""The parts of a page that are about detectors: how well, at what cost, of which classes, and what it looks like."""
+"""The report sections about detectors: metrics, cost, classes, and scenes with detections."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fedstill.report.page import PageSection
 from fedstill.runtime.result import Run
 
 DRAWN = 7  # runs in one figure
-_LEAST = 0.5  # the score that boxes have at first
+_LEAST = 0.5  # the initial score threshold of shown boxes
 
 
 def detection_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[PageSection]:
-    """Empty where nobody finds boxes."""
+    """The sections; empty if no run detects boxes."""
     own = [one for one in read if one.detects]
     if not own:
         return []
-    # Seeds resemble each other: the first stands for all.
+    # Seeds are similar: the first one represents all.
     kinds = {run.experiment.model_dump_json(exclude={"seed"}): title for title, run in reversed([*runs.items()])}
     kept = [
         (index, title) for index, (title, run) in enumerate(runs.items()) if read[index].detects and run.test_scenes
@@ -40,7 +40,7 @@ def detection_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[P
         for index, title in kept
         if title in kinds.values() and (one := judged(title, index, runs[title])) is not None
     ][:DRAWN]
-    # Runs on other classes have no places in one figure.
+    # Runs on other classes cannot share a figure.
     drawn = [one for one in known if one.classes == known[0].classes]
     figures = [*precision_by_class(drawn), *precision_by_recall(drawn)] if drawn else []
     return [
@@ -51,7 +51,7 @@ def detection_sections(runs: Mapping[str, Run], read: Sequence[Facts]) -> list[P
 
 
 def _about(own: Sequence[Facts], kept: int, drawn: Sequence[Judged]) -> str:
-    """What is drawn, where that is not everything."""
+    """A sentence about what is drawn, if that is not everything."""
     if not drawn or len(drawn) == len(own):
         return ""
     sentences = [f"Drawn: {listed([f'“{one.title}”' for one in drawn])}."]
@@ -89,7 +89,7 @@ def detection_table(runs: Sequence[Facts]) -> Table:
 
 
 def _method(run: Facts) -> str:
-    """With the settings that are not as usual, by which the lines of an ablation differ."""
+    """The method with its non-default settings, which distinguish the rows of an ablation."""
     choice = run.experiment.method
     changed = descriptions.changed_settings(choice)
     return ", ".join([choice.name, *(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())])
@@ -105,7 +105,7 @@ def _traffic(run: Facts, way: str) -> Cell:
 
 
 def _initial(run: Facts) -> Cell:
-    """The file, if there is one, with what the model was before."""
+    """The initial weights file, if there is one."""
     initial = run.experiment.initial
     return Cell(MISSING, None) if initial is None else text(Path(initial.file).name)
 
@@ -132,7 +132,7 @@ def scene_figures(known: Sequence[Judged]) -> list[Figure]:
 
 
 def _scenes(number: int, group: Sequence[Judged]) -> Figure:
-    group = sorted(group, key=lambda one: -one.mean(0))  # the best is what one wants to see first
+    group = sorted(group, key=lambda one: -one.mean(0))  # the best first
     first = group[0]
     shown = [row for row, scene in enumerate(first.scenes) if "points" in scene]
     views = [

@@ -1,4 +1,4 @@
-"""The page of scans of one's own: the clouds with the boxes that a detector found in them."""
+"""The page of the user's own scans: the clouds with the detected boxes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
 from fedstill.runtime.result import Run
 
-_MOST = 24  # scans whose points a page carries
+_MOST = 24  # maximum number of scans whose points a page contains
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Line:
 
 
 def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Path, command: str = "") -> Path:
-    """One HTML file that opens from disk without a network."""
+    """One self-contained HTML file that works offline."""
     classes = run.task.classes
     drawn = scans[:_MOST]
     views = [SceneView(scan.file.name, scan.points.double().numpy().astype(np.float64)) for scan in drawn]

@@ -1,4 +1,4 @@
-"""What a run's detector finds in scans of one's own."""
+"""Detections of a run's detector in the user's own scans."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fedstill.runtime.prediction import opened
 from fedstill.runtime.result import Run
 
 SCANS = (".npz", *SUFFIXES)  # files that can hold one
-LARGEST, SMALLEST = 100.0, 0.5  # metres: scans of rooms are neither larger nor smaller
+LARGEST, SMALLEST = 100.0, 0.5  # metres: the plausible range of room sizes
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A file, the points of it that the detector saw, and what it found, surest first."""
+    """A file, the points of it that the detector received, and the detections, by descending score."""
 
     file: Path
     points: Tensor  # (points, 3)
     found: Detections
-    classes: tuple[str, ...]  # that the detector knows
+    classes: tuple[str, ...]  # of the detector
     warning: str = ""
 
     def sure(self, least: float = 0.3) -> list[dict[str, Any]]:
-        """What was found with at least this score: class, score, centre, size and heading of each box."""
+        """The detections with at least this score: class, score, centre, size and heading of each box."""
         rows = zip(self.found.boxes.tolist(), self.found.scores.tolist(), self.found.classes.tolist(), strict=True)
         return [
             {
@@ -58,9 +58,9 @@ def detect(
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
 ) -> list[Scan]:
-    """Find objects in scans of one's own, in metres with z up, with a run's detector; folders stand for their files.
+    """Detect objects in the user's own scans, in metres with z up, with a run's detector; folders mean all their files.
 
-    Nothing is computed before all files could be read.
+    Nothing is computed before all files have been read.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
@@ -96,7 +96,7 @@ def detect(
 
 
 def scan_files(paths: Sequence[Path]) -> list[Path]:
-    """The files that were named, and those in the folders that were."""
+    """The named files, and those in the named folders."""
     found = []
     for path in paths:
         if not path.is_dir():
@@ -110,7 +110,7 @@ def scan_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def size_warning(file: Path, cloud: Tensor) -> str:
-    """What is wrong with a scan whose unit is hardly the metre; nothing where it may be."""
+    """A warning for a scan whose unit is probably not the metre; otherwise empty."""
     across = float((cloud.amax(dim=0) - cloud.amin(dim=0)).max())
     if SMALLEST <= across <= LARGEST:
         return ""
@@ -123,5 +123,5 @@ def size_warning(file: Path, cloud: Tensor) -> str:
 
 
 def _rounded(values: Sequence[float]) -> list[float]:
-    """To a millimetre."""
+    """Round to a millimetre."""
     return [round(value, 3) + 0.0 for value in values]

@@ -1,8 +1,8 @@
-"""Scenes in .npz files, one each: `points`, `boxes`, `labels`, and the `classes` that labels count.
+"""Scenes in .npz files, one each: `points`, `boxes`, `labels`, and the `classes` that labels refer to.
 
-Points are (points, 3 or more), boxes (boxes, 7) as everywhere: centre, full sizes and heading, in metres. A scene in
-which nothing is to be found has empty boxes and labels. Files may name different classes: all of them together are
-those of the data set, in the order in which they come.
+Points are (points, 3 or more), boxes (boxes, 7) as everywhere: centre, full sizes and heading, in metres. A scene
+without objects has empty boxes and labels. Files may name different classes: their union is the list of classes of the
+data set, in order of appearance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WANTED = ("points", "boxes", "labels", "classes")
 
 
 def is_scene_archive(path: Path) -> bool:
-    """Whether an .npz file is one scene with boxes; what cannot be opened is none."""
+    """Whether an .npz file is one scene with boxes; False if it cannot be opened."""
     try:
         with npz.opened(path) as archive:
             return {"points", "boxes"} <= set(archive.files)
@@ -34,10 +34,10 @@ def is_scene_archive(path: Path) -> bool:
 
 
 def read_archives(parts: dict[str, Sequence[Path]], found: FileFindings, points: int = POINTS) -> dict[str, Scenes]:
-    """The scenes of files by split, with so many points each, or as many as the largest has if that is fewer.
+    """The scenes of files by split, with this many points each, or as many as the largest has if that is fewer.
 
-    A scan with more points is cut as soon as it is read: many whole ones would fill the memory. Whatever is wrong
-    with a file is added to what was found, and the file is left out.
+    A scan with more points is subsampled as soon as it is read, to bound memory. Problems with a file are added to the
+    findings, and the file is left out.
     """
     scenes: dict[str, list[Scene]] = {part: [] for part in parts}
     lists: list[tuple[str, ...]] = []
@@ -66,7 +66,7 @@ def _sampled(scene: Scene, points: int) -> Scene:
 
 
 def _counted(scene: Scene, names: tuple[str, ...], classes: tuple[str, ...]) -> Scene:
-    """The scene with its boxes counted by the classes of all files."""
+    """The scene with its labels renumbered by the classes of all files."""
     numbers = np.array([classes.index(name) for name in names], np.int64)
     return replace(scene, classes=numbers[scene.classes])
 

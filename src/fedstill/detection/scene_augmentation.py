@@ -1,4 +1,4 @@
-"""Scenes as training sees them: mirrored, turned and scaled, the boxes with them."""
+"""Augmentation of scenes with their boxes: flips, rotations and scaling."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedstill.data.augmentation import Augmentation, augmentations
 
 @augmentations.register("scenes")
 class SceneAugmentation(Augmentation):
-    """Scenes and their boxes mirrored in x and y, turned about z and scaled, each in its own way.
+    """Scene augmentation: random flips in x and y, rotation about z and scaling of clouds and boxes.
 
-    Per scene: mirrored in x and in y with probability 1/2 each; turned by a random number of quarter turns if
-    `quarter_turns`; turned by U[-`turn`, `turn`] degrees; scaled by U[`scale_low`, `scale_high`], all about the origin.
-    Boxes of heading 0 stay at heading 0 through mirrors and quarter turns, their sizes along x and y changing places,
-    so that axis-aligned data stays what it is; any other turn gives them a heading. They are never fitted anew. Scenes
-    that nobody labelled are changed in the same way.
+    Per scene: flipped in x and in y with probability 1/2 each; rotated by a random number of quarter turns if
+    `quarter_turns`; rotated by U[-`turn`, `turn`] degrees; scaled by U[`scale_low`, `scale_high`], all about the
+    origin. Boxes of heading 0 stay at heading 0 under flips and quarter turns, with their sizes along x and y
+    exchanged, so that axis-aligned data stays axis-aligned; any other rotation gives them a heading. They are never
+    refitted. Unlabelled scenes are changed in the same way.
     """
 
     mirror_x: bool = Field(True, description="mirror half of the scenes in x")
@@ -41,7 +41,7 @@ class SceneAugmentation(Augmentation):
 
     def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
         size = len(batch["inputs"])
-        # The draws and their order are part of what a stream means, and do not depend on what is switched off.
+        # The draws and their order define the meaning of a stream, and do not depend on which steps are switched off.
         mirrors = generator.random((size, 2)) < 0.5
         quarters = generator.integers(0, 4, size)
         angles = np.radians(generator.uniform(-1.0, 1.0, size) * self.turn)
@@ -58,12 +58,12 @@ class SceneAugmentation(Augmentation):
 
 
 def mirrored(points: Tensor, boxes: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-    """Scenes (n, points, 3) with boxes (n, boxes, 7), x and y changing sign where `which` (n, 2) says so."""
+    """Scenes (n, points, 3) with boxes (n, boxes, 7), with x and y negated where `which` (n, 2) is True."""
     signs = torch.ones(len(points), 1, 3, dtype=points.dtype, device=points.device)
     signs[:, 0, :2] = torch.where(which.to(points.device), -1.0, 1.0)
     heading = boxes[..., 6]
     flat = heading == 0
-    # A mirrored x axis points the other way along x: pi - heading. The box is the same at heading + pi.
+    # A flipped x axis points the other way along x: pi - heading. The box is the same at heading + pi.
     heading = torch.where((signs[:, :, 0] < 0) & ~flat, math.pi - heading, heading)
     heading = torch.where((signs[:, :, 1] < 0) & ~flat, -heading, heading)
     moved = torch.cat([boxes[..., :3] * signs, boxes[..., 3:6], _wrapped(heading, flat).unsqueeze(-1)], dim=-1)
@@ -71,7 +71,7 @@ def mirrored(points: Tensor, boxes: Tensor, which: Tensor) -> tuple[Tensor, Tens
 
 
 def quarter_turned(points: Tensor, boxes: Tensor, quarters: Tensor) -> tuple[Tensor, Tensor]:
-    """Scenes turned counter-clockwise by so many quarter turns each, without any rounding of positions."""
+    """Scenes rotated counter-clockwise by a number of quarter turns each, without rounding of positions."""
     quarters = quarters.to(points.device)
     cosine = torch.tensor([1, 0, -1, 0], dtype=points.dtype, device=points.device)[quarters]
     sine = torch.tensor([0, 1, 0, -1], dtype=points.dtype, device=points.device)[quarters]
@@ -85,7 +85,7 @@ def quarter_turned(points: Tensor, boxes: Tensor, quarters: Tensor) -> tuple[Ten
 
 
 def turned(points: Tensor, boxes: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Scenes turned counter-clockwise by an angle each, in radians."""
+    """Scenes rotated counter-clockwise by an angle each, in radians."""
     angles = angles.to(points.device)
     cosine, sine = angles.cos().to(points.dtype), angles.sin().to(points.dtype)
     heading = boxes[..., 6] + angles.to(points.dtype).unsqueeze(1)
@@ -108,10 +108,10 @@ def _rotated(points: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def _wrapped(heading: Tensor, keep: Tensor) -> Tensor:
-    """Into -pi to pi, what is to be kept untouched."""
+    """Angles wrapped into -pi to pi; those to keep are unchanged."""
     return torch.where(keep, heading, torch.remainder(heading + math.pi, 2 * math.pi) - math.pi)
 
 
 def _real(moved: Tensor, boxes: Tensor) -> Tensor:
-    """Rows that only fill up stay zeros."""
+    """Padding rows stay zeros."""
     return torch.where(boxes[..., 3:4] > 0, moved, boxes)

@@ -1,4 +1,4 @@
-"""A figure of scenes with boxes, to turn with the mouse or the arrow keys: what there is, and what was found."""
+"""An interactive figure of scenes with boxes, rotated by mouse or arrow keys: ground truth and detections."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedstill.report.figure import DASHES, SERIES, Figure, Key, colour, dash
 Floats = NDArray[np.float64]
 HEIGHT = 470
 LOWEST = 0.05  # scores below this are left out of a page
-MOST_POINTS = 4096  # of a scene: more take room on a page, and show no more
-TRUE, RIGHT, WRONG = 0, 1, 2  # the looks of boxes where the truth is known
+MOST_POINTS = 4096  # of a scene: more would only enlarge the page
+TRUE, RIGHT, WRONG = 0, 1, 2  # the styles of boxes if the ground truth is known
 
 
 @dataclass(frozen=True)
 class Box:
-    """A box with its class; of one that was found, its score and the number of the true box it is right about."""
+    """A box with its class; for a detection, its score and the number of the true box it matches."""
 
     box: Sequence[float]  # centre, full sizes, heading
     kind: int
@@ -30,7 +30,7 @@ class Box:
 
 @dataclass(frozen=True)
 class SceneView:
-    """A scene and the boxes in it, as far as they are known."""
+    """A scene and the known boxes in it."""
 
     name: str
     points: Floats
@@ -39,7 +39,7 @@ class SceneView:
 
 @dataclass(frozen=True)
 class Finder:
-    """Whose boxes, scene by scene."""
+    """A source of detections, scene by scene."""
 
     title: str
     found: Sequence[Sequence[Box]]
@@ -79,8 +79,11 @@ def scene_figure(
     caption: str = "",
     most: int = MOST_POINTS,
 ) -> Figure:
-    """Boxes look as they were judged where the truth is known, and else by their classes; those with a score below
-    `least` are hidden until somebody asks for them. Without finders the true boxes alone are shown."""
+    """An interactive figure of scenes with true boxes and detections.
+
+    Boxes are styled by correctness if the ground truth is known, and else by class; those with a score below `least`
+    are hidden at first. Without finders only the true boxes are shown.
+    """
     shown = [list(scene.truth) for scene in scenes] + [list(boxes) for finder in finders for boxes in finder.found]
     drawn = list(_JUDGED) if looks == "judged" else _by_class(shown, classes)
     numbers = {look.name: number for number, look in enumerate(drawn)}
@@ -133,7 +136,7 @@ def scene_figure(
 
 
 def _by_class(shown: Sequence[Sequence[Box]], classes: Sequence[str]) -> list[_Look]:
-    """A look for each class that is there; after the last colour they come again with another dash."""
+    """A style for each class that occurs; after the last colour they repeat with another dash."""
     found = sorted({box.kind for boxes in shown for box in boxes if box.score >= LOWEST})
     return [_Look(classes[kind], colour(number), dash(number // SERIES), 2.2) for number, kind in enumerate(found)]
 
@@ -148,7 +151,7 @@ def _written(box: Box) -> dict[str, Any]:
 
 
 def thinned(points: Floats, most: int = MOST_POINTS) -> Floats:
-    """As many as a page can carry, evenly."""
+    """Evenly subsampled to the number that a page can contain."""
     chosen = np.linspace(0, len(points) - 1, min(most, len(points))).round().astype(int)
     some: Floats = points[chosen]
     return some

@@ -1,4 +1,4 @@
-"""Data sets of scenes that lie in files: ScanNet and SUN RGB-D as VoteNet lays them out, and archives of one's own."""
+"""Data sets of scenes in files: ScanNet and SUN RGB-D in VoteNet's layout, and the user's own archives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPECTED = (
 
 
 class ScenesFromFiles(FromFiles):
-    """A loader for scenes: a bundle whose labels are of boxes."""
+    """A loader for scenes: a bundle whose labels are per box."""
 
     expected = EXPECTED
 
@@ -42,7 +42,7 @@ class ScenesFromFiles(FromFiles):
 
 
 def holds_scenes(path: Path) -> bool:
-    """Whether a folder, or one right below it, has files of scenes in one of the layouts; or whether a file is one."""
+    """Whether a folder, or one directly below it, has scene files in one of the layouts; or whether a file is one."""
     if not path.is_dir():
         return path.suffix.lower() == ".npz" and is_scene_archive(path)
     if any(_holding(path, ending) for ending in (SCANS, PICTURES)):
@@ -52,7 +52,7 @@ def holds_scenes(path: Path) -> bool:
 
 
 def read_scenes(folder: Path, found: FileFindings) -> dict[str, Scenes]:
-    """Scenes by split, in whatever layout they are found; files without a split are given one."""
+    """Scenes by split, in any supported layout; files without a split are split here."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder of scenes; expected is {EXPECTED}")
     if scans := _holding(folder, SCANS):
@@ -63,12 +63,12 @@ def read_scenes(folder: Path, found: FileFindings) -> dict[str, Scenes]:
 
 
 def _scannet(home: Path, folder: Path, found: FileFindings) -> dict[str, Scenes]:
-    """Lists of names say which scans are for training; they lie in the folder, above it, or in `meta_data`."""
+    """Lists of names define the training scans; they are in the folder, above it, or in `meta_data`."""
     here = {path.name.removesuffix(SCANS) for path in folder.glob(f"*{SCANS}")}
     places = [place for near in dict.fromkeys((home, folder, folder.parent)) for place in (near, near / "meta_data")]
     lists = {part: _named(places, f"scannetv2_{word}.txt") for part, word in (("train", "train"), ("test", "val"))}
     if any(names is None for names in lists.values()):
-        # A room was often scanned several times, as scene0000_00, scene0000_01, ...: it is on one side only.
+        # A room was often scanned several times, as scene0000_00, scene0000_01, ...: all are in one split.
         return _cut(read_scannet(folder, found=found), lambda name: name.partition("_")[0], found)
     splits: dict[str, Scenes] = {}
     for part, names in lists.items():
@@ -89,7 +89,7 @@ def _named(places: Sequence[Path], file: str) -> list[str] | None:
 
 
 def _sunrgbd(places: list[Path], found: FileFindings) -> dict[str, Scenes]:
-    """Folders called ..._train and ..._val, of which there may be two versions of annotations: the first is taken."""
+    """Folders called ..._train and ..._val; of two versions of annotations the first is used."""
     parts: dict[str, Path] = {}
     for place in places:
         word = place.name.lower().rpartition("_")[2]
@@ -119,7 +119,7 @@ def _archives(folder: Path, found: FileFindings) -> dict[str, Scenes]:
 
 
 def _cut(scenes: Scenes, room: Callable[[str], str], found: FileFindings) -> dict[str, Scenes]:
-    """Every fifth room for testing, in the order of names: whatever sources there are, each gives its share."""
+    """Every fifth room for testing, in the order of names, so that every source contributes its share."""
     rooms = list(dict.fromkeys(map(room, scenes.names)))
     if len(rooms) < 2:
         if len(scenes):
@@ -135,7 +135,7 @@ def _cut(scenes: Scenes, room: Callable[[str], str], found: FileFindings) -> dic
 
 
 def _holding(folder: Path, ending: str) -> list[Path]:
-    """The folder and those right below it that have files with this ending, in order of names."""
+    """The folder and those directly below it that have files with this ending, in order of names."""
     return [place for place in (folder, *_below(folder)) if next(place.glob(f"*{ending}"), None) is not None]
 
 

@@ -1,4 +1,4 @@
-"""Scenes dealt out to clients: by classes, each client knowing some of them; or by the type of room."""
+"""Partitions of scenes: by classes, each client having some of them; or by the type of room."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedstill.detection.scenes import class_presence
 
 @partitions.register("class-subset")
 class ClassSubset(Partition):
-    """Each client knows a share of the classes, and has a share of the scenes with any of them; shards overlap.
+    """Class subsets: each client has a fraction of the classes, and of the scenes with any of them; shards overlap.
 
-    Where every sample has one class, its samples are its scenes.
+    If every sample has one class, samples take the place of scenes.
     """
 
     by_boxes: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class ClassSubset(Partition):
 
 @partitions.register("room-type")
 class RoomTypes(Partition):
-    """Each client's scenes are of one type of room, or of few; every scene is in exactly one shard."""
+    """Room types: each client's scenes are of one or few types of room; every scene is in exactly one shard."""
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         if clients > 1 and len(labels.unique()) == 1:
@@ -57,11 +57,10 @@ def subset_rows(
     scenes_share: float = 0.7,
     most: int | None = None,
 ) -> Shards:
-    """Every client knows a random `share` of classes and has a random `scenes_share` of the scenes with any of them.
+    """Every client has a random `share` of classes and a random `scenes_share` of the scenes with any of them.
 
-    `classes` are those of boxes (scenes, boxes), and `occurring` says of each class whether it is dealt out. Clients
-    draw by themselves, so **shards overlap**: one scene may lie with many clients, and with none. Scenes keep all
-    their boxes.
+    `classes` are those of boxes (scenes, boxes), and `occurring` marks the classes to distribute. Clients draw
+    independently, so **shards overlap**: one scene may be with many clients, or with none. Scenes keep all their boxes.
     """
     if not occurring.any():
         raise InputError("no scene has a box: there are no classes to deal out")
@@ -77,7 +76,7 @@ def subset_rows(
 
 
 def dealt(occurring: Tensor, client: int, streams: Streams, share: float) -> Tensor:
-    """A random share of the classes that occur at all, at least one."""
+    """A random fraction of the classes that occur, at least one."""
     present = occurring.nonzero().flatten()
     order = streams.draw("partition", client, "classes").permutation(len(present))
     known = torch.zeros_like(occurring)
@@ -86,9 +85,10 @@ def dealt(occurring: Tensor, client: int, streams: Streams, share: float) -> Ten
 
 
 def kind_rows(kinds: Tensor, clients: int, streams: Streams) -> Shards:
-    """Every client's scenes are of one type (scenes,), or of few where there are fewer clients than types.
+    """Every client's scenes are of one type (scenes,), or of few if there are fewer clients than types.
 
-    Types go round among clients; clients of one type share its scenes equally. Every scene is in exactly one shard.
+    Types are assigned to clients in turn; clients of one type share its scenes equally. Every scene is in exactly one
+    shard.
     """
     every = kinds.unique().tolist()
     parts: list[list[Tensor]] = [[] for _ in range(clients)]

@@ -1,4 +1,4 @@
-"""A scene on paper: its cloud with the boxes in it, from above and at an angle."""
+"""A static figure of a scene: its cloud with the boxes in it, from above and at an angle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VIEWS = {  # towards the viewer, and upwards on paper
 }
 EDGES = np.array([(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)])
 _FEW = 3  # scenes that go below each other; more go two abreast
-MARGIN = 0.03  # metres around a box: noise carries points of its surface out
+MARGIN = 0.03  # metres around a box: noise moves points of its surface outside
 _GREY = np.array(to_rgb("#c3ccd0"))
 
 
@@ -91,20 +91,20 @@ def _draw(axes: Axes, scenes: Scenes, row: int, view: str, colours: Sequence[str
 
 
 def name_box(axes: Axes, at: tuple[float, float], name: str, colour: str, size: float, rests: str) -> None:
-    """A word on top of points: white around its letters."""
+    """A label on top of points, with a white outline."""
     around = [withStroke(linewidth=2, foreground="white")]
     axes.text(float(at[0]), float(at[1]), name, ha="center", va=rests, fontsize=size, color=colour, path_effects=around)
 
 
 def shades(cloud: Floats, boxes: Floats, labels: NDArray[np.int64], colours: Sequence[str]) -> Floats:
-    """Grey for the room, the class's colour in boxes; what is low is darker, so that surfaces come apart."""
+    """Grey for the room, the class's colour in boxes; lower points are darker, to distinguish surfaces."""
     shade = np.tile(_GREY, (len(cloud), 1))
     if len(boxes):
         within = inside(cloud, boxes, MARGIN)
-        # Where boxes overlap the smaller one has the point: a chair under its table.
+        # If boxes overlap, such as a chair under its table, the point belongs to the smaller one.
         volume = np.where(within, boxes[:, 3:6].prod(axis=1), np.inf)
         owner = volume.argmin(axis=1)
-        # What lies on the floor is floor, also below a box.
+        # Points on the floor have the floor's colour, also inside a box.
         floor = np.quantile(cloud[:, 2], 0.02) + 0.04
         own = within.any(axis=1) & (cloud[:, 2] > floor)
         shade[own] = np.array([to_rgb(colours[label]) for label in labels])[owner[own]]

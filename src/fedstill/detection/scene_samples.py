@@ -1,4 +1,4 @@
-"""Which scenes of a data set are shown, and how: a sheet, or a page on which they can be turned."""
+"""Sample scenes of a data set, as a contact sheet or as an interactive page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedstill.detection.scenes import class_presence
 
 
 def show_scenes(bundle: Bundle, wanted: str | None, count: int, path: Path, up: str = "z", turn: float = 0.0) -> None:
-    """A few training scenes with their boxes, or those with a class of thing, or of a type of room."""
+    """A few training scenes with their boxes, optionally those with a class of object, or of a type of room."""
     if up != "z":
         raise InputError(f"{bundle.name} holds scenes, in which z points up: leave --up out")
     rows, what = choose_scenes(bundle, wanted, count)
@@ -39,7 +39,7 @@ def show_scenes(bundle: Bundle, wanted: str | None, count: int, path: Path, up: 
 
 
 def choose_scenes(bundle: Bundle, wanted: str | None, count: int) -> tuple[Tensor, str]:
-    """Rows of the training split, the same ones every time, and what they are: from every type of room in turn."""
+    """Rows of the training split, deterministic, with descriptions: from every type of room in turn."""
     if count < 1:
         raise InputError(f"--count must be at least 1, not {count}")
     labels = bundle.train.labels()

@@ -1,4 +1,4 @@
-"""Scenes as data sets: the columns that a detector learns from, and the rooms that are built in."""
+"""Scenes as data sets: the columns for training a detector, and the built-in rooms."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ TRAINING_ROOMS, TEST_ROOMS = 1000, 200
 
 
 def scene_samples(splits: Mapping[str, Scenes]) -> dict[str, Samples]:
-    """Scenes by split, all with room for as many boxes: clouds in metres as inputs, -1 and zeros where a row of labels
-    and boxes only fills up, and 0 for the type of rooms of which nobody says it."""
+    """Scenes by split, padded to the same number of boxes.
+
+    Inputs are clouds in metres; padding rows of labels and boxes are -1 and zeros; unknown types of rooms are 0.
+    """
     most = max(scenes.classes.shape[1] for scenes in splits.values())
     return {part: _samples(scenes, most - scenes.classes.shape[1]) for part, scenes in splits.items()}
 
@@ -39,13 +41,13 @@ def _samples(scenes: Scenes, room: int) -> BoxSamples:
 
 
 def scene_bundle(name: str, splits: Mapping[str, Scenes]) -> Bundle:
-    """Scenes of the same classes and as many points, by split, as a bundle."""
+    """Scenes of the same classes and the same number of points, by split, as a bundle."""
     notes = tuple(note for scenes in splits.values() for note in scenes.notes)
     return bundled(name, scene_samples(splits), next(iter(splits.values())).class_names, notes)
 
 
 def scenes_of(bundle: Bundle, data: Dataset, rows: Tensor) -> Scenes:
-    """Some rows of a split as scenes again; what nobody labelled has no boxes."""
+    """Some rows of a split as scenes again; unlabelled ones have no boxes."""
     batch = data.batch(rows)
     nothing = torch.full((len(rows), 1), NOBODY)
     return Scenes(
@@ -60,7 +62,7 @@ def scenes_of(bundle: Bundle, data: Dataset, rows: Tensor) -> Scenes:
 
 
 def some_scenes(scenes: Scenes, rows: Tensor) -> Scenes:
-    """Those of these numbers."""
+    """The scenes of these numbers."""
     return replace(
         scenes,
         points=scenes.points[rows],

@@ -1,4 +1,4 @@
-"""Stills of scenes that the page turns: the first few, as one sees them there before anything is touched."""
+"""Still images of the scenes on an interactive page: the first few, in their initial view."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def still_height(trace: Trace) -> float:
 
 
 def draw_stills(canvas: Canvas, trace: Trace, paint: Paint) -> None:
-    """The first scenes with what the first finder found in them, as sure as the page asks for at first."""
+    """The first scenes with the detections of the first source, at the page's initial score threshold."""
     scenes = trace["scenes"][:MOST]
     grid = canvas.subplots(-(-len(scenes) // 2), min(2, len(scenes)), squeeze=False)
     for axes in grid.flat:
@@ -73,13 +73,13 @@ def _draw(axes: Axes, scene: Mapping[str, Any], found: list[Trace], trace: Trace
 
 
 def _shades(points: Floats, truth: list[Trace], found: list[Trace], trace: Trace, paint: Paint) -> Floats:
-    """A colour for each point: those of things stand out from those of the room."""
+    """A colour for each point: objects are distinguished from the room."""
     shades = np.tile((*to_rgb(paint(trace["ground"])), 0.4), (len(points), 1))
     things = truth or found
     if things:
         boxes = np.array([one["box"] for one in things], np.float64)
         within = inside(points, boxes, MARGIN) & (points[:, 2] > np.quantile(points[:, 2], 0.005) + 0.04)[:, None]
-        owner = np.where(within, boxes[:, 3:6].prod(axis=1), np.inf).argmin(axis=1)  # the smallest that has it
+        owner = np.where(within, boxes[:, 3:6].prod(axis=1), np.inf).argmin(axis=1)  # the smallest box that contains it
         inks = ["var(--ink)" if truth else trace["looks"][one["look"]]["colour"] for one in things]
         colours = np.array([(*to_rgb(paint(ink)), 0.85) for ink in inks])
         own = within.any(axis=1)
@@ -88,7 +88,7 @@ def _shades(points: Floats, truth: list[Trace], found: list[Trace], trace: Trace
 
 
 def projected(points: Floats) -> Floats:
-    """Where points (points, 3) come to lie on paper: to the right, up, and away from the eye."""
+    """Projections of points (points, 3): to the right, up, and away from the viewer."""
     (cosine, sine), (flat, steep) = ((np.cos(angle), np.sin(angle)) for angle in (_TURN, _TILT))
     x, y, z = points.T
     across, away = cosine * x - sine * y, sine * x + cosine * y

@@ -1,4 +1,4 @@
-"""A page of scenes to turn, with their true boxes."""
+"""An interactive page of scenes with their true boxes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedstill.detection.scenes import Scenes
 from fedstill.report.page import PageSection
 from fedstill.report.pictures.viewer_page import write_samples_page
 
-_MOST = 12  # scenes of a page: each has many points in it
+_MOST = 12  # scenes of a page: each has many points
 _POINTS = 10_000  # of a scene
 
 
 def draw_scene_turntable(scenes: Scenes, path: Path, name: str, about: str = "") -> None:
-    """One scene at a time, chosen by a menu; boxes and the points in them have the colour of their class."""
+    """One scene at a time, selected by a menu; boxes and the points in them have the colour of their class."""
     if len(scenes) > _MOST:
         raise InputError(f"a page shows up to {_MOST} scenes, not {len(scenes)}: lower --count, or draw a .png")
     views = [_view(scenes, row) for row in range(len(scenes))]

@@ -1,8 +1,8 @@
-"""Scenes: clouds of whole rooms with the boxes of the things in them, whatever made or measured them.
+"""Scenes: clouds of whole rooms with the boxes of the objects in them, generated or measured.
 
 A box is seven numbers: its centre, its full sizes, and its heading. Axes are right-handed with z up, in metres. The
-heading is the direction of the box's own x axis, in radians counter-clockwise about z seen from above; where things
-have a front, x points there. Axis-aligned boxes have heading 0.
+heading is the direction of the box's own x axis, in radians counter-clockwise about z seen from above; for objects with
+a front, x points there. Axis-aligned boxes have heading 0.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fedstill.data.clouds import FEWEST_POINTS
 
 Floats = NDArray[np.float64]
 Numbers = TypeVar("Numbers", NDArray[np.float32], NDArray[np.float64])
-NOBODY = NO_LABEL  # the class of rows of boxes that are only there to fill up, and the kind of rooms that nobody named
+NOBODY = NO_LABEL  # the class of padding rows of boxes, and the kind of unnamed rooms
 
 
 @dataclass(frozen=True)
 class Scenes:
-    """Clouds of one size with their boxes, filled up to the same number: rows of zeros, of class -1.
+    """Clouds of one size with their boxes, padded to the same number: rows of zeros, of class -1.
 
-    A scene without boxes is a scene like any other: nothing is to be found there.
+    A scene without boxes is valid: it contains no objects.
     """
 
     points: Tensor  # (scenes, points, 3) float32
@@ -39,7 +39,7 @@ class Scenes:
     class_names: tuple[str, ...]
     kind_names: tuple[str, ...] = ()
     names: tuple[str, ...] = ()  # of the scenes
-    notes: tuple[str, ...] = ()  # what was done to files' contents on the way
+    notes: tuple[str, ...] = ()  # changes made to the files' contents while reading
 
     def __len__(self) -> int:
         return len(self.points)
@@ -51,7 +51,7 @@ class Scenes:
 
 
 def class_presence(classes: Tensor, count: int) -> Tensor:
-    """Which of so many classes each row names, whatever is negative left out.
+    """Which of this many classes occur in each row; negative values are ignored.
 
     >>> class_presence(torch.tensor([[2, 2, -1], [-1, -1, -1]]), 3).tolist()
     [[False, False, True], [False, False, False]]
@@ -63,15 +63,15 @@ def class_presence(classes: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Scene:
-    """One scene before it is put together with others; `where` names its file or its number in sentences."""
+    """One scene before it is stacked with others; `where` names its file or its number in messages."""
 
     points: Floats  # (points, 3)
     boxes: Floats  # (boxes, 7)
     classes: NDArray[np.int64]
     where: str
     kind: int = NOBODY
-    labelled: str = ""  # the file of the boxes, where it is another one
-    name: str = ""  # for lists, where it is shorter
+    labelled: str = ""  # the file of the boxes, if it is another one
+    name: str = ""  # for lists, if it is shorter
 
 
 def stack(
@@ -81,7 +81,7 @@ def stack(
     most: int = 1,
     notes: tuple[str, ...] = (),
 ) -> Scenes:
-    """Scenes of equally many points, each checked, with room for `most` boxes or as many as one of them has."""
+    """Scenes with equal numbers of points, each validated, padded to `most` boxes or as many as one of them has."""
     for scene in scenes:
         check(scene, class_names)
     size = max([most, *(len(scene.boxes) for scene in scenes)])
@@ -109,7 +109,7 @@ def stack(
 
 
 def check(scene: Scene, class_names: Sequence[str]) -> None:
-    """Refuse a scene that no detector can learn from, with a sentence that names it."""
+    """Refuse a scene that cannot be used for training, with a message that names it."""
     where = scene.where
     if scene.points.ndim != 2 or scene.points.shape[1] != 3:
         raise InputError(f"{where}: a cloud must be (points, 3), not {scene.points.shape}")
@@ -154,7 +154,7 @@ def corners(boxes: Floats) -> Floats:
 
 
 def inside(points: Floats, boxes: Floats, margin: float = 0.0) -> NDArray[np.bool_]:
-    """Which points lie in which boxes (points, boxes), each box grown by `margin` on every side."""
+    """Which points are inside which boxes (points, boxes), each box enlarged by `margin` on every side."""
     offsets = points[:, None] - boxes[None, :, :3]
     cosine, sine = np.cos(boxes[:, 6]), np.sin(boxes[:, 6])
     x, y, z = np.moveaxis(offsets, 2, 0)

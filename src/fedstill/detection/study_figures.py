@@ -1,4 +1,4 @@
-"""What studies call the figures of detectors; the figures themselves are among the task's metrics."""
+"""The names of detection metrics in studies; the metrics themselves belong to the task."""
 
 from __future__ import annotations
 

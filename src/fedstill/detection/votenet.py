@@ -1,4 +1,4 @@
-"""ScanNet and SUN RGB-D as "Deep Hough Voting for 3D Object Detection in Point Clouds" (VoteNet) lays them out.
+"""ScanNet and SUN RGB-D in the layout of "Deep Hough Voting for 3D Object Detection in Point Clouds" (VoteNet).
 
 ScanNet: `<scan>_vert.npy` (points, 3 or more) and `<scan>_bbox.npy` (boxes, 7): centre, full sizes, nyu40 id.
 SUN RGB-D: `%06d_pc.npz` with `pc` (points, 3 or more) and `%06d_bbox.npy` (boxes, 8): centroid, **half** sizes,
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 POINTS = 20_000
-SCANS, PICTURES = "_vert.npy", "_pc.npz"  # how files of clouds end: whole scans of ScanNet, depth pictures of SUN RGB-D
+SCANS, PICTURES = "_vert.npy", "_pc.npz"  # suffixes of cloud files: whole scans of ScanNet, depth images of SUN RGB-D
 
 SCANNET = {  # nyu40 ids of the 18 classes, in their order
     3: "cabinet",
@@ -61,10 +61,10 @@ def read_scannet(
     names: Sequence[str] | None = None,
     found: FileFindings | None = None,
 ) -> Scenes:
-    """The scans of a folder, or those named, as scenes of so many points each; axis-aligned boxes of 18 classes.
+    """The scans of a folder, or the named ones, as scenes of this many points; axis-aligned boxes of 18 classes.
 
-    Boxes of other nyu40 classes, such as walls, are left out. Whatever is wrong with a scan is added to what was
-    `found`, if that is given, and the scan is left out.
+    Boxes of other nyu40 classes, such as walls, are left out. Problems with a scan are added to `found`, if given, and
+    the scan is left out.
     """
     classes = {number: row for row, number in enumerate(SCANNET)}
 
@@ -89,7 +89,7 @@ def read_sunrgbd(
     names: Sequence[str] | None = None,
     found: FileFindings | None = None,
 ) -> Scenes:
-    """The scenes of a folder, or those named, with so many points each; oriented boxes of 10 classes, full sizes."""
+    """The scenes of a folder, or the named ones, with this many points; oriented boxes of 10 classes, full sizes."""
 
     def boxes(table: Floats, path: Path, notes: list[str]) -> tuple[Floats, Ints]:
         heading = (np.pi - table[:, 6]) % (2 * np.pi) - np.pi

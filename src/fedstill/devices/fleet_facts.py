@@ -56,8 +56,7 @@ class RoundWorkload:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """The mean cost of a workload for a device of one tier and link: Wh, the fraction of its capacity, and its
-    duration."""
+    """The mean cost of a workload for one tier and link: Wh, the fraction of the capacity, and the duration."""
 
     tier: str
     link: str

@@ -106,8 +106,7 @@ def emptied(record: RoundRecord) -> list[int]:
 
 
 def battery_round(id: str, title: str, record: RoundRecord, fleet: Fleet, state: Tensors) -> Figure:
-    """The initial, spent and remaining charge of each participant in one round; above, the energy spent on its own
-    scale."""
+    """Initial, spent and remaining charge of each participant in one round; above, the spent energy alone."""
     tier, found, ended = state["tier"].numpy(), participants(record), emptied(record)
     # If there are too many, the emptiest ones are shown.
     kept = sorted(found, key=lambda client: (client not in ended, found[client].before))[:_MOST]

@@ -50,8 +50,7 @@ def before(generation: int) -> str:
 
 
 def moments(generation: int) -> str:
-    """The prefix of the client's optimiser state; one per generation, so that every student starts with a new
-    optimiser."""
+    """The prefix of the client's optimiser state; each generation starts with a new optimiser."""
     return f"optimiser/{generation}/"
 
 

@@ -130,8 +130,7 @@ class FedAvg(Method):
         return [name for name in weights if name.removeprefix(MODEL) not in self.local]
 
     def moving(self, server: Tensors) -> list[str]:
-        """The tensors that the server rule updates: weights, and running statistics only with `buffers:
-        as-parameters`."""
+        """What the server rule updates: weights, and running statistics only with `buffers: as-parameters`."""
         kinds = (WEIGHTS, MODEL + BUFFERS) if self.settings.buffers == "as-parameters" else (WEIGHTS,)
         return [name for name in sorted(server) if name.startswith(kinds)]
 

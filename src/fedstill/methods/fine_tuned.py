@@ -4,7 +4,7 @@ It is called FT-FedAvg, a personalisation baseline, in *Query-based Knowledge Tr
 Environments*, Alballa et al., 2025, https://arxiv.org/abs/2504.09205, appendix A.2, and is studied in *Salvaging
 Federated Learning by Local Adaptation*, Yu et al., 2020, https://arxiv.org/abs/2002.04758
 
-    w    as in FedAvg, for the rounds that are asked for
+    w    as in FedAvg, for the configured number of rounds
     v_i <- local training from w, for `tuning_epochs`       (one round more; each client i of its cohort)
 
 v_i never leaves its client, and the fine-tuning round aggregates nothing: the shared model matches FedAvg bit for bit.
@@ -50,7 +50,7 @@ class FineTuned(FedAvg):
         return given + 1
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
-        """The last round only fine-tunes; it is skipped if no round was ever aggregated."""
+        """The last round only fine-tunes, unless no round was aggregated before."""
         last = ROUNDS in server and round == int(server[ROUNDS]) - 1
         return (Tuning(self),) if last else super().exchanges(server, round)
 

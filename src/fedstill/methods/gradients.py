@@ -21,8 +21,7 @@ from fedstill.core.task import Tensors
 def correction(
     model: nn.Module, *, push: Tensors | None = None, pull: float = 0.0, anchor: Tensors | None = None
 ) -> Correct:
-    """The callback that `fit` calls between backward pass and optimiser step; `push` and `anchor` are keyed by
-    parameter."""
+    """The callback between backward pass and optimiser step; `push` and `anchor` are keyed by parameter."""
     named = dict(model.named_parameters())
     push, anchor = (_beside(named, tensors) for tensors in (push, anchor))
 

@@ -5,7 +5,7 @@ https://arxiv.org/abs/1703.02757
 
     s(i) = the sum of ||w_i - w_j||^2 over the n - f - 2 clients j that are nearest to i
     w   <- the w_i with the smallest s(i)                      (Krum)
-    w   <- the mean of the m models with the smallest s(i)     (Multi-Krum, m = n - f unless `keep` says less)
+    w   <- the mean of the m models with the smallest s(i)     (Multi-Krum, m = n - f unless `keep` is less)
 
 f is the assumed number of malicious clients among a round's n replies. The paper's guarantee needs n >= 2f + 3. If
 clients fail and fewer replies than that remain, the round uses the coordinate-wise median instead, which only needs an

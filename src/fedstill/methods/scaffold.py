@@ -6,7 +6,7 @@ https://arxiv.org/abs/1910.06378 (option II for the control variates, server rat
     y_i <- y_i - eta (g_i(y_i) + c - c_i)             K times, from y_i = x
     c_i+ = c_i - c + (x - y_i) / (K eta)
     x   <- the mean of the y_i
-    c   <- c + (1/N) sum_i (c_i+ - c_i)               N: all clients, asked or not
+    c   <- c + (1/N) sum_i (c_i+ - c_i)               N: all clients, sampled or not
 
 K is the number of steps actually taken. A client's control variate is committed only once its reply has been accepted;
 otherwise a failed upload would move the mean of the c_i away from c.

@@ -17,8 +17,7 @@ def normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
 
 
 def fold(linear: nn.Linear, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
-    """Weight and bias, in double precision, of one linear map equivalent to a linear map and its BatchNorm in
-    evaluation.
+    """Weight and bias, in double precision, of a linear map equal to a linear map and its BatchNorm in evaluation.
 
     torch's `fuse_linear_bn_eval` does this in single precision.
     """

@@ -58,8 +58,7 @@ class UnreadableShapeError(ValueError):
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """`shape` as (channels, height, width); refuses other shapes, and images that are too small for the pooling
-    layers."""
+    """`shape` as (channels, height, width); refuses other shapes, and images too small for the pooling layers."""
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < _SMALLEST:
         raise UnreadableShapeError(f"images (channels x height x width) of at least {_SMALLEST}x{_SMALLEST} pixels")
     channels, height, width = shape

@@ -86,8 +86,7 @@ def _over_edges(own: Tensor, sums: Tensor, squares: Tensor, neighbours: int) -> 
 
 
 class Dgcnn(nn.Module):
-    """Four edge convolutions on dynamic graphs, an embedding of all their outputs, max and mean pooling over the
-    points."""
+    """Four edge convolutions on dynamic graphs, an embedding of all their outputs, max and mean pooling."""
 
     def __init__(self, width: int, neighbours: int) -> None:
         super().__init__()

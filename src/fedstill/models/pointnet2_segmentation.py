@@ -62,8 +62,7 @@ def interpolate(points: Tensor, known: Tensor, features: Tensor) -> Tensor:
 
 
 class FeaturePropagation(nn.Module):
-    """Interpolates coarse features to finer points, concatenates their own, then shared layers with BatchNorm and
-    ReLU."""
+    """Interpolates coarse features to finer points, adds their own, then shared layers with BatchNorm and ReLU."""
 
     def __init__(self, channels: int, widths: tuple[int, ...]) -> None:
         super().__init__()

@@ -10,8 +10,7 @@ from fedstill.models.pointnet2_levels import Ball, SetAbstraction
 
 @dataclass(frozen=True)
 class PointNet2Sizes:
-    """Two sampling levels, each with a number of centres and of neighbours within a radius, and the unit of all
-    widths."""
+    """Two sampling levels with their centres, neighbours and radii, and the unit of all widths."""
 
     width: int
     centres1: int

@@ -6,7 +6,7 @@ https://doi.org/10.1109/TCC.2023.3294490
 A client copies the significant parameters of one peer, the helper, into its own model, and combines the old and the new
 model by a boosted vote.
 
-    helper       the peer t with the largest sum over classes q asked for of know(t, q), as in `transfer_loss.py`
+    helper       the peer t with the largest sum over queried classes q of know(t, q), as in `transfer_loss.py`
     F(w)         = sum over batches of the client's own samples, and over q, of (d -log p_helper(q | x) / d w)^2
     w_new        = w_helper where F(w) is among the largest share `significant`, else w_own
     e_m, a_m     = error of model m on the client's own samples as weighted so far, log((1 - e_m) / e_m) + log(K - 1)
@@ -62,8 +62,7 @@ class ClueSettings(LocalSettings):
 
 @methods.register("clue")
 class Clue(PeerMethod):
-    """CLUE-style transfer: copies the most significant parameters of the best-suited peer, then votes with the old
-    model."""
+    """CLUE-style transfer: copies the most significant parameters of one peer, then votes with the old model."""
 
     Options = ClueSettings
     settings: ClueSettings

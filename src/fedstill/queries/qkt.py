@@ -72,8 +72,7 @@ class QKTSettings(TransferSettings):
 
 @methods.register("qkt")
 class QKT(PeerMethod):
-    """Query-based knowledge transfer: a client learns classes it lacks from its peers' models, in one round on its
-    data."""
+    """Query-based knowledge transfer: a client learns classes it lacks from peers' models, on its own data."""
 
     Options = QKTSettings
     settings: QKTSettings

@@ -109,8 +109,7 @@ class QKTLight(PeerMethod):
         return learn(model, replace(lesson, watch=watch))
 
     def by_server(self, state: Tensors, context: RoundContext) -> Tensors:
-        """The first phase on the server: from the clients' initial model towards all peers' outputs on the proxy
-        data."""
+        """The first phase on the server: from the clients' initial model towards all peers' outputs on proxy data."""
         architecture = self.task.architectures[0]
         model = self.task.build(architecture, part(state, f"{START}{architecture}/"))
         peers = list(built(self.task, part(state, PEERS)).values())

@@ -121,8 +121,7 @@ class Answered:
         return asked
 
     def accuracy(self, recalls: Tensor) -> float:
-        """Weighted mean recall: a local class has the weight of its fraction of the client's samples, a queried class
-        one."""
+        """Mean recall: a local class is weighted by its fraction of the client's samples, a queried class by one."""
         weights = torch.where(self.asked, 1.0, self.counts.double() / self.counts.sum().clamp(min=1))
         return float((weights * recalls.double()).sum() / weights.sum())
 

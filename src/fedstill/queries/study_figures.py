@@ -119,8 +119,7 @@ class Companions(Generic[Held]):
             self.by_ground[ground(experiment)].append((labels, held))
 
     def of(self, experiment: Experiment, labels: Sequence[str] = ()) -> Held | None:
-        """The baseline with the most similar labels, the first of equals. Queries may differ: local-only does not use
-        them."""
+        """The baseline with the most similar labels, the first of equals; queries may differ, since it ignores them."""
         found = self.by_ground.get(ground(experiment), [])
         if not found:
             return None

@@ -39,9 +39,11 @@ QueryMethod = QKT | NaiveKD | QKTLight  # the methods by which one client can qu
 
 @dataclass
 class Asked:
-    """The result of a query. `probed` and `held` are tables of clients and classes: each model's mean output on noise,
-    and
-    the true fraction of each class in its client's data."""
+    """The result of a query.
+
+    `probed` and `held` are tables of clients and classes: each model's mean output on noise, and the true fraction of
+    each class in its client's data.
+    """
 
     run: Run
     plan: Simulation

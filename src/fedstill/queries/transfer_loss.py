@@ -3,10 +3,10 @@
 *Query-Based Knowledge Transfer for Heterogeneous Learning Environments*, Alballa et al., 2025,
 https://arxiv.org/abs/2504.09205
 
-    p_t          what teacher t says of a sample; p_s: what the student says
-    know(t, c)   = mean of p_t(c) over noise                       (a model is sure of classes it was trained on)
-    T_Q          teachers with know(t, q) >= threshold for a class q that is asked for
-    M(c)         lambda where c is asked for, 1 where it is local, 0 elsewhere
+    p_t          probabilities of teacher t on a sample; p_s: those of the student
+    know(t, c)   = mean of p_t(c) over noise                       (a model is confident in classes it was trained on)
+    T_Q          teachers with know(t, q) >= threshold for a queried class q
+    M(c)         lambda where c is queried, 1 where it is local, 0 elsewhere
     loss         = CE(p_s, label) + alpha * sum over t in T_Q of  - sum over c of M(c) p_t(c) log p_s(c)
 
 First the whole student is trained with this loss; then its head is reset and trained with it again on fixed features. M
@@ -82,8 +82,7 @@ def sum_of_words(task: Task, teachers: Sequence[nn.Module], data: Dataset, tempe
 
 
 def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Loss:
-    """The cross-entropy with the labels and the masked one with the teachers; `said` is the sum of their
-    probabilities."""
+    """Cross-entropy with the labels, and masked with the teachers; `said` is the sum of their probabilities."""
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         said = shared.get("said", batch.get("said"))

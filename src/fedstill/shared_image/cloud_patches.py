@@ -135,8 +135,7 @@ def nearest(points: Floats, centre: int, count: int) -> Integers:
 
 
 def unit_size(cloud: Floats) -> Floats:
-    """The same as `clouds.normalise`, with sequential sums, so that the order of summation is the same on every
-    machine."""
+    """`clouds.normalise` with sequential sums, so that every machine sums in the same order."""
     centred = cloud - np.add.accumulate(cloud, axis=0)[-1] / len(cloud)
     x, y, z = centred.T
     size = np.sqrt((x * x + y * y + z * z).max())

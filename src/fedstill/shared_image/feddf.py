@@ -106,8 +106,7 @@ class FedDFSettings(ProxySettings, EnsembleSettings):
 
 @methods.register("feddf")
 class FedDF(Method):
-    """Ensemble distillation: client models are fused into shared ones, of any architecture, by their logits on proxy
-    data."""
+    """Ensemble distillation: client models are fused into shared ones by their logits on proxy data."""
 
     name = "train"
     egress: Sequence[Egress] = (LOGITS_EGRESS, *MODEL_EGRESS, *WORK_EGRESS)
@@ -238,8 +237,7 @@ class FedDF(Method):
         return merged
 
     def remembered(self, state: dict[str, Tensor], said: Tensor, context: RoundContext) -> dict[str, Tensor]:
-        """The state with this round's consensus logits; after an initialisation the earlier ones are no longer
-        usable."""
+        """The state with this round's consensus logits; an initialisation makes the earlier ones unusable."""
         if self.initialises(context.round):
             return {name: tensor for name, tensor in state.items() if not name.startswith(LESSON)}
         selected = state[SELECTED].to(torch.int32)

@@ -24,8 +24,7 @@ _LN_2 = 0.6931471805599453
 
 
 def uniforms(seed: int, name: str, rows: Integers, width: int) -> Floats:
-    """For every row its own `width` numbers from [0, 1), independent of which other rows are requested, and in which
-    order.
+    """For every row its own `width` numbers from [0, 1), independent of which other rows are requested.
 
     Philox encrypts a counter: any part of its sequence can be computed without the parts before. Row i uses the counter
     values from i * width / 4 on, which makes it an independent generator at no cost.

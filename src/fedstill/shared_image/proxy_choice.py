@@ -104,8 +104,7 @@ def _wanted(run: Run) -> SharedSamples:
 
 
 def _check_same(run: Run, digest: str) -> None:
-    """Refuse samples that differ from the run's: its name contains their digest or, in a deployment, its fingerprint
-    does."""
+    """Refuse samples that differ from the run's, by the digest in its name or, in a deployment, its fingerprint."""
     reads = run.config.get("reads") or f"{run.config['fingerprint']}"
     experiment, earlier = run.experiment, run.config["identity"]
     if digest not in reads and experiment.digest(reads + digest) != earlier:  # earlier versions stored no list

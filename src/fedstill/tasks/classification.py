@@ -23,8 +23,7 @@ Weigh = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Templates(dict[str, nn.Module]):
-    """Template models by architecture, which are copied: drawing initial weights costs more than training a small
-    client.
+    """Template models by architecture, to be copied: initialisation costs more than training a small client.
 
     Each task has its own templates, so that a new run sees the current version of a user-defined model; so has a copy
     of the task in another process.

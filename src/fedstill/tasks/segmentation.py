@@ -99,8 +99,7 @@ def confusions(labels: Tensor, guesses: Tensor, classes: int) -> Tensor:
 
 
 def intersection_over_union(confusion: Tensor) -> Tensor:
-    """IoU of each class, from confusion matrices (..., classes, classes); NaN for classes neither present nor
-    predicted."""
+    """IoU of each class, from confusion matrices (..., classes, classes); NaN for absent, unpredicted classes."""
     both = confusion.diagonal(dim1=-2, dim2=-1).double()
     return both / (confusion.sum(dim=-1) + confusion.sum(dim=-2) - both)
 

@@ -1,9 +1,9 @@
 """Folders of shapes, one file each: clouds or meshes, with a folder per class, or a table of classes.
 
-    chair/chair_0001.off                 a folder per class; whatever lies deeper belongs to it as well
+    chair/chair_0001.off                 a folder per class; deeper files belong to it as well
     chair/train/chair_0001.off           with splits below the classes, as ModelNet has them
     train/chair/chair_0001.off           or above them
-    metadata.csv, Mug_Red/meshes/x.obj   or a table (see table.py), wherever the shapes lie
+    metadata.csv, Mug_Red/meshes/x.obj   or a table (see label_table.py), anywhere below
 
 The same shape in two formats (x.ply beside x.obj) counts once.
 """

@@ -51,8 +51,11 @@ def stack(
 def _of_one_length(
     clouds: dict[int, Cloud], files: Sequence[Path], found: FileFindings, notes: list[str]
 ) -> dict[int, Cloud]:
-    """All clouds cut to the shortest. A cloud with less than half of the usual number of points is a fault instead:
-    otherwise a single broken scan would reduce the points of all others."""
+    """All clouds cut to the shortest.
+
+    A cloud with less than half of the usual number of points is a fault instead: otherwise a single broken scan would
+    reduce the points of all others.
+    """
     usual = int(np.median([len(cloud) for cloud in clouds.values()]))
     enough: dict[int, Cloud] = {}
     for row, cloud in clouds.items():

@@ -1,4 +1,4 @@
-"""Boxes in space: what they share, which detections of them to keep, to match and to believe. Usable on its own."""
+"""3D boxes: geometry, IoU, suppression, matching and average precision of detections. Usable on its own."""
 
 from fedstill.detection.boxes.assignment import (
     SCANNET,

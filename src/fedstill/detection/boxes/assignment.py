@@ -1,9 +1,9 @@
-"""Which prediction answers for which object: the assignment of least cost, one to one.
+"""Bipartite matching of predictions and objects: the one-to-one assignment of least cost.
 
     cost = - class * p(the object's class) - giou * gIoU + centre * |difference of centres|_1 - objectness * p(object)
 
 as in *An End-to-End Transformer Model for 3D Object Detection*, Misra et al., 2021, https://arxiv.org/abs/2109.08141.
-Predictions that are left over answer for nothing; so do, in a scene with more objects than predictions, objects.
+Remaining predictions are unmatched; so are remaining objects in a scene with more objects than predictions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedstill.detection.boxes.iou import pairwise_generalised_iou
 
 
 class MatchingWeights(Settings):
-    """How much each reason to match a prediction with an object counts; as usual, those for ScanNet."""
+    """The weights of the matching costs; the defaults are those for ScanNet."""
 
     class_probability: float = Field(1.0, ge=0, description="weight of the probability of the object's class")
     generalised_iou: float = Field(2.0, ge=0, description="weight of the generalised intersection over union")
@@ -46,12 +46,12 @@ def matching_costs(
     objectness: Tensor | None = None,
     extent: Tensor | None = None,
 ) -> Tensor:
-    """What each match would cost, (..., predictions, objects).
+    """The cost of each match, (..., predictions, objects).
 
-    `probabilities` (..., predictions, classes) and `boxes` (..., predictions, 7) are predictions, `labels`
-    (..., objects) and `truth` (..., objects, 7) what there is; leading dimensions are scenes. `objectness`
-    (..., predictions) is the sum over all classes where it is not given, which supposes that "no object" is none of
-    them. Centres are compared in units of `extent` (..., 3), the size of the scene, or in metres without it.
+    `probabilities` (..., predictions, classes) and `boxes` (..., predictions, 7) are predictions, `labels` (...,
+    objects) and `truth` (..., objects, 7) the ground truth; leading dimensions are scenes. `objectness` (...,
+    predictions) defaults to the sum over all classes, which assumes that "no object" is none of them. Centres are
+    compared in units of `extent` (..., 3), the size of the scene, or in metres without it.
     """
     index = labels[..., None, :].expand(*probabilities.shape[:-1], labels.shape[-1])
     costs = -weights.class_probability * probabilities.gather(-1, index)

@@ -1,8 +1,8 @@
-"""Boxes in space, and the one convention they follow.
+"""3D boxes, and their convention.
 
 A box is seven numbers, (..., 7): centre x y z, full sizes dx dy dz, heading. Axes are right-handed and z points up. The
-heading turns the box about the vertical through its centre, in radians, counter-clockwise seen from above: at 0 the
-side dx lies along x, at pi/2 along y. A heading of exactly 0 is an axis-aligned box. Sizes are never negative.
+heading rotates the box about the vertical through its centre, in radians, counter-clockwise seen from above: at 0 the
+side dx is along x, at pi/2 along y. A heading of exactly 0 is an axis-aligned box. Sizes are never negative.
 
 Data with another convention (half sizes, clockwise headings) is converted where it is read.
 """
@@ -20,7 +20,7 @@ CENTRE, SIZE, HEADING = slice(0, 3), slice(3, 6), 6
 
 
 def check_boxes(boxes: Tensor, name: str) -> None:
-    """Refuse what is no list of boxes: another shape, values that are no numbers, negative sizes."""
+    """Refuse invalid boxes: another shape, non-finite values, negative sizes."""
     if boxes.ndim != 2 or boxes.shape[1] != NUMBERS:
         shape = tuple(boxes.shape)
         raise InputError(f"{name} must be of shape (N, {NUMBERS}): centre, full sizes, heading; not {shape}")
@@ -48,7 +48,7 @@ def footprints(boxes: Tensor) -> Tensor:
 
 
 def lies_in(points: Tensor, boxes: Tensor) -> Tensor:
-    """Which points (scenes, points, 3) lie in which boxes (scenes, objects, 7): (scenes, points, objects).
+    """Which points (scenes, points, 3) are inside which boxes (scenes, objects, 7): (scenes, points, objects).
 
     The surface belongs to the box.
     """

@@ -1,4 +1,4 @@
-"""Which detections in a scene are right."""
+"""Which detections in a scene are true positives."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def judge(
     labels: Tensor,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> Tensor:
-    """For each IoU threshold and each detection of one scene, whether it is right, (thresholds, detections).
+    """For each IoU threshold and each detection of one scene, whether it is a true positive, (thresholds, detections).
 
-    A detection only sees the object of its class that it overlaps most (the first of several alike). It is right if
-    that IoU is *above* the threshold and no surer detection is right about the same object. Of equally sure ones one is
-    right, and which makes no difference to any metric here, for these take equal scores together.
+    A detection is compared only with the object of its class with the highest IoU (the first of equals). It is a true
+    positive if that IoU is *above* the threshold and no detection with a higher score is a true positive for the same
+    object. Of equal scores one is a true positive; which one does not change any metric here, since these treat equal
+    scores together.
 
     >>> there = torch.tensor([[0.0, 0, 0, 2, 2, 2, 0]])
     >>> twice = torch.tensor([[0.0, 0, 0, 2, 2, 1, 0], [0, 0, 0, 2, 2, 2, 0]])

@@ -1,12 +1,12 @@
-"""The area of the convex hull of two turned rectangles, with a gradient.
+"""The area of the convex hull of two rotated rectangles, with a gradient.
 
-A corner is on the hull if there are directions in which nothing lies farther out. Within its own rectangle a corner is
-farthest out for a quarter of all directions; each corner of the other rectangle leaves half of all directions to it.
-What remains is one arc for each corner, found for all corners at once. Corners with an arc, in the order of their arcs,
-are the hull; its area follows from their coordinates. Where rounding decides whether a corner counts, it lies on an
-edge or on another corner, and the area is the same either way; corners in the same place may well count twice.
+A corner is on the hull if there are directions in which no other corner is farther out. Within its own rectangle a
+corner is farthest out for a quarter of all directions; each corner of the other rectangle restricts them to a
+half-plane. What remains is one arc for each corner, computed for all corners at once. Corners with an arc, in the order
+of their arcs, form the hull; its area follows from their coordinates. If rounding decides whether a corner is included,
+it lies on an edge or on another corner, and the area is the same either way; coincident corners may be included twice.
 
-Places in a quarter are given by t in [0, 1], which stands for the direction (1 - t, t): no angle need be computed.
+Positions in a quarter are given by t in [0, 1], which represents the direction (1 - t, t): no angle has to be computed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fedstill.detection.boxes.plane import Plane, across, sides_of, turn_by
 
 
 def hull_area(first: Tensor, second: Tensor) -> Tensor:
-    """Of the footprints of boxes, elementwise; (..., 7) of shapes that broadcast."""
-    # In the first one's frame: scenes far from the origin lose no digits.
+    """The hull area of the footprints of boxes, elementwise; (..., 7) of shapes that broadcast."""
+    # In the first box's frame: scenes far from the origin lose no precision.
     x, y = turn_by(across(first, second), -first[..., HEADING])
     turn = second[..., HEADING] - first[..., HEADING]
     two_x, two_y = turn_by(sides_of(second), turn)
@@ -34,7 +34,7 @@ def hull_area(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _around(one: Plane, two: Plane, turn: Tensor) -> Tensor:
-    """Which of the eight corners are on the hull, (8, ...), counter-clockwise; places left over repeat the first."""
+    """Which of the eight corners are on the hull, (8, ...), counter-clockwise; unused entries repeat the first."""
     x, y = one[0][:, None] - two[0][None], one[1][:, None] - two[1][None]
     low_one, high_one = _arcs((x, y))
     low_two, high_two = _arcs(turn_by((-x.transpose(0, 1), -y.transpose(0, 1)), -turn))
@@ -46,11 +46,11 @@ def _around(one: Plane, two: Plane, turn: Tensor) -> Tensor:
 
 
 def _arcs(ways: Plane) -> tuple[Tensor, Tensor]:
-    """Between which t each corner of a rectangle is farthest out, (4, ...); nowhere if the second is not above.
+    """The range of t in which each corner of a rectangle is farthest out, (4, ...); empty if the second is not larger.
 
-    `ways` (4, 4, ...) lead to each corner (rows) from each of the other rectangle's, in the frame of the rectangle. A
-    direction is left to the corner if it goes along with the way: (1 - t) * begin + t * end >= 0, with the way's parts
-    along the two ends of the corner's own quarter.
+    `ways` (4, 4, ...) are the vectors to each corner (rows) from each of the other rectangle's, in the frame of the
+    rectangle. A direction is left to the corner if its product with the vector is not negative: (1 - t) * begin + t *
+    end >= 0, with the vector's components along the two ends of the corner's own quarter.
     """
     x, y = ways
     begin = torch.stack([x[0], y[1], -x[2], -y[3]])
@@ -59,7 +59,7 @@ def _arcs(ways: Plane) -> tuple[Tensor, Tensor]:
 
 
 def _lost(against: Tensor, along: Tensor) -> Tensor:
-    """How much of the quarter is lost at the end that a way goes against."""
+    """The part of the quarter that is excluded at the end that a vector points away from."""
     lost = (-against).clamp(min=0)
     return lost / (lost + along.clamp(min=0)).clamp(min=torch.finfo(lost.dtype).tiny)
 

@@ -1,14 +1,14 @@
-"""Intersection over union of boxes and its generalised form, exact for axis-aligned and for turned boxes.
+"""Intersection over union of boxes and its generalised form, exact for axis-aligned and for rotated boxes.
 
     IoU  = intersection / union
     gIoU = IoU - (enclosing - union) / enclosing
 
-(*Generalized Intersection over Union*, Rezatofighi et al., 2019, https://arxiv.org/abs/1902.09630.) What encloses two
-boxes is the convex hull of both footprints times the height they span together; if the headings of both are exactly 0,
-which makes them axis-aligned, it is their common axis-aligned box, as is usual for such data. The hull is never larger.
-So a pair's gIoU jumps where a heading becomes exactly 0, but it depends on nothing but the pair.
+(*Generalized Intersection over Union*, Rezatofighi et al., 2019, https://arxiv.org/abs/1902.09630.) The enclosing
+volume of two boxes is the convex hull of both footprints times their common height range; if both headings are exactly
+0, it is their common axis-aligned box, as is usual for such data. The hull is never larger. So a pair's gIoU is
+discontinuous where a heading becomes exactly 0, but it depends only on the pair.
 
-All of it has a gradient; that of a heading is 0 in axis-aligned pairs. Where nothing has a volume, both are 0.
+All of it is differentiable; the gradient of a heading is 0 in axis-aligned pairs. For zero volumes both are 0.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ def generalised_iou(first: Tensor, second: Tensor) -> Tensor:
 
 
 def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Of every box in (..., N, 7) with every one in (..., M, 7): (..., N, M)."""
+    """The IoU of every box in (..., N, 7) with every one in (..., M, 7): (..., N, M)."""
     return iou(first[..., :, None, :], second[..., None, :, :])
 
 
 def pairwise_generalised_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Of every box in (..., N, 7) with every one in (..., M, 7): (..., N, M)."""
+    """The gIoU of every box in (..., N, 7) with every one in (..., M, 7): (..., N, M)."""
     return generalised_iou(first[..., :, None, :], second[..., None, :, :])
 
 
 def intersection(first: Tensor, second: Tensor) -> Tensor:
-    """The volume that boxes share, elementwise."""
+    """The intersection volume of boxes, elementwise."""
     half, apart = _reach(first, second)
-    # From differences alone: identical boxes share exactly their size.
+    # From differences alone: identical boxes intersect in exactly their size.
     lengths = torch.minimum(half - apart, torch.minimum(first[..., SIZE], second[..., SIZE])).clamp(min=0)
     return _by_kind(first, second, lengths, footprint_overlap)
 
 
 def enclosing(first: Tensor, second: Tensor) -> Tensor:
-    """The volume around boxes, elementwise."""
+    """The enclosing volume of boxes, elementwise."""
     half, apart = _reach(first, second)
     spans = torch.maximum(half + apart, torch.maximum(first[..., SIZE], second[..., SIZE]))
     return _by_kind(first, second, spans, hull_area)
@@ -84,6 +84,6 @@ def _by_kind(first: Tensor, second: Tensor, lengths: Tensor, area: Callable[[Ten
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """0 where there is no whole, also in the gradient."""
+    """The ratio; 0 if the denominator is 0, also in the gradient."""
     there = whole > 0
     return torch.where(there, part / torch.where(there, whole, 1.0), 0.0)

@@ -1,14 +1,14 @@
-"""The area that two turned rectangles share, exactly, and with a gradient.
+"""The intersection area of two rotated rectangles, exact and with a gradient.
 
-Clipping one polygon by another usually makes a list of corners that must be kept in order. For the area none is needed.
-Seen in the frame of the second rectangle, |x| <= X and |y| <= Y, Green's theorem gives the area of what is left of the
-first as an integral along the first one's own boundary:
+Clipping one polygon by another usually requires an ordered list of corners. The area needs none. In the frame of the
+second rectangle, |x| <= X and |y| <= Y, Green's theorem gives the area of the clipped first rectangle as an integral
+along its own boundary:
 
     area = sum over its four edges of the integral of clamp(x, -X, X) dy over the part where |y| <= Y
 
-because a row at height y holds clamp(right, -X, X) - clamp(left, -X, X) of it. Each edge is a straight line, so each
-integral has three pieces in closed form. There is nothing to decide that rounding could decide wrongly: identical,
-touching and contained rectangles need no tolerance.
+because a row at height y contains clamp(right, -X, X) - clamp(left, -X, X) of it. Each edge is a straight line, so each
+integral has three pieces in closed form. No decision depends on rounding: identical, touching and contained rectangles
+need no tolerance.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fedstill.detection.boxes.plane import Plane, across, sides_of, turn_by
 
 
 def footprint_overlap(first: Tensor, second: Tensor) -> Tensor:
-    """The area that the footprints of boxes share, elementwise; (..., 7) of shapes that broadcast."""
+    """The intersection area of the footprints of boxes, elementwise; (..., 7) of shapes that broadcast."""
     centre = turn_by(across(second, first), -second[..., HEADING])
     turn = first[..., HEADING] - second[..., HEADING]
-    # Measured from the first one's centre: a small box loses no digits in a large one.
+    # Measured from the first box's centre: a small box in a large one loses no precision.
     start = turn_by(sides_of(first), turn)
     along = tuple(part.roll(-1, dims=0) - part for part in start)
     width, depth = second[..., 3] / 2, second[..., 4] / 2
@@ -33,20 +33,19 @@ def footprint_overlap(first: Tensor, second: Tensor) -> Tensor:
     rows = _mean_clamped(here, way, -width - centre[0], width - centre[0])
     area = (rows * (leave - enter) * along[1]).sum(dim=0).clamp(min=0)
     area = torch.minimum(area, torch.minimum(first[..., 3] * first[..., 4], second[..., 3] * second[..., 4]))
-    # What lies apart along an axis of the second is exactly 0 already; along one of the first, only up to rounding.
+    # Boxes separated along an axis of the second give exactly 0 already; along one of the first, only up to rounding.
     return area.masked_fill(_apart(first, second, centre, turn), 0.0)
 
 
 def _mean_clamped(here: Tensor, way: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The mean of clamp(x, low, high) over a straight way from `here`, up to what is the same for all edges.
+    """The mean of clamp(x, low, high) along a line from `here`, up to a constant that is equal for all edges.
 
-    A constant changes nothing around a closed boundary; the one taken off leaves exactly 0 where all of it lies to one
-    side.
+    A constant cancels around a closed boundary; the subtracted one gives exactly 0 if everything lies on one side.
     """
     nearest = torch.zeros_like(low).clamp(min=low, max=high).detach()
     low, high, here = low - nearest, high - nearest, here - nearest
     with torch.no_grad():
-        # clamp is continuous, so moving the places where it bends has no effect to first order: no gradient is needed.
+        # clamp is continuous, so moving its breakpoints has no first-order effect: they need no gradient.
         bend, other = _between(here, way, low, high)
     middle = (other - bend) * (here + way * ((bend + other) / 2))
     before = bend * here.clamp(min=low, max=high)
@@ -55,8 +54,8 @@ def _mean_clamped(here: Tensor, way: Tensor, low: Tensor, high: Tensor) -> Tenso
 
 
 def _between(start: Tensor, along: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Between which shares of the way, in [0, 1], start + share * along lies between two bounds."""
-    # Small enough to be as good as nothing, large enough for the square of its inverse, which the gradient takes.
+    """The range of fractions in [0, 1] for which start + share * along lies between two bounds."""
+    # Small enough to be negligible, large enough for the square of its inverse, which the gradient uses.
     tiny = torch.finfo(along.dtype).tiny ** (1 / 3)
     safe = torch.where(along.abs() < tiny, tiny, along)
     one, two = ((low - start) / safe).clamp(0, 1), ((high - start) / safe).clamp(0, 1)

@@ -1,12 +1,12 @@
-"""Average precision and recall of one class, from how many detections are right at each score.
+"""Average precision and recall of one class, from the number of true positives at each score.
 
 All-point average precision, as in PASCAL VOC from 2010 on: the area under precision as a function of recall, where
 precision at a recall is the best at this recall or any higher one.
 
-Detections of equal score are one step, which makes the result free of their order. It is the least that any order of
-them would give (all wrong ones first), because within a step of right ones precision only rises. Coarser scores merge
-steps, so by the same argument they never raise average precision; `best=True` gives the most that any order within
-the steps would give (all right ones first). Between the two lies the average precision of any finer scores.
+Detections of equal score are one step, so the result does not depend on their order. It is the lowest value of any
+order (false positives first), because within a step of true positives precision only rises. Coarser scores merge steps,
+so by the same argument they never raise average precision; `best=True` gives the highest value of any order within the
+steps (true positives first). The average precision of any finer scores lies between the two.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Steps:
-    """Detections of one class from the highest score down: at each score how many, and how many of them are right."""
+    """Detections of one class by descending score: at each score their number, and the number of true positives."""
 
     scores: Tensor
     right: Tensor
     all: Tensor
-    truths: int  # objects of the class there are, found or not
+    truths: int  # number of objects of the class, found or not
 
     @staticmethod
     def of(scores: Tensor, right: Tensor, truths: int) -> Steps:
-        """From single detections, in any order; those of several scenes or sites are simply put together."""
+        """From single detections, in any order; those of several scenes or sites can be concatenated."""
         values, where = scores.unique(return_inverse=True)
         counted = torch.bincount(where, minlength=len(values))
         correct = torch.bincount(where[right], minlength=len(values))
@@ -45,9 +45,9 @@ def recall_precision(steps: Steps, *, best: bool = False) -> tuple[Tensor, Tenso
 
 
 def average_precision(steps: Steps, *, best: bool = False) -> float:
-    """NaN for a class of which there is no object, 0 where there is no detection.
+    """The average precision; NaN for a class without objects, 0 without detections.
 
-    Right, wrong, right; two objects: half of the recall at precision 1, half at 2/3.
+    Example: true, false, true positive and two objects: half of the recall at precision 1, half at 2/3.
 
     >>> steps = Steps.of(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([True, False, True]), truths=2)
     >>> average_precision(steps)
@@ -64,8 +64,8 @@ def average_precision(steps: Steps, *, best: bool = False) -> float:
 
 
 def final_recall(steps: Steps) -> float:
-    """The share of objects that any detection found, however unsure; NaN where there are none.
+    """The fraction of objects found by any detection, whatever its score; NaN without objects.
 
-    Its mean over classes is what papers on this task call average recall.
+    Its mean over classes is called average recall in papers on this task.
     """
     return int(steps.right.sum()) / steps.truths if steps.truths else float("nan")

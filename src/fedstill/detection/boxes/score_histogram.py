@@ -1,17 +1,17 @@
-"""Detections counted by score, so that those of several scenes, sites and models add up as plain sums.
+"""Histograms of detections by score, which can be summed over scenes, sites and models.
 
-Average precision is no mean over sites: it needs all scores in one order. What a site sends instead of them is, for
-each class, how many detections have each score, scores being rounded to one of 2^bits values, and how many of those are
-right at each IoU threshold, with the number of objects:
+Average precision is not a mean over sites: it needs all scores in one order. Instead of its scores a site sends, for
+each class, the number of detections at each score, rounded to one of 2^bits values, the number of true positives among
+them at each IoU threshold, and the number of objects:
 
     detections (classes, scores)   right (thresholds, classes, scores)   objects (classes)
 
-Sums of these over sites give to the bit the metrics of all detections in one place with rounded scores. Whether a
-detection is right is decided before rounding, in its own scene, so rounding can only make different scores equal. That
-never raises average precision, and `bounds` says between which values it lies without rounding; recall is exact.
+Sums of these over sites give the metrics of all pooled detections with rounded scores, bit for bit. True positives are
+determined before rounding, within a scene, so rounding can only make different scores equal. That never raises average
+precision, and `bounds` returns the range in which the unrounded value lies; recall is exact.
 
-Only the order of scores matters, so they are rounded where it costs least: log-odds, in equal steps. Sure detectors
-have most of their scores next to 0 and 1, where equal steps of the scores themselves would merge them.
+Only the order of scores matters, so they are rounded where it costs least: log-odds, in equal steps. Confident
+detectors have most of their scores near 0 and 1, where equal steps of the scores themselves would merge them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fedstill.detection.boxes.precision import Steps, average_precision, final_r
 
 DETECTIONS, RIGHT, OBJECTS = "detections", "right", "objects"
 
-_END = 17.0  # log-odds; in single precision the score before 1 has 16.6
+_END = 17.0  # log-odds; the largest single-precision score below 1 has 16.6
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How detections are counted; the counts themselves are tensors by name, whose shapes never depend on data.
+    """The settings of the histograms; the counts are tensors by name, whose shapes never depend on data.
 
     They take 4 bytes * scores * classes * (thresholds + 1): 6.3 MB for 8 classes at two thresholds with 16 bits, 0.4 MB
     with 12.
@@ -49,11 +49,11 @@ class Tally:
 
     @property
     def values(self) -> int:
-        """How many there are to round scores to."""
+        """The number of values to which scores are rounded."""
         return 1 << self.bits
 
     def empty(self) -> dict[str, Tensor]:
-        """Counts of nothing."""
+        """Zero counts."""
         return {
             DETECTIONS: torch.zeros(self.classes, self.values, dtype=torch.int32),
             RIGHT: torch.zeros(len(self.thresholds), self.classes, self.values, dtype=torch.int32),
@@ -69,7 +69,7 @@ class Tally:
         truth: Tensor,
         labels: Tensor,
     ) -> None:
-        """Count one scene's detections and objects into `counts`, in place."""
+        """Add one scene's detections and objects to `counts`, in place."""
         self._check(scores, classes, labels)
         right = judge(boxes, scores, classes, truth, labels, self.thresholds)
         cells = classes.cpu().long() * self.values + self.rounded(scores.cpu())
@@ -79,7 +79,7 @@ class Tally:
         counts[OBJECTS].add_(torch.bincount(labels.cpu(), minlength=self.classes))
 
     def rounded(self, scores: Tensor) -> Tensor:
-        """The place of each score among the `values`, in their order.
+        """The index of each score among the `values`, in their order.
 
         >>> Tally(classes=1, bits=4).rounded(torch.tensor([0.0, 0.001, 0.4, 0.6, 0.999, 1.0])).tolist()
         [0, 4, 7, 8, 11, 15]
@@ -88,7 +88,7 @@ class Tally:
         return ((odds + _END) / (2 * _END) * (self.values - 1)).round().long()
 
     def steps(self, counts: Mapping[str, Tensor], kind: int, threshold: int) -> Steps:
-        """What was counted of one class at one threshold (both by index): the precision-recall curve's material."""
+        """The counts of one class at one threshold (both by index), as input of the precision-recall curve."""
         counted = counts[DETECTIONS][kind]
         places = counted.nonzero().squeeze(1).flip(0)
         right = counts[RIGHT][threshold, kind][places].long()
@@ -104,9 +104,9 @@ class Tally:
         return self._each(counts, final_recall)
 
     def bounds(self, counts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean average precision at each threshold, and the most that it can be with scores that were not rounded.
+        """Mean average precision at each threshold, and its maximum for unrounded scores.
 
-        What it is without rounding lies between, and the first is the one to report.
+        The unrounded value lies between the two; the first is the one to report.
         """
         return self.precisions(counts).nanmean(dim=1), self.precisions(counts, best=True).nanmean(dim=1)
 

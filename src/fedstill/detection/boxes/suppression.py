@@ -1,4 +1,4 @@
-"""Of several detections of the same thing, the surest one."""
+"""Non-maximum suppression: of several detections of the same object, keep the one with the highest score."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedstill.detection.boxes.iou import iou
 
 
 def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, threshold: float = 0.25) -> Tensor:
-    """Which detections remain, surest first: one goes if a surer one of its class that remains overlaps it too much.
+    """The remaining detections by descending score: one is removed if a kept one of its class overlaps it too much.
 
-    Too much is an IoU *above* the threshold. Of equal scores the one with the lower index is the surer.
+    Too much is an IoU *above* the threshold. Of equal scores the lower index ranks first.
 
     >>> boxes = torch.tensor([[0.0, 0, 0, 2, 2, 2, 0], [0.1, 0, 0, 2, 2, 2, 0], [9, 0, 0, 2, 2, 2, 0]])
     >>> suppress(boxes, torch.tensor([0.5, 0.9, 0.7]), torch.tensor([3, 3, 3])).tolist()
@@ -36,7 +36,7 @@ def suppress(boxes: Tensor, scores: Tensor, classes: Tensor, threshold: float = 
 
 
 def check_detections(boxes: Tensor, scores: Tensor, classes: Tensor) -> None:
-    """Refuse detections that are incomplete or no numbers."""
+    """Refuse incomplete or non-finite detections."""
     check_boxes(boxes, "detections")
     if scores.shape != (len(boxes),) or classes.shape != (len(boxes),):
         given = f"{tuple(scores.shape)} and {tuple(classes.shape)}"
@@ -46,8 +46,8 @@ def check_detections(boxes: Tensor, scores: Tensor, classes: Tensor) -> None:
 
 
 def usable(boxes: Tensor, scores: Tensor) -> Tensor:
-    """Which of a model's detections (..., 7) can be judged at all: finite, and of no negative size.
+    """Which of a model's detections (..., 7) can be evaluated: finite, and without negative sizes.
 
-    A model that diverges is no wrong input: leave these out, and count them.
+    A diverging model is not an input error: leave these out, and count them.
     """
     return boxes.isfinite().all(dim=-1) & scores.isfinite() & (boxes[..., 3:6] >= 0).all(dim=-1)

@@ -1,4 +1,4 @@
-"""Detectors of objects in scenes, by name. They return `Predictions`, where classifiers return probabilities."""
+"""Object detectors for scenes, by name. They return `Predictions`, where classifiers return probabilities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PAPER_TRAINING: dict[str, Any] = {**_TRAINING, "rate": 7e-4, "weight_decay": 0.
 
 
 def detects(points: int, training: dict[str, Any]) -> Callable[[Builder], Builder]:
-    """Note on a builder that its models find boxes, in clouds of how many points, and how to train them."""
+    """Declare that a builder's models detect boxes, their default number of points, and their training defaults."""
 
     def note(builder: Builder) -> Builder:
         builder.task = "detection"  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def detects(points: int, training: dict[str, Any]) -> Callable[[Builder], Builde
 @models.register("detr3d")
 @sized(PAPER)
 def detr3d(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
-    """Detector of objects in scenes of tens of thousands of points: set abstraction, encoder with prompts, decoder."""
+    """3DETR-style detector for tens of thousands of points: set abstraction, encoder with prompts, decoder."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d")
 
@@ -51,7 +51,7 @@ def detr3d(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detect
 @models.register("detr3d-turned")
 @sized(TURNED)
 def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
-    """The same for boxes that are turned: it tells headings, too."""
+    """The same detector for rotated boxes: it predicts headings, too."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d-turned")
 
@@ -60,7 +60,7 @@ def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) ->
 @models.register("detr3d-lite")
 @sized(LITE)
 def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
-    """The detector for scenes of about two thousand points, to train on a CPU."""
+    """The detector for scenes of about two thousand points, for training on a CPU."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d-lite")
 
@@ -69,7 +69,7 @@ def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> D
 @models.register("detr3d-lite-turned")
 @sized(LITE_TURNED)
 def detr3d_lite_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
-    """The detector for a CPU that tells headings, too."""
+    """The detector for a CPU that predicts headings, too."""
     cloud_shape(shape)
     return Detector(sizes, classes, "detr3d-lite-turned")
 

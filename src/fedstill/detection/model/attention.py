@@ -1,4 +1,4 @@
-"""Layers of the transformer, normalised before each part, with attention written out so that prompts can join it."""
+"""Pre-norm transformer layers, with an explicit attention that accepts prompts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class PromptedAttention(nn.Module):
-    """Attention with several heads; `prompts` are further keys and values, put in front after the projections.
+    """Multi-head attention; `prompts` are further keys and values, prepended after the projections.
 
-    "Prefix-Tuning: Optimizing Continuous Prompts for Generation", https://arxiv.org/abs/2101.00190: what a layer
-    attends to can be learnt without touching its weights.
+    "Prefix-Tuning: Optimizing Continuous Prompts for Generation", https://arxiv.org/abs/2101.00190: a layer's attention
+    can be trained without changing its weights.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -61,7 +61,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Queries attend to each other, then to the tokens; what they ask and find by includes where they are."""
+    """Queries attend to each other, then to the tokens; positions are part of queries, keys and values."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -71,9 +71,9 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, queries: Tensor, at: Tensor, placed: Tensor) -> Tensor:
-        """`at` is the embedding of the queries' places, `placed` are tokens with that of theirs.
+        """`at` is the embedding of the queries' positions, `placed` are tokens with the embedding of theirs.
 
-        Unlike in 3DETR places are also part of what is found: a box is where the tokens of its object are.
+        Unlike in 3DETR positions are also part of the values: a box is where the tokens of its object are.
         """
         rows = self.norm1(queries)
         queries = queries + self.dropout(self.among(rows + at, rows + at, rows))

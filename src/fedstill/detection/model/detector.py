@@ -1,9 +1,9 @@
-"""A detector of objects in scenes: tokens, an encoder with prompts, queries, a decoder, heads.
+"""An object detector for scenes: tokens, an encoder with prompts, queries, a decoder, heads.
 
 After "An End-to-End Transformer Model for 3D Object Detection", Misra et al., 2021, https://arxiv.org/abs/2109.08141,
-with prefix prompts in the encoder. Two things differ from that paper, both because small sets of scenes do not teach a
-decoder where to look: each token is itself asked whether it lies on an object, which, and where its centre is, and
-queries begin at the centres that the most object-like tokens vote for, with what the encoder makes of those tokens.
+with prefix prompts in the encoder. Two things differ from that paper, because small data sets do not suffice for a
+decoder to learn where to attend: each token itself predicts whether it lies on an object, its class, and its centre;
+and queries start at the centres that the most object-like tokens vote for, with the encoder's features of those tokens.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fedstill.models.surgery import freeze
 Part = Literal["encoder", "prompts", "heads"]
 
 _ENCODER = ("tokens", "encoder", "fourier")
-_FAR = 1e4  # metres; what is farther is not a place any more
-_LARGEST = 5.0  # the logarithm of sizes stays between its two signs: from 7 mm to 150 m
+_FAR = 1e4  # metres; positions farther away are clamped
+_LARGEST = 5.0  # bound of the absolute logarithm of sizes: from 7 mm to 150 m
 
 
 def part_of(name: str) -> Part:
-    """Which part of a detector a tensor of its state belongs to, by its name.
+    """The part of a detector to which a tensor of its state belongs, by its name.
 
-    The encoder begins at the points, and the fixed frequencies of positions, which never change, count to it.
+    The encoder begins at the points, and includes the fixed frequencies of positions, which never change.
 
     >>> [part_of(name) for name in ("parameters/encoder.0.norm1.bias", "parameters/prompts", "buffers/fourier")]
     ['encoder', 'prompts', 'encoder']
@@ -60,8 +60,8 @@ class Detector(nn.Module):
         shape = sizes.encoder_layers, 2, sizes.heads, sizes.prompts, width // sizes.heads
         self.prompts = nn.Parameter(torch.empty(shape))
         nn.init.normal_(self.prompts, std=0.1)
-        # Everybody's frequencies must be the same, whatever their weights begin with: merged models would be no
-        # models otherwise. Hence drawn from a stream of their own, named by the model.
+        # All clients need the same frequencies, whatever their initial weights: otherwise aggregated models would be
+        # meaningless. Hence they are drawn from their own stream, named by the model.
         waves = Streams(0).draw("detector", name, "fourier").standard_normal((3, width // 2))
         self.register_buffer("fourier", torch.from_numpy(waves).float())
         self.projection = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
@@ -93,21 +93,21 @@ class Detector(nn.Module):
         )
 
     def encode(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
-        """Places of tokens (batch, tokens, 3), and what the encoder makes of them (batch, tokens, width)."""
+        """Positions of tokens (batch, tokens, 3), and the encoder's features of them (batch, tokens, width)."""
         positions, features = self.describe(points, low, extent)
         for layer, prompts in zip(self.encoder, self.prompts, strict=True):
             features = layer(features, prompts)
         return positions, features
 
     def describe(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
-        """Places of tokens, and what the encoder is given of them: what is around each, and where that is."""
+        """Positions of tokens, and the encoder's inputs: features of the points around each, and its position."""
         positions, features = self.tokens(points)
         return positions, features + self.tokens.position(self.whereabouts(positions, low, extent))
 
     def whereabouts(self, positions: Tensor, low: Tensor, extent: Tensor) -> Tensor:
-        """Where in their scene positions are (batch, places, width + 3): waves, and metres from the floor's middle.
+        """Position features (batch, places, width + 3): waves, and metres from the centre of the floor.
 
-        Waves tell places apart; differences of places, which boxes are made of, are linear in metres.
+        Waves distinguish positions; differences of positions, which determine boxes, are linear in metres.
         """
         middle = low + extent * extent.new_tensor([0.5, 0.5, 0.0])
         return torch.cat([self.waves(positions, low, extent), positions - middle.unsqueeze(1)], dim=-1)
@@ -119,12 +119,12 @@ class Detector(nn.Module):
         return torch.cat([phases.sin(), phases.cos()], dim=-1)
 
     def slow_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of tokens and encoder, which usually learn at a lower rate than the rest."""
+        """The parameters of tokens and encoder, which usually have a lower learning rate than the rest."""
         yield from self.tokens.parameters()
         yield from self.encoder.parameters()
 
     def freeze_encoder(self) -> None:
-        """Tokens and encoder stay as they are, with the statistics of their BatchNorm; prompts and the rest learn."""
+        """Freeze tokens and encoder, with their BatchNorm statistics; prompts and the rest are trained."""
         freeze(self.tokens)
         freeze(self.encoder)
 
@@ -143,9 +143,9 @@ class Detector(nn.Module):
 
 @torch.no_grad()
 def chosen_tokens(objectness: Tensor, votes: Tensor, candidates: int, queries: int) -> Tensor:
-    """Which tokens become queries (batch, queries): far from each other among the most object-like, these first.
+    """The tokens that become queries (batch, queries): farthest-point sampling among the most object-like, these first.
 
-    Weights that are no numbers any more must not stop a run here: evaluation detects them.
+    Non-finite weights must not stop a run here: evaluation detects them.
     """
     likely = objectness.nan_to_num(-math.inf).argsort(dim=1, descending=True, stable=True)[:, :candidates]
     places = rows_at(votes, likely).nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR)
@@ -153,7 +153,7 @@ def chosen_tokens(objectness: Tensor, votes: Tensor, candidates: int, queries: i
 
 
 def _headings(logits: Tensor, residuals: Tensor) -> Tensor:
-    """The angle of the likeliest bin, (..., 1): bin k is around k times its width; from -pi to pi."""
+    """The angle of the most likely bin, (..., 1): bin k is around k times its width; from -pi to pi."""
     width = 2 * math.pi / logits.shape[-1]
     best = logits.argmax(dim=-1, keepdim=True)
     angle = best * width + residuals.gather(-1, best) * (width / 2)

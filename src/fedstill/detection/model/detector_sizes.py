@@ -1,4 +1,4 @@
-"""The numbers that make one detector another: a model by name is a set of them, and any can be set otherwise."""
+"""The sizes that define a detector variant: a named model is a set of sizes, and each can be overridden."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DetectorSizes:
     queries: int
     candidates: int  # the most object-like tokens, of which the queries are chosen
     prompts: int  # prefix keys and values of each encoder layer
-    angle_bins: int  # of headings; 1: all headings are 0, and nothing is said of them
+    angle_bins: int  # of headings; 1: all headings are 0 and not predicted
     dropout: float
 
     def __post_init__(self) -> None:
@@ -46,8 +46,8 @@ class DetectorSizes:
         return Ball(self.tokens, self.radius, self.neighbours)
 
 
-# As far as the paper says it, and as public detectors of this kind have the rest: for axis-aligned boxes as in ScanNet,
-# and for turned ones as in SUN RGB-D.
+# As given in the paper, and otherwise as in public detectors of this kind: for axis-aligned boxes as in ScanNet, and
+# for rotated ones as in SUN RGB-D.
 PAPER = DetectorSizes(
     width=256,
     heads=4,

@@ -1,10 +1,10 @@
-"""Masked autoencoding of point patches: what a detector's encoder can learn from scenes that nobody labelled.
+"""Masked autoencoding of point patches: self-supervised pre-training of a detector's encoder on unlabelled scenes.
 
 After "Masked Autoencoders for Point Cloud Self-supervised Learning", Pang et al., 2022,
-https://arxiv.org/abs/2203.06604. A patch is what a token describes: the points in its ball. Most patches are hidden;
-the encoder sees the tokens of the others, and a light decoder, told where the hidden ones are, says where their points
-lie. The decoder is thrown away afterwards. With a `reach` above 1 the points of a larger ball are to be said, as many
-as before: less of the patch itself and more of the thing it belongs to.
+https://arxiv.org/abs/2203.06604. A patch is the set of points in a token's ball. Most patches are hidden; the encoder
+receives the tokens of the others, and a light decoder, given the positions of the hidden ones, predicts their points.
+The decoder is discarded afterwards. With a `reach` above 1 the points of a larger ball are predicted, as many as
+before: less of the patch itself and more of the object it belongs to.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fedstill.models.kernels import ball_query, check_clouds, group, rows_at
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Hidden patches of a batch as they are said to be and as they are, around their centres, in units of the radius.
+    """Hidden patches of a batch, predicted and true, relative to their centres, in units of the radius.
 
-    `there` marks the true points that are not mere repetitions of others (batch, hidden, points).
+    `there` marks the true points that are not repetitions of others (batch, hidden, points).
     """
 
     said: Tensor  # (batch, hidden, points, 3)
     truth: Tensor  # (batch, hidden, points, 3)
     there: Tensor
-    features: Tensor  # (batch, width): the mean over what the encoder makes of the tokens it sees
+    features: Tensor  # (batch, width): the mean of the encoder's features over visible tokens
 
     def distance(self) -> Tensor:
         """The mean Chamfer distance of hidden patches."""
@@ -39,10 +39,10 @@ class Reconstruction:
 
 
 class MaskedAutoencoder(nn.Module):
-    """A detector's tokens and encoder, which learn, with a mask token, a decoder and a head of their own.
+    """A detector's tokens and encoder, which are trained, with a mask token, a decoder and a head of their own.
 
-    The detector's prompts and heads are not used and do not learn. Statistics of BatchNorm are those of all patches, so
-    that they fit the detector, which sees all of them; the encoder's layers get visible tokens only.
+    The detector's prompts and heads are not used and not trained. BatchNorm statistics are those of all patches, so
+    that they fit the detector, which receives all of them; the encoder's layers receive visible tokens only.
     """
 
     def __init__(self, detector: Detector, hidden: float = 0.6, layers: int = 2, reach: float = 1.0) -> None:
@@ -62,7 +62,7 @@ class MaskedAutoencoder(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(sizes.width), nn.Linear(sizes.width, 3 * self.points))
 
     def forward(self, points: Tensor, noise: Tensor) -> Reconstruction:
-        """`noise` (batch, tokens) decides what is hidden: the tokens with the lowest numbers."""
+        """`noise` (batch, tokens) determines the mask: the tokens with the lowest numbers are hidden."""
         check_clouds(points)
         low, high = points.amin(dim=1), points.amax(dim=1)
         extent = (high - low).clamp(min=1e-3)
@@ -82,9 +82,9 @@ class MaskedAutoencoder(nn.Module):
 
     @torch.no_grad()
     def patches(self, points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """What is to be said of tokens at these places: points around them, and which of these are not repeated ones.
+        """The reconstruction targets at these positions: points around them, and which are not repetitions.
 
-        At a reach of 1 they are those that the tokens are made of.
+        At a reach of 1 they are the points from which the tokens are made.
         """
         tokens = self.detector.tokens
         points = above_the_floor(points, tokens.floor) if tokens.floor else points
@@ -104,7 +104,7 @@ def chamfer(said: Tensor, truth: Tensor, there: Tensor | None = None) -> Tensor:
     8.5
     """
     with torch.no_grad():
-        # Who is nearest is found first, so that gradients need not pass through the table of all distances.
+        # The nearest points are found first, so that gradients need not pass through the table of all distances.
         x, y, z = (said[..., :, None, axis] - truth[..., None, :, axis] for axis in range(3))
         squares = x.square_().add_(y.square_()).add_(z.square_())
         to_truth, to_said = squares.min(dim=-1).indices, squares.min(dim=-2).indices

@@ -1,4 +1,4 @@
-"""What a detector says of a batch of scenes, and what its loss needs to know of how it was said."""
+"""A detector's outputs on a batch of scenes, including intermediate ones that the loss needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer of the decoder says: a class and a box for each query, (scenes, queries, ...).
+    """The outputs of one layer of the decoder: a class and a box for each query, (scenes, queries, ...).
 
     Boxes are centre, full sizes and heading, in the coordinates of the cloud (`detection/boxes/box_geometry.py`).
     """
@@ -22,7 +22,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class TokenPredictions:
-    """What is said of each token alone, (scenes, tokens, ...): does it lie on an object, where is that, what is it."""
+    """The outputs per token, (scenes, tokens, ...): whether it lies on an object, its centre and its class."""
 
     positions: Tensor  # (..., 3)
     objectness: Tensor  # (...), logits
@@ -32,10 +32,10 @@ class TokenPredictions:
 
 @dataclass(frozen=True)
 class Predictions:
-    """All layers of the decoder, the last of which is the answer; the others are there to be taught as well."""
+    """All layers of the decoder; the last one is the prediction, the others have auxiliary losses."""
 
     layers: tuple[Layer, ...]
     tokens: TokenPredictions
-    queries: Tensor  # (scenes, queries, width): what the last layer makes of each query
-    features: Tensor  # (scenes, width): the mean over what the encoder makes of the tokens
+    queries: Tensor  # (scenes, queries, width): the last layer's features of each query
+    features: Tensor  # (scenes, width): the mean of the encoder's features over tokens
     extent: Tensor  # (scenes, 3): the size of the cloud, the unit of centres and sizes in losses

@@ -1,4 +1,4 @@
-"""From points to tokens: places spread over the scene, each with a description of the points around it."""
+"""From points to tokens: positions spread over the scene, each with features of the points around it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from fedstill.models.kernels.compact import Rows, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet2_levels import Ball, SetAbstraction, way_of
 
-_LOWEST = 0.01  # the share of points that lie lower than the floor is taken to be
+_LOWEST = 0.01  # fraction of points below the estimated floor height
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the tokens of a batch are; it depends on the clouds alone."""
+    """The positions of a batch's tokens; they depend only on the clouds."""
 
-    points: Tensor  # (batch, points, 3): the clouds, or what is left of them
+    points: Tensor  # (batch, points, 3): the clouds, or their points above the floor
     positions: Tensor  # (batch, tokens, 3)
-    rows: Rows | None  # the neighbourhoods without repetition, where they can be had
+    rows: Rows | None  # the neighbourhoods without repetition, if available
 
 
 class Tokens(nn.Module):
     """One level of set abstraction: `(positions, features)` of (batch, tokens, ...).
 
-    Sampling spreads tokens evenly, and a floor is the largest surface of most scenes: points lower than `floor` above
-    the lowest ones are left out of the sample and of its neighbourhoods.
+    Sampling spreads tokens evenly, and the floor is the largest surface of most scenes: points lower than `floor` above
+    the lowest ones are excluded from the sample and from its neighbourhoods.
 
-    In single precision on a CPU the level runs on distinct rows, as those of PointNet++ do, to the same results.
+    In single precision on a CPU the level computes distinct rows only, like those of PointNet++, with the same results.
     """
 
     fast = True
@@ -39,7 +39,7 @@ class Tokens(nn.Module):
         super().__init__()
         self.ball, self.floor = ball, floor
         self.level = SetAbstraction(ball, 0, (width // 2, width // 2, width))
-        self.position = nn.Linear(places, width)  # of what the detector says of places; see `Detector.describe`
+        self.position = nn.Linear(places, width)  # of the position features; see `Detector.describe`
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
         way = way_of(points, self, [self.level]) if self.fast else "plain"
@@ -51,13 +51,13 @@ class Tokens(nn.Module):
         return places.positions, found.unflatten(0, (len(points), -1))
 
     def places(self, points: Tensor, compact: bool) -> Places:
-        """What `forward` works out first; models that sample alike and see the same batch share it."""
+        """The geometry that `forward` needs; models with the same sampling share it on the same batch."""
         check_clouds(points)
         points = above_the_floor(points, self.floor) if self.floor else points
         if compact:
-            # The second level is there for the places of its centres only.
+            # The second level is used only for the positions of its centres.
             geometry = compact_geometry(points, self.ball, Ball(self.ball.centres, 0.0, 1))
-            # Clouds with fewer locations than tokens have fewer groups: those are written out.
+            # Clouds with fewer locations than tokens have fewer groups: those use the plain implementation.
             if geometry.level1.groups == len(points) * self.ball.centres:
                 positions = torch.from_numpy(geometry.level3.offset).unflatten(0, (len(points), -1))
                 return Places(points, positions, geometry.level1)
@@ -66,15 +66,15 @@ class Tokens(nn.Module):
 
 
 def floor_height(points: Tensor) -> Tensor:
-    """Of each cloud (batch, points, 3), (batch,): few points lie lower, and those are noise."""
+    """The floor height of each cloud (batch, points, 3), (batch,): the few lower points are noise."""
     rank = max(1, round(_LOWEST * points.shape[1]))
     return points[..., 2].kthvalue(rank, dim=1).values
 
 
 def above_the_floor(points: Tensor, height: float) -> Tensor:
-    """Clouds (batch, points, 3) of those points alone, in their order, over and over until the clouds are full.
+    """Clouds (batch, points, 3) of the points above the floor, in their order, repeated until the clouds are full.
 
-    Copies of a point lie on it, so sampling passes them by. Of a cloud without such points all are kept.
+    Copies of a point coincide with it, so sampling skips them. In a cloud without such points all are kept.
 
     >>> above_the_floor(torch.tensor([[[0.0, 0, 0], [1, 0, 2], [2, 0, 0], [3, 0, 1]]]), 0.5)[0, :, 0].tolist()
     [1.0, 3.0, 1.0, 3.0]

@@ -1,4 +1,4 @@
-"""Procedural rooms: parametric furniture, placed without overlap, seen by depth cameras."""
+"""Procedural rooms: parametric furniture, placed without overlap, scanned by simulated depth cameras."""
 
 from fedstill.detection.rooms.builtin_rooms import make_rooms
 from fedstill.detection.rooms.furniture import CLASSES

@@ -1,4 +1,4 @@
-"""Built-in rooms: scenes with furniture for detection, so that it needs no download."""
+"""Built-in rooms: scenes with furniture for object detection that need no download."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedstill.detection.rooms.scan import scan
 from fedstill.detection.scenes import Scene, Scenes, stack
 
 POINTS = 2048
-SEEN = 12  # points of a thing: with fewer, its box is not asked for
+SEEN = 12  # points on an object: with fewer, it has no box
 
 
 def make_rooms(
@@ -29,13 +29,13 @@ def make_rooms(
     noise: float = 1.0,
     seen: int = SEEN,
 ) -> Scenes:
-    """Rooms `first` to `first + number - 1` of a seed. Each has generators of its own, named by seed and index.
+    """Rooms `first` to `first + number - 1` of a seed. Each has its own random generators, named by seed and index.
 
-    So a room is the same bits however many others are made, and its furniture is the same for all numbers of points.
-    Boxes are tight on whole things, whatever of them is hidden. Things that fewer than `seen` points lie on have no
-    box, since nobody could find them; their points stay. With `right-angled` headings all boxes are axis-aligned with
-    heading 0, as in ScanNet, sizes being those along x and y; with `free` ones rooms are turned, and things in them
-    stand askew.
+    So a room is bit for bit the same however many others are made, and its furniture is the same for all numbers of
+    points. Boxes are tight around whole objects, even if parts are hidden. Objects with fewer than `seen` points have
+    no box, since they could not be detected; their points stay. With `right-angled` headings all boxes are axis-aligned
+    with heading 0, as in ScanNet, with sizes along x and y; with `free` ones rooms are rotated, and objects in them
+    have arbitrary headings.
 
     >>> scenes = make_rooms(2, points=256)
     >>> tuple(scenes.points.shape), tuple(scenes.boxes.shape), tuple(scenes.classes.shape)
@@ -52,7 +52,7 @@ def make_rooms(
 
 
 def lay_out(seed: int, index: int, headings: Headings = "right-angled") -> Room:
-    """The room of this number with all its furniture, before anything is measured."""
+    """The room of this number with all its furniture, before scanning."""
     rng = Streams(seed).draw("rooms", index, "layout")
     return furnish(int(rng.integers(len(KINDS))), rng, headings)
 
@@ -74,7 +74,7 @@ def one_room(
 
 
 def room_name(seed: int, index: int) -> str:
-    """What a room is called in sentences and pictures."""
+    """The name of a room in messages and figures."""
     return f"room {index} of seed {seed}"
 
 

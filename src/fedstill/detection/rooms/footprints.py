@@ -1,4 +1,4 @@
-"""Rectangles on the floor: do they overlap, and are they inside the room?"""
+"""Rectangles on the floor: overlap, and whether they are inside the room."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rectangles:
         return Rectangles(self.middle, self.half + margin, self.heading)
 
     def reach(self) -> Floats:
-        """How far each goes from its middle along the room's axes (n, 2)."""
+        """The extent of each from its middle along the room's axes (n, 2)."""
         cosine, sine = np.abs(np.cos(self.heading)), np.abs(np.sin(self.heading))
         x, y = self.half.T
         return np.column_stack([cosine * x + sine * y, sine * x + cosine * y])
@@ -41,7 +41,7 @@ def joined(several: list[Rectangles]) -> Rectangles:
 
 
 def turned(offsets: Floats, heading: Floats | float) -> Floats:
-    """Offsets (n, 2) in a frame with this heading, in the frame of the room.
+    """Offsets (n, 2) in a frame with this heading, converted to the frame of the room.
 
     >>> turned(np.array([[1.0, 0.0]]), np.pi / 2).round(6).tolist()
     [[0.0, 1.0]]
@@ -54,7 +54,7 @@ def turned(offsets: Floats, heading: Floats | float) -> Floats:
 def overlap(some: Rectangles, others: Rectangles) -> NDArray[np.bool_]:
     """Which of some overlap which of the others (some, others); touching is no overlap.
 
-    Two convex shapes are apart exactly if a line along a side of one of them separates them.
+    Two convex shapes are disjoint exactly if a line along a side of one of them separates them.
 
     >>> unit = np.array([[0.5, 0.5]])
     >>> square = Rectangles(np.zeros((1, 2)), unit, np.zeros(1))

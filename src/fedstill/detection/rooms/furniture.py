@@ -1,8 +1,8 @@
 """Furniture from parametric parts: legs, plates, backs, drums.
 
-Every piece stands on the floor at the origin, in metres: x to its front, y to its left, z up. Its parts are blocks
-along these axes, or upright cylinders that fill such a block, so the tight box of a piece is that of its parts' blocks.
-Measures are those of common furniture; how often each form occurs is a guess.
+Every piece stands on the floor at the origin, in metres: x to its front, y to its left, z up. Its parts are
+axis-aligned blocks, or upright cylinders that fill such a block, so the tight box of a piece is that of its parts'
+blocks. Dimensions are those of common furniture; the frequency of each form is a guess.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLASSES = ("bed", "table", "sofa", "chair", "toilet", "desk", "cabinet", "booksh
 class Furniture:
     """A piece with its parts; the middle of its tight box is above the origin."""
 
-    name: str  # its class, or what it is where it is of none
+    name: str  # its class, or a description if it has none
     low: Floats  # (parts, 3)
     high: Floats
     round: NDArray[np.bool_]  # (parts,)
@@ -284,7 +284,7 @@ def _lamp(rng: Rng) -> list[Part]:
 
 
 def _screen(rng: Rng) -> list[Part]:
-    """A monitor on its stand: of no class, as most of what lies about in rooms."""
+    """A monitor on its stand: without a class, like most small objects in rooms."""
     width, tall = rng.uniform(0.45, 0.65), rng.uniform(0.28, 0.38)
     return [
         _block(0, 0, 0, 0.18, 0.24, 0.015),
@@ -294,7 +294,7 @@ def _screen(rng: Rng) -> list[Part]:
 
 
 def _pile(rng: Rng) -> list[Part]:
-    """A parcel, a stack of books, a vase: of no class either."""
+    """A parcel, a stack of books, a vase: without a class."""
     shape = _drum if rng.random() < 0.4 else _block
     return [shape(0, 0, 0, rng.uniform(0.12, 0.3), rng.uniform(0.12, 0.3), rng.uniform(0.05, 0.3))]
 

@@ -1,4 +1,4 @@
-"""Where rays end: at blocks and upright cylinders, and else at the walls of the room. All exact, nothing sampled."""
+"""Ray casting: intersections with blocks and upright cylinders, or else with the walls of the room. All exact."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedstill.detection.rooms.room_layout import Placed, Room
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FLOOR, WALL, CEILING, WINDOW = -1, -2, -3, -4  # what a ray met that met none of the things
+FLOOR, WALL, CEILING, WINDOW = -1, -2, -3, -4  # what a ray hit that hit no object
 
 
 @dataclass(frozen=True)
 class Hits:
-    """How far each ray went, what it met (the number of a thing, or part of the room), and how squarely."""
+    """The length of each ray, what it hit (the number of an object, or part of the room), and the incidence."""
 
     distance: Floats
     owner: Ints
@@ -25,7 +25,7 @@ class Hits:
 
 
 def cast(origin: Floats, directions: Floats, room: Room) -> Hits:
-    """Follow rays from one place inside the room."""
+    """Trace rays from one position inside the room."""
     distance, owner, cosine = _shell(origin, directions, room)
     for number, thing in enumerate(room.things):
         heading = thing.heading
@@ -43,7 +43,7 @@ def cast(origin: Floats, directions: Floats, room: Room) -> Hits:
 
 
 def _towards(start: Floats, x: Floats, y: Floats, z: Floats, thing: Placed) -> Ints:
-    """The rays that cross the tight box of a thing: few, so that parts are tried for few."""
+    """The rays that cross the tight box of an object: few, so that parts are tested for few."""
     half = thing.piece.size / 2
     enter, leave = np.zeros(len(x)), np.full(len(x), np.inf)
     for ray, position, low, high in (
@@ -87,7 +87,7 @@ def _blocks(start: Floats, rays: Floats, low: Floats, high: Floats) -> tuple[Flo
 
 
 def _drums(start: Floats, rays: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Rays x upright cylinders, stretched to circles of radius 1 for the while."""
+    """Rays x upright cylinders, temporarily scaled to circles of radius 1."""
     middle, radius = (low + high)[:, :2] / 2, (high - low)[:, :2] / 2
     across = rays[:, None, :2] / radius
     offset = (start[:2] - middle) / radius
@@ -109,7 +109,7 @@ def _drums(start: Floats, rays: Floats, low: Floats, high: Floats) -> tuple[Floa
 
 
 def _shell(origin: Floats, rays: Floats, room: Room) -> tuple[Floats, Ints, Floats]:
-    """The way out of the empty room."""
+    """The intersection with the empty room."""
     low = np.array([-room.size[0] / 2, -room.size[1] / 2, 0.0])
     high = low + room.size
     rays = _nonzero(rays)
@@ -130,5 +130,5 @@ def _shell(origin: Floats, rays: Floats, room: Room) -> tuple[Floats, Ints, Floa
 
 
 def _nonzero(rays: Floats) -> Floats:
-    """Rays along a face would divide by zero."""
+    """Avoids a division by zero for rays along a face."""
     return np.where(np.abs(rays) < 1e-12, 1e-12, rays)

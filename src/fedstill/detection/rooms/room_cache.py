@@ -1,4 +1,4 @@
-"""Rooms that were made before, from disk: making a thousand takes a while, and every process of a study needs them."""
+"""An on-disk cache of rooms: making a thousand takes a while, and every process of a study needs them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MAKERS = (
     rays,
     scan,
     builtin_rooms,
-)  # what decides the bits of a room
+)  # the code that determines the bits of a room
 
 
 def kept_rooms(number: int, seed: int = 0, points: int = builtin_rooms.POINTS) -> Scenes:
-    """`make_rooms`, or what it gave the last time; other code, or another numpy, makes them anew."""
+    """`make_rooms`, from the cache if possible; other code, or another numpy version, makes them anew."""
     try:
         slot = Slot.made(f"rooms {number} {points} {seed}", [Path(str(maker.__file__)) for maker in _MAKERS])
     except OSError:  # a package without files, as in a zip

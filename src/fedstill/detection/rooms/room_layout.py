@@ -1,8 +1,8 @@
-"""Rooms of several types, and where things stand in them.
+"""Rooms of several types, and the placement of furniture in them.
 
-What has a back stands with it to a wall; chairs stand at tables and desks where there is a place, partly under the
-plate, so that the boxes of a chair and its table may overlap though their parts never do; everything else keeps a
-distance. Rooms are axis-aligned with the origin in the middle of the floor.
+Objects with a back stand with it to a wall; chairs stand at tables and desks if there is space, partly under the plate,
+so that the boxes of a chair and its table may overlap though their parts never do; everything else keeps a distance.
+Rooms are axis-aligned with the origin in the middle of the floor.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from fedstill.detection.rooms.furniture import CLASSES, Furniture, make
 Headings = Literal["right-angled", "free"]
 Rng = np.random.Generator
 
-FEWEST, MOST = 3, 9  # things of a class in a room
-_TRIES = 32  # places tried for a thing, all at once
-_GAP = 0.06  # metres between things
+FEWEST, MOST = 3, 9  # number of objects with a class in a room
+_TRIES = 32  # positions tried for an object, all at once
+_GAP = 0.06  # metres between objects
 _AT_WALLS = {"bed", "sofa", "toilet", "desk", "cabinet", "bookshelf", "bathtub"}
 _QUARTER = np.pi / 2
 
 
 @dataclass(frozen=True)
 class RoomType:
-    """How large rooms of a type are, what is always in them, and how likely other things are beside."""
+    """The size of rooms of a type, the furniture that is always in them, and the weights of other furniture."""
 
     name: str
     sides: tuple[float, float]  # metres, of both sides
-    count: tuple[int, int]  # things, if they find a place
+    count: tuple[int, int]  # number of objects, if they can be placed
     always: tuple[str, ...]
     others: Mapping[str, float]  # forms of furniture by weight
-    once: frozenset[str] = field(default_factory=frozenset)  # there is never a second one
+    once: frozenset[str] = field(default_factory=frozenset)  # at most one of these
 
 
 TYPES = (
@@ -82,7 +82,7 @@ KINDS = tuple(kind.name for kind in TYPES)
 
 @dataclass(frozen=True)
 class Placed:
-    """A thing at its place; things of no class may stand on others."""
+    """An object at its position; objects without a class may stand on others."""
 
     piece: Furniture
     middle: Floats  # (2,)
@@ -110,7 +110,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Room:
-    """Four walls, windows in them, and things."""
+    """Four walls, windows in them, and objects."""
 
     kind: int
     size: Floats  # width along x, depth along y, height
@@ -120,7 +120,7 @@ class Room:
 
 
 def furnish(kind: int, rng: Rng, headings: Headings = "right-angled") -> Room:
-    """A random room of a type. Where too little finds a place the room is made larger, and all is placed anew."""
+    """A random room of a type. If too few objects can be placed the room is enlarged, and all are placed anew."""
     what = TYPES[kind]
     sides = rng.uniform(*what.sides, 2)
     height = rng.uniform(2.4, 2.8)
@@ -136,7 +136,7 @@ def furnish(kind: int, rng: Rng, headings: Headings = "right-angled") -> Room:
 
 
 def _choose(what: RoomType, rng: Rng) -> list[str]:
-    """Forms of furniture, the largest first, chairs after what they stand at."""
+    """Forms of furniture, the largest first, chairs after the tables and desks they stand at."""
     count = int(rng.integers(what.count[0], what.count[1] + 1))
     forms = list(what.always)
     weights = dict(what.others)
@@ -161,7 +161,7 @@ def _choose(what: RoomType, rng: Rng) -> list[str]:
 
 
 def _place(pieces: list[tuple[str, Furniture]], sides: Floats, rng: Rng, headings: Headings) -> list[Placed]:
-    """Every piece at the first of its random places that is free; what finds none is left out."""
+    """Every piece at the first of its random positions that is free; pieces without one are left out."""
     things: list[Placed] = []
     for form, piece in pieces:
         places = _places(form, piece, things, sides, rng, headings)
@@ -181,7 +181,7 @@ def _place(pieces: list[tuple[str, Furniture]], sides: Floats, rng: Rng, heading
 
 
 def collide(one: Placed, other: Placed) -> bool:
-    """Whether any of their parts meet: a seat under a plate does not."""
+    """Whether any of their parts intersect: a seat under a plate does not."""
     flat = overlap(one.parts(), other.parts())
     low, high = one.piece.low[:, None, 2] + one.level, one.piece.high[:, None, 2] + one.level
     theirs = other.piece.low[None, :, 2] + other.level, other.piece.high[None, :, 2] + other.level
@@ -190,7 +190,7 @@ def collide(one: Placed, other: Placed) -> bool:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where a piece might stand, and the table or desk it would stand at, or -1."""
+    """Candidate positions of a piece, and the table or desk it would stand at, or -1."""
 
     spots: Rectangles
     host: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -216,7 +216,7 @@ def _places(form: str, piece: Furniture, things: list[Placed], sides: Floats, rn
 
 
 def _at_walls(piece: Furniture, sides: Floats, rng: Rng, free: bool, gap: float = 0.06) -> Rectangles:
-    """Backs to the walls; with free headings some stand a few degrees off."""
+    """Positions with the back to a wall; with free headings some are a few degrees off."""
     wall = rng.integers(0, 4, _TRIES)
     heading = wall.astype(np.float64) * _QUARTER
     half = np.tile(piece.size[:2] / 2, (_TRIES, 1))
@@ -265,7 +265,7 @@ def _before(piece: Furniture, sofa: Placed, rng: Rng) -> Rectangles:
 
 
 def _clutter(things: list[Placed], rng: Rng) -> list[Placed]:
-    """Screens on desks and a few things on plates: nobody labels them."""
+    """Monitors on desks and a few objects on plates, without labels."""
     more: list[Placed] = []
     for thing in things:
         depth, width, height = thing.piece.size
@@ -283,7 +283,7 @@ def _clutter(things: list[Placed], rng: Rng) -> list[Placed]:
 
 
 def _windows(sides: Floats, rng: Rng) -> Floats:
-    """Up to two windows: glass gives a depth camera nothing back."""
+    """Up to two windows: depth cameras get no return from glass."""
     rows = []
     for _ in range(int(rng.integers(0, 3))):
         wall = int(rng.integers(4))
@@ -296,7 +296,7 @@ def _windows(sides: Floats, rng: Rng) -> Floats:
 
 
 def _wrapped(angle: Floats) -> Floats:
-    """Into -pi to pi.
+    """The angle, wrapped into -pi to pi.
 
     >>> _wrapped(np.array([3 * np.pi])).round(6).tolist()
     [-3.141593]

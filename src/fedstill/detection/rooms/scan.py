@@ -1,8 +1,8 @@
-"""What depth cameras would give of a room: only what they see, with noise that grows with distance, and with holes.
+"""Simulated depth-camera scans of a room: visible surfaces only, with noise that grows with distance, and holes.
 
-Cameras stand at one to three places near the walls, at the height of a robot's mast or a person's hand. Rays spread
-evenly over their pictures, so what is near has more points than what is far. Nothing comes back from windows, from
-too near or too far, from most surfaces met at a grazing angle, from a few random blots (dark or shiny things), nor
+Cameras stand at one to three positions near the walls, at the height of a robot's mast or a person's hand. Rays are
+spread evenly over their images, so near surfaces have more points than far ones. There are no returns from windows,
+from too near or too far, from most surfaces at a grazing angle, from a few random blots (dark or shiny surfaces), nor
 from the ceiling, which cameras that look down hardly see and data sets of rooms mostly lack.
 """
 
@@ -20,18 +20,18 @@ from fedstill.detection.rooms.room_layout import Room
 Ints = NDArray[np.int64]
 Rng = np.random.Generator
 
-_CAMERAS = (0.2, 0.4, 0.4)  # how likely one, two and three are
-_WIDTH, _HEIGHT = np.tan(np.radians([48.0, 34.0]))  # half the picture at distance 1
+_CAMERAS = (0.2, 0.4, 0.4)  # probabilities of one, two and three cameras
+_WIDTH, _HEIGHT = np.tan(np.radians([48.0, 34.0]))  # half the image at distance 1
 _NEAREST, _FARTHEST = 0.5, 6.5  # metres
-_LOST = 0.02  # of all returns, without a reason
+_LOST = 0.02  # fraction of returns lost at random
 _BLOTS = 5
-# The plastic number's powers: their multiples fill a square evenly, however many are taken.
+# Powers of the plastic number: their multiples fill a square evenly, for any number of points.
 _EVEN = np.array([1 / 1.32471795724, 1 / 1.32471795724**2])
 
 
 @dataclass(frozen=True)
 class RoomScan:
-    """Points in the frame of the room, in random order, and the thing each lies on (negative: of the room itself)."""
+    """Points in the frame of the room, in random order, and the object each lies on (negative: the room itself)."""
 
     points: Floats
     owner: Ints
@@ -39,7 +39,7 @@ class RoomScan:
 
 @dataclass(frozen=True)
 class Camera:
-    """A place, and an orthonormal frame: right, up, forwards."""
+    """A position, and an orthonormal frame: right, up, forwards."""
 
     place: Floats
     frame: Floats  # rows
@@ -48,14 +48,14 @@ class Camera:
 def deviation(distance: Floats) -> Floats:
     """Standard deviation of a depth, in metres.
 
-    1.2 mm at 0.4 m and growing with the square of what is beyond, as Nguyen, Izadi and Lovell, "Modeling Kinect sensor
-    noise for improved 3D reconstruction and tracking" (2012), measured it; held at its value for 4 m.
+    1.2 mm at 0.4 m, growing with the square of the distance beyond, as measured by Nguyen, Izadi and Lovell, "Modeling
+    Kinect sensor noise for improved 3D reconstruction and tracking" (2012); constant beyond 4 m.
     """
     return 0.0012 + 0.0019 * (np.clip(distance, 0.4, 4.0) - 0.4) ** 2
 
 
 def scan(room: Room, points: int, rng: Rng, noise: float = 1.0) -> RoomScan:
-    """So many points of a room; `noise` multiplies the standard deviation of depths."""
+    """This many points of a room; `noise` multiplies the standard deviation of depths."""
     cameras = place_cameras(room, rng)
     clouds: list[Floats] = []
     owners: list[Ints] = []
@@ -72,7 +72,7 @@ def scan(room: Room, points: int, rng: Rng, noise: float = 1.0) -> RoomScan:
 
 
 def place_cameras(room: Room, rng: Rng) -> list[Camera]:
-    """Near the walls, not inside things, looking about the middle; each as far from the others as it can be."""
+    """Cameras near the walls, not inside objects, looking near the middle; each as far from the others as possible."""
     count = int(rng.choice(len(_CAMERAS), p=_CAMERAS)) + 1
     tries = 48
     wall = rng.integers(0, 4, tries)
@@ -102,7 +102,7 @@ def _aimed(place: Floats, target: Floats) -> Camera:
 
 
 def _shoot(room: Room, camera: Camera, rays: int, rng: Rng, noise: float) -> tuple[Floats, Ints]:
-    """What comes back of so many rays."""
+    """The returns of this many rays."""
     picture = rng.random(2) + np.arange(rays)[:, None] * _EVEN + rng.normal(0.0, 0.3 / np.sqrt(rays), (rays, 2))
     picture = picture % 1.0 * 2.0 - 1.0
     ends = np.column_stack([picture * [_WIDTH, _HEIGHT], np.ones(rays)])
@@ -115,7 +115,7 @@ def _shoot(room: Room, camera: Camera, rays: int, rng: Rng, noise: float) -> tup
     kept = rng.random(rays) < np.clip((hits.cosine - 0.04) / 0.16, 0.0, 1.0) * (1.0 - _LOST)
     kept &= (hits.owner != CEILING) & (hits.owner != WINDOW) & ~blotted
     kept &= (hits.distance > _NEAREST) & (hits.distance < _FARTHEST)
-    # A camera measures depth, so its error runs along the ray.
+    # A camera measures depth, so its error is along the ray.
     depth = hits.distance / length
     error = rng.normal(0.0, 1.0, rays) * noise * deviation(depth) * length
     cloud = camera.place + (hits.distance + error)[:, None] * directions

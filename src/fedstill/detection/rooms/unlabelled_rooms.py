@@ -1,4 +1,4 @@
-"""Rooms to learn from without being told what is in them: other ones than those that clients have."""
+"""Unlabelled rooms for pre-training, different from those that clients have."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ ROOMS, SEED = 2000, 1  # the data set `rooms` is of seed 0
 
 @datasets.register("rooms-unlabelled")
 def rooms_unlabelled(source: Source) -> Bundle:
-    """2,000 furnished rooms as depth cameras see them, none of them in `rooms`, without boxes: to pre-train on."""
+    """2,000 furnished rooms as depth cameras see them, none of them in `rooms`, without boxes: for pre-training."""
     scenes = ArrayDataset(inputs=kept_rooms(ROOMS, SEED).points)
     return Bundle(source.name, train=scenes, test=scenes, classes=(), kind="scene", shape=(POINTS, 3))

@@ -168,8 +168,7 @@ def build(
 
 @compiled()
 def moments(source: Array, offset: Array, weight: Array, sources: int) -> tuple[Array, Array, Array, Array]:
-    """Weighted sums of coordinates over all rows and over the rows of each source: the input of the first layer's
-    statistics."""
+    """Weighted sums of coordinates over all rows and per source: the input of the first layer's statistics."""
     first, second = np.zeros(3), np.zeros((3, 3))
     times, sums = np.zeros(sources), np.zeros((sources, 3))
     for row in range(len(source)):

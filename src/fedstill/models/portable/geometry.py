@@ -14,8 +14,9 @@ _SPARE = 20  # extra candidates, among which exact distances decide
 
 
 def farthest(points: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """Indices (batch, samples) of points far from each other, as `fedstill.models.kernels.farthest_points` gives them,
-    and the squared distances (samples, batch, points) from each of them, which sampling has to work out anyway.
+    """Farthest-point sampling: indices (batch, samples) as `fedstill.models.kernels.farthest_points` returns them.
+
+    It also returns the squared distances (samples, batch, points) from each of them, which sampling computes anyway.
 
     One loop whose body is exported once, however many samples there are: unrolled, 512 samples would be thousands of
     operators.
