@@ -32,7 +32,7 @@ def named(*shelves: str) -> Callable[[str], Offered]:
     """Offers the names on these shelves of `fedstill list`.
 
     >>> named("methods")("fedp")
-    [('fedprox', 'FedAvg whose clients are pulled towards the shared model.')]
+    [('fedprox', 'FedAvg with a proximal term that keeps local models close to the shared model.')]
     """
 
     def offer(incomplete: str) -> Offered:
