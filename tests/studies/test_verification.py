@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,18 @@ def test_cells_are_repeated(folder: Path, tmp_path: Path) -> None:
     (found,) = fedstill.verify(tmp_path / "forged.json", rerun=1)
     assert [one.field.split(" ")[0] for one in found.contradictions] == ["class_accuracy"]
     assert "repeated, the run gives" in str(found.contradictions[0])
+
+
+def test_bits_of_an_unknown_processor_prove_nothing(folder: Path, tmp_path: Path) -> None:
+    """Files of earlier formats do not say what they were made on."""
+    results = load_results(folder / "results.json")
+    for cell, row in results.runs.items():
+        unknown = row.made.model_copy(update={"cpu": ""})
+        results.runs[cell] = replace(row, figures={**row.figures, "class_accuracy": 0.5}, made=unknown)
+    results.save(tmp_path / "elsewhere.json")
+    (found,) = fedstill.verify(tmp_path / "elsewhere.json", rerun=1)
+    assert found.ok
+    assert "which may be due to the processor" in found.notes[-1]
 
 
 def test_a_folder_is_checked_whole(folder: Path) -> None:

@@ -194,6 +194,10 @@ def _repeat_cell(path: Path, cell: tuple[int, Labels], data_root: Path | None) -
         for which, bits in again.correct.items()
         if row.correct.get(which) != bits
     ]
+    if found and not row.made.cpu:
+        what = f"{found[0].field.partition(' of ')[0]}: {found[0].says}"
+        why = "may be due to the processor: the file does not name the kind that it was made on"
+        return [], f"{called} was repeated with other results ({what}), which {why}"
     return found, f"{called} was repeated, {'with other results' if found else 'to the same figures and answers'}"
 
 
