@@ -266,6 +266,7 @@ class _Walk:
             absolute = resolve_name("." * level + name, package) if level else name
             module = import_module(absolute)
         except Exception as error:
+            _log.info("a part imports %s, which fails", name, exc_info=True)
             self._unknown(f"imports {name!r}, which fails ({type(error).__name__}: {error})")
             return
         self._named(name, module, frozenset(names_in(function.__code__)))

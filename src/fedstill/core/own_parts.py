@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class OwnParts:
     """What another process must have to know the user's parts by name."""
 
-    plugins: dict[str, str] = field(default_factory=dict)  # by file, a digest of what it says
+    plugins: dict[str, str] = field(default_factory=dict)  # by file, a digest of its content
     parts: tuple[bytes, ...] = ()  # registrations, each pickled
     token: str = ""  # see `FreshToken`
 
@@ -80,7 +80,7 @@ def _packed() -> Iterator[bytes]:
             continue
         try:
             yield pickled(registration)
-        except Exception as error:  # whoever needs it in a worker is told that it is not known there
+        except Exception as error:  # a worker that needs it reports an unknown name
             _log.warning("the %s %s cannot be sent to workers: %s", *registration.place, error)
 
 
