@@ -144,7 +144,7 @@ def test_forward_says_what_the_model_says(rooms: ArrayDataset) -> None:
     batch = rooms.batch(torch.arange(3))
     output = task().forward(model, batch)
     said = model(batch["inputs"])
-    assert torch.equal(output.logits, said.layers[-1].log_probabilities)
+    assert torch.equal(output.log_probabilities, said.layers[-1].log_probabilities)
     assert torch.equal(output.boxes, said.layers[-1].boxes)
     assert torch.equal(output.queries, said.queries)
     assert torch.equal(output.features, said.features)

@@ -148,7 +148,7 @@ def test_what_is_found_twice_is_one_finding() -> None:
 
 def test_every_layer_has_its_own_matches(identity: Adapters) -> None:
     teacher = drawn("teacher")
-    swapped = [teacher.logits.flip(1), teacher.logits], [teacher.boxes.flip(1), teacher.boxes]
+    swapped = [teacher.log_probabilities.flip(1), teacher.log_probabilities], [teacher.boxes.flip(1), teacher.boxes]
     student = detected(*swapped, teacher.queries)
     found = findings(teacher_of(teacher), 0.0)
     first, last = (layer.pairs for layer in detection_losses(student.predictions, found.labels, found.boxes).layers)
@@ -170,7 +170,7 @@ def test_matches_are_those_of_the_task(bins: int) -> None:
     losses = detection_losses(student, found.labels, found.boxes)
     for layer, own in zip(student.layers, losses.layers, strict=True):
         scenes, queries, things = own.pairs
-        kinds = teacher.logits[scenes, found.queries[scenes, things], :-1].argmax(dim=-1)
+        kinds = teacher.log_probabilities[scenes, found.queries[scenes, things], :-1].argmax(dim=-1)
         assert torch.equal(kinds, own.labels)
         assert torch.equal(layer.log_probabilities[scenes, queries, kinds].exp(), own.probability)
 
@@ -231,7 +231,7 @@ def test_a_teacher_that_finds_nothing_teaches_to_find_nothing(identity: Adapters
     teacher = Found(nothing, torch.zeros(3, 3), boxes=torch.ones(3, 6, 7).double(), queries=student.queries.detach())
     terms = objective().terms(student, teacher, adapters=identity)
     assert [terms[name].item() for name in MATCHED] == [0.0] * 3
-    assert terms["empty-queries"].item() == pytest.approx(-student.logits[..., -1].mean().item())
+    assert terms["empty-queries"].item() == pytest.approx(-student.log_probabilities[..., -1].mean().item())
     torch.stack(list(terms.values())).sum().backward()
     assert all(leaf.grad is None or leaf.grad.isfinite().all() for leaf in leaves)
 
@@ -264,7 +264,9 @@ def test_what_is_no_number(side: str, identity: Adapters) -> None:
         terms = values(objective().terms(student, teacher, adapters=identity))
         assert [terms[name] for name in MATCHED] == [0.0] * 3
     else:
-        broken = detected([student.logits * math.nan], [student.boxes * math.nan], student.queries * math.nan)
+        broken = detected(
+            [student.log_probabilities * math.nan], [student.boxes * math.nan], student.queries * math.nan
+        )
         terms = values(objective().terms(broken, teacher, adapters=identity))
         assert all(math.isnan(terms[name]) for name in MATCHED)
 

@@ -216,7 +216,7 @@ def test_the_shared_model_is_the_averaged_part_and_then_the_servers(architecture
     inputs = one.data[0].columns["inputs"]
     with torch.no_grad():
         features = first(inputs).contiguous()
-        assert torch.equal(second(features).log_softmax(1), task.forward(model, {"inputs": inputs}).logits)
+        assert torch.equal(second(features).log_softmax(1), task.forward(model, {"inputs": inputs}).log_probabilities)
     # Every tensor is what a client's mean or the server made of it: nothing is left as it was drawn.
     drawn = one.method.models(one.method.start(Streams(0)))[architecture]
     moved = {name for name in state if not torch.equal(state[name], drawn[name])}

@@ -23,7 +23,7 @@ IDS = [f"alpha-{alpha}-temperature-{temperature}" for alpha, temperature in SETT
 
 
 def teachers(make_output: Any, classes: int, batch: int = 40, sharpness: float = 2.0) -> tuple[Tensor, Tensor]:
-    logits = sharpness * make_output("ceiling", batch=batch, classes=classes).logits
+    logits = sharpness * make_output("ceiling", batch=batch, classes=classes).log_probabilities
     return F.log_softmax(logits, dim=1), torch.arange(batch) % classes
 
 

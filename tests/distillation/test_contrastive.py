@@ -31,7 +31,7 @@ def test_contrast_by_hand(temperature: float) -> None:
 
 def test_crd_by_hand(squares: tuple[Output, Output, Tensor], identity: Adapters) -> None:
     student, teacher, labels = squares
-    sides = Output(student.logits, STUDENT), Output(teacher.logits, TEACHER)
+    sides = Output(student.log_probabilities, STUDENT), Output(teacher.log_probabilities, TEACHER)
     found = {name: value.item() for name, value in Contrastive().terms(*sides, labels, identity).items()}
     cross_entropy = (math.log(6 / 4) + math.log(3)) / 2
     assert found == pytest.approx({"cross-entropy": 0.5 * cross_entropy, "contrast": 0.5 * by_hand(0.07)}, abs=1e-12)

@@ -38,7 +38,7 @@ def test_dkd_with_other_weights(squares: tuple[Output, Output, Tensor]) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 8.0])
 def test_the_two_terms_make_up_the_divergence(make_output: Any, temperature: float) -> None:
     """KL = TCKD + (1 - p_target) NCKD, sample by sample."""
-    student, teacher = make_output("student").logits, make_output("teacher").logits
+    student, teacher = make_output("student").log_probabilities, make_output("teacher").log_probabilities
     targets = torch.tensor([0, 3, 1, 1, 2])
     certainty = soften(teacher, temperature).exp()
     for row in range(len(student)):

@@ -52,11 +52,11 @@ def test_both_controls_are_one_computation(name: str, make_output: Any, make_ada
     for mode, labels in (("no-ce", LABELS), ("no-ce", LABELS.flip(0)), ("withhold", None)):
         objective = under_labels(objectives[name](), mode)
         student, teacher = make_output("student"), make_output("teacher", width=4)
-        student.logits.requires_grad_()
+        student.log_probabilities.requires_grad_()
         student.features.requires_grad_()
         terms = objective.terms(student, teacher, labels, make_adapters(objective, student, teacher))
         torch.stack(list(terms.values())).sum().backward()
-        results.append((terms, student.logits.grad, student.features.grad))
+        results.append((terms, student.log_probabilities.grad, student.features.grad))
     first = results[0]
     assert "cross-entropy" not in first[0]
     for other in results[1:]:
@@ -68,7 +68,7 @@ def test_both_controls_are_one_computation(name: str, make_output: Any, make_ada
 
 def test_dkd_takes_the_teachers_first_choice(make_output: Any) -> None:
     student, teacher = make_output("student"), make_output("teacher")
-    guesses = teacher.logits.argmax(dim=1)
+    guesses = teacher.log_probabilities.argmax(dim=1)
     assert not torch.equal(guesses, LABELS)
     free = under_labels(Decoupled(DecoupledSettings(others=3)), "no-ce").terms(student, teacher, LABELS)
     expected = Decoupled(DecoupledSettings(others=3)).terms(student, teacher, guesses)
@@ -156,10 +156,10 @@ def distil(name: str, mode: Any) -> dict[str, Tensor]:
     def shared(batch: Batch) -> dict[str, Tensor]:
         with torch.inference_mode():
             said = task.forward(teacher, {"inputs": batch["inputs"]})
-        return {"logits": said.logits, "features": said.features}
+        return {"log_probabilities": said.log_probabilities, "features": said.features}
 
     def loss(output: Output, batch: Batch, extra: dict[str, Tensor]) -> dict[str, Tensor]:
-        said = Output(extra["logits"], extra["features"])
+        said = Output(extra["log_probabilities"], extra["features"])
         return objective.terms(output, said, batch.get("labels"), adapters)
 
     learner = Learner(student, loss, Adam(learnt, 1e-2), Streams(4))
@@ -190,4 +190,4 @@ def test_pure_transfer_never_saw_labels_at_the_seeds_settings() -> None:
 def test_the_cross_entropy_is_the_tasks_own(make_output: Any) -> None:
     student, teacher = make_output("student"), make_output("teacher")
     terms = objectives["basic"]().terms(student, teacher, LABELS)
-    assert torch.equal(terms["cross-entropy"], F.nll_loss(student.logits, LABELS))
+    assert torch.equal(terms["cross-entropy"], F.nll_loss(student.log_probabilities, LABELS))

@@ -57,7 +57,9 @@ def test_vanilla_at_another_temperature(squares: Squares) -> None:
     """T = 1: first row 1/6 ln 1/4 + 4/6 ln 4 = 1/2 ln 4; second 9/17 ln 27/17 + 8/17 ln 12/17."""
     student, teacher, _ = squares
     by_hand = (math.log(4) / 2 + 9 / 17 * math.log(27 / 17) + 8 / 17 * math.log(12 / 17)) / 2
-    assert soft_targets(student.logits, teacher.logits, 1.0).item() == pytest.approx(by_hand, abs=1e-12)
+    assert soft_targets(student.log_probabilities, teacher.log_probabilities, 1.0).item() == pytest.approx(
+        by_hand, abs=1e-12
+    )
 
 
 def test_basic_by_hand(squares: Squares) -> None:
@@ -101,8 +103,8 @@ def test_cosine_by_hand(squares: Squares) -> None:
 
 def test_the_cosine_distance_is_blind_to_length(squares: Squares) -> None:
     student, teacher, _ = squares
-    longer = cosine_distance(3 * student.logits, 0.5 * teacher.logits)
-    torch.testing.assert_close(longer, cosine_distance(student.logits, teacher.logits))
+    longer = cosine_distance(3 * student.log_probabilities, 0.5 * teacher.log_probabilities)
+    torch.testing.assert_close(longer, cosine_distance(student.log_probabilities, teacher.log_probabilities))
 
 
 @pytest.mark.parametrize("temperature", [1e3, 1e4])
@@ -131,22 +133,22 @@ def test_the_mean_of_teachers_is_of_probabilities(squares: Squares) -> None:
     """(4, 1, 1)/6 and (1, 4, 1)/6 have the mean (5, 5, 2)/12; features stand side by side."""
     student, teacher, _ = squares
     mean = average_teachers([student, teacher])
-    torch.testing.assert_close(mean.logits[0].exp(), torch.tensor([5.0, 5.0, 2.0], dtype=torch.float64) / 12)
+    torch.testing.assert_close(mean.log_probabilities[0].exp(), torch.tensor([5.0, 5.0, 2.0], dtype=torch.float64) / 12)
     assert torch.equal(mean.features, torch.cat([student.features, teacher.features], dim=1))
-    torch.testing.assert_close(average_teachers([teacher]).logits, teacher.logits)
+    torch.testing.assert_close(average_teachers([teacher]).log_probabilities, teacher.log_probabilities)
 
 
 def test_teachers_of_different_classes_have_no_mean(squares: Squares) -> None:
     student, teacher, _ = squares
     with pytest.raises(InputError, match="teachers must give one kind"):
-        average_teachers([student, Output(teacher.logits[:, :2], teacher.features)])
+        average_teachers([student, Output(teacher.log_probabilities[:, :2], teacher.features)])
 
 
 def test_alpha_zero_is_training_on_labels_alone(squares: Squares) -> None:
     student, teacher, labels = squares
     terms = Vanilla(Softened(alpha=0)).terms(student, teacher, labels)
     assert terms["soft-targets"] == 0
-    assert torch.equal(terms["cross-entropy"], F.nll_loss(student.logits, labels))
+    assert torch.equal(terms["cross-entropy"], F.nll_loss(student.log_probabilities, labels))
 
 
 @pytest.mark.parametrize(

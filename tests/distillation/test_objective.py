@@ -40,7 +40,7 @@ def test_labels_only_is_cross_entropy_and_hears_nobody(make_output: Any) -> None
     terms = [objective.terms(student, make_output(name), LABELS) for name in ("teacher", "other")]
     assert [list(one) for one in terms] == [["cross-entropy"]] * 2
     for one in terms:
-        torch.testing.assert_close(one["cross-entropy"], F.nll_loss(student.logits, LABELS))
+        torch.testing.assert_close(one["cross-entropy"], F.nll_loss(student.log_probabilities, LABELS))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,7 +88,7 @@ def test_the_declared_weight_is_the_weight(name: str, make_output: Any, make_ada
     if objective.hard_label_weight == 0:
         assert "cross-entropy" not in terms
     else:
-        expected = objective.hard_label_weight * F.nll_loss(student.logits, LABELS)
+        expected = objective.hard_label_weight * F.nll_loss(student.log_probabilities, LABELS)
         torch.testing.assert_close(terms["cross-entropy"], expected)
 
 
@@ -118,7 +118,7 @@ def test_the_order_of_the_batch_plays_no_part(name: str, make_output: Any, make_
     student, teacher = make_output("student"), make_output("teacher", width=4)
     adapters = make_adapters(objective, student, teacher)
     order = torch.tensor([3, 0, 4, 1, 2])
-    shuffled = (Output(side.logits[order], side.features[order]) for side in (student, teacher))
+    shuffled = (Output(side.log_probabilities[order], side.features[order]) for side in (student, teacher))
     terms = objective.terms(student, teacher, LABELS, adapters)
     again = objective.terms(*shuffled, LABELS[order], adapters)
     for term in terms:
@@ -156,7 +156,7 @@ def test_gradients_are_those_of_the_formula(name: str, beta: str | None, make_ou
     def loss(logits: Tensor, features: Tensor) -> Tensor:
         return total(objective.terms(Output(F.log_softmax(logits, dim=1), features), teacher, LABELS, adapters))
 
-    inputs = student.logits.clone().requires_grad_(), student.features.clone().requires_grad_()
+    inputs = student.log_probabilities.clone().requires_grad_(), student.features.clone().requires_grad_()
     assert gradcheck(loss, inputs)
 
 
@@ -176,7 +176,7 @@ def test_a_batch_of_two_and_any_widths(
 ) -> None:
     objective = objectives[name]()
     student, teacher = (make_output(side, batch=2, width=width) for side, width in zip("st", widths, strict=True))
-    logits, features = student.logits.clone().requires_grad_(), student.features.clone().requires_grad_()
+    logits, features = student.log_probabilities.clone().requires_grad_(), student.features.clone().requires_grad_()
     adapters = make_adapters(objective, student, teacher)
     loss = total(objective.terms(Output(logits, features), teacher, LABELS[:2], adapters))
     loss.backward()
@@ -222,11 +222,11 @@ def test_a_class_that_is_ruled_out_leaves_gradients_finite(
         student = Output(certain.clone(), student.features)
     if side != "student":
         teacher = Output(certain.clone(), teacher.features)
-    student.logits.requires_grad_()
+    student.log_probabilities.requires_grad_()
     loss = total(objective.terms(student, teacher, LABELS, make_adapters(objective, student, teacher)))
     loss.backward()
     assert loss.isfinite()
-    assert student.logits.grad is None or student.logits.grad.isfinite().all()
+    assert student.log_probabilities.grad is None or student.log_probabilities.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -237,17 +237,17 @@ def test_the_teacher_is_a_constant_even_if_made_in_inference_mode(
     student, teacher = make_output("student"), make_output("teacher", width=4)
     adapters = make_adapters(objective, student, teacher)
     with torch.inference_mode():
-        frozen = Output(teacher.logits.clone(), teacher.features.clone())
-    teacher.logits.requires_grad_()
+        frozen = Output(teacher.log_probabilities.clone(), teacher.features.clone())
+    teacher.log_probabilities.requires_grad_()
     teacher.features.requires_grad_()
     results = []
     for each in (teacher, frozen):
         features = student.features.clone().requires_grad_()
-        logits = student.logits.clone().requires_grad_()
+        logits = student.log_probabilities.clone().requires_grad_()
         terms = objective.terms(Output(logits, features), each, LABELS, adapters)
         total(terms).backward()
         results.append((total(terms).item(), logits.grad, features.grad))
-    assert teacher.logits.grad is None
+    assert teacher.log_probabilities.grad is None
     assert teacher.features.grad is None
     assert results[0][0] == results[1][0]
     for one, other in zip(results[0][1:], results[1][1:], strict=True):
@@ -258,7 +258,7 @@ def test_the_teacher_is_a_constant_even_if_made_in_inference_mode(
 def test_what_is_no_number_shows(name: str, make_output: Any, make_adapters: Any) -> None:
     objective = objectives[name]()
     student, teacher = make_output("student"), make_output("teacher")
-    broken = Output(student.logits * math.nan, student.features * math.nan)
+    broken = Output(student.log_probabilities * math.nan, student.features * math.nan)
     terms = objective.terms(broken, teacher, LABELS, make_adapters(objective, student, teacher))
     assert all(value.isnan() for value in terms.values())
 

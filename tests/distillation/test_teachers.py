@@ -51,9 +51,9 @@ def test_several_teachers_speak_as_one() -> None:
     batch = data().batch(torch.arange(6))
     both = teacher_outputs([TeacherModel("one", "x", one), TeacherModel("two", "x", two)], TASK, batch)
     single = [model.eval()(batch["inputs"])[0].exp() for model in (one, two)]
-    assert torch.allclose(both.logits.exp(), (single[0] + single[1]) / 2)
+    assert torch.allclose(both.log_probabilities.exp(), (single[0] + single[1]) / 2)
     assert both.features.shape == (6, 4)
-    assert not both.logits.requires_grad
+    assert not both.log_probabilities.requires_grad
 
 
 def test_lectures_are_heard_once_and_found_by_sample() -> None:
@@ -65,7 +65,7 @@ def test_lectures_are_heard_once_and_found_by_sample() -> None:
         said = teacher_cache.of(TASK, shard, batch)
     direct = teacher_outputs([teacher], TASK, batch)
     assert batch["sample_id"].tolist() == [3, 5]
-    assert torch.equal(said["logits"], direct.logits)
+    assert torch.equal(said["log_probabilities"], direct.log_probabilities)
     assert torch.equal(said["features"], direct.features)
     assert isinstance(teacher.model, Model)
     assert teacher.model.asked == 3 + 2
@@ -78,7 +78,7 @@ def test_lectures_travel_without_what_was_said() -> None:
     assert teacher_cache.held
     assert not arrived.held
     again = arrived.of(TASK, data(), data().batch(torch.arange(2)))
-    assert torch.equal(again["logits"], said["logits"])
+    assert torch.equal(again["log_probabilities"], said["log_probabilities"])
 
 
 def test_a_teacher_that_draws_says_the_same_whenever_it_is_first_asked() -> None:
@@ -88,10 +88,10 @@ def test_a_teacher_that_draws_says_the_same_whenever_it_is_first_asked() -> None
         before = torch.get_rng_state()
         heard.append(TeacherCache([TeacherModel("one", "x", Noisy())]).of(TASK, data(), data().batch(torch.arange(3))))
         assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(heard[0]["logits"], heard[1]["logits"])
+    assert torch.equal(heard[0]["log_probabilities"], heard[1]["log_probabilities"])
 
 
 def test_first_words_tell_what_a_teacher_cannot_read() -> None:
-    assert first_outputs(TeacherModel("one", "x", Model()), TASK).logits.shape == (2, 3)
+    assert first_outputs(TeacherModel("one", "x", Model()), TASK).log_probabilities.shape == (2, 3)
     with pytest.raises(InputError, match=r"teacher narrow cannot read an input of shape \(1, 2, 2\): mat1 and"):
         first_outputs(TeacherModel("narrow", "x", nn.Linear(7, 3)), TASK)

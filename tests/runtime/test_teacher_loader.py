@@ -314,7 +314,7 @@ def test_points_cannot_be_taught(own: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     def of_points(task: Classification, model: nn.Module, batch: Any) -> Output:
         said = forward(task, model, batch)
-        return Output(said.logits.unsqueeze(1), said.features)
+        return Output(said.log_probabilities.unsqueeze(1), said.features)
 
     monkeypatch.setattr(Classification, "forward", of_points)
     with pytest.raises(InputError, match="models that say one thing of a sample, and mlp labels every point"):

@@ -106,7 +106,9 @@ def test_the_steps_are_those_of_plain_torch() -> None:
     ]
     for rows in order[:5]:
         optimiser.zero_grad()
-        output_of = plan.task.forward(other, {"inputs": inputs[rows], "sample_id": rows}).logits.log_softmax(dim=1)
+        output_of = plan.task.forward(other, {"inputs": inputs[rows], "sample_id": rows}).log_probabilities.log_softmax(
+            dim=1
+        )
         F.kl_div(output_of, said[rows].log_softmax(dim=1), reduction="batchmean", log_target=True).backward()
         optimiser.step()
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):

@@ -120,14 +120,14 @@ def test_the_loss_is_the_mean_cross_entropy() -> None:
     output = TASK.forward(Echo(), said([row, row], [0, 1]).batch(torch.arange(2)))
     assert list(output.terms) == list(TASK.terms) == ["cross-entropy"]
     assert output.terms["cross-entropy"].item() == pytest.approx(np.log(12) / 2, rel=1e-6)
-    torch.testing.assert_close(output.logits.exp()[0], torch.tensor([0.5, 1 / 6, 1 / 6, 1 / 6]))
+    torch.testing.assert_close(output.log_probabilities.exp()[0], torch.tensor([0.5, 1 / 6, 1 / 6, 1 / 6]))
 
 
 def test_without_labels_there_are_no_terms() -> None:
     batch = random_answers(3, seed=0).unlabelled().batch(torch.arange(3))
     output = TASK.forward(Echo(), batch)
     assert output.terms == {}
-    assert output.logits.shape == (3, 4)
+    assert output.log_probabilities.shape == (3, 4)
 
 
 def test_predictions_are_probabilities_and_leave_no_trace() -> None:

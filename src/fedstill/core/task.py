@@ -19,9 +19,15 @@ Tensors = Mapping[str, Tensor]
 class Output:
     """A model's outputs for a batch; `terms` are the task's loss terms, empty without labels."""
 
-    logits: Tensor
+    log_probabilities: Tensor
     features: Tensor
     terms: Mapping[str, Tensor] = field(default_factory=dict)
+    returned: Tensor | None = None  # what the model returned, where that was not log-probabilities
+
+    @property
+    def logits(self) -> Tensor:
+        """The outputs as the model returned them: for a loss of the user's own."""
+        return self.log_probabilities if self.returned is None else self.returned
 
 
 class Task(Protocol):

@@ -152,7 +152,7 @@ class Detection(Classification):
 
 def detections(output: Detected, overlap: float = OVERLAP, least: float = 0.0) -> list[Detections]:
     """The most likely class of each query other than "no object", with its probability as score."""
-    scores, classes = output.logits[..., :-1].exp().max(dim=-1)
+    scores, classes = output.log_probabilities[..., :-1].exp().max(dim=-1)
     every = []
     for boxes, sure, kinds in zip(output.boxes.cpu(), scores.cpu(), classes.cpu(), strict=True):
         fit = usable(boxes, sure) & (sure >= least)
@@ -164,4 +164,4 @@ def detections(output: Detected, overlap: float = OVERLAP, least: float = 0.0) -
 
 def _finite(output: Detected) -> Tensor:
     """Which scenes have finite outputs only (scenes,)."""
-    return output.logits.isfinite().flatten(1).all(dim=1) & output.boxes.isfinite().flatten(1).all(dim=1)
+    return output.log_probabilities.isfinite().flatten(1).all(dim=1) & output.boxes.isfinite().flatten(1).all(dim=1)

@@ -58,7 +58,7 @@ def findings(teacher: Found, least: float) -> TeachingQueries:
     >>> found.queries.tolist(), found.labels.tolist()
     ([[1]], [[1]])
     """
-    scores, kinds = teacher.logits[..., :-1].exp().max(dim=-1)
+    scores, kinds = teacher.log_probabilities[..., :-1].exp().max(dim=-1)
     sure = usable(teacher.boxes, scores) & (scores >= least)
     for scene, boxes in enumerate(teacher.boxes):
         rows = sure[scene].nonzero().squeeze(1)
@@ -125,7 +125,7 @@ class DetectorMatching(Objective):
         for layer, own in zip(student.layers, losses.layers, strict=True):
             scenes, queries, things = own.pairs
             ours = layer.log_probabilities[scenes, queries]
-            aims = teacher.logits[scenes, found.queries[scenes, things]]
+            aims = teacher.log_probabilities[scenes, found.queries[scenes, things]]
             sums.append(soft_targets(ours, aims, self.settings.temperature) if len(ours) else ours.sum())
         return torch.stack(sums).sum()
 

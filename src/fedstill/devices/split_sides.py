@@ -46,7 +46,7 @@ def samples_as_sent(client: Client, side: nn.Module, precision: torch.dtype) -> 
             output = client.task.forward(side, batch)
         said = {
             FEATURES: output.features.to(precision),
-            LOGITS: output.logits,
+            LOGITS: output.log_probabilities,
             LABELS: batch["labels"],
             IDS: batch["sample_id"],
         }
@@ -124,14 +124,14 @@ def with_soft_targets(output: Output, said: Tensor, told: Tensor | None, tempera
     >>> round(terms["soft-targets"].item(), 4)  # half of 0.8 ln 1.6 + 0.2 ln 0.4
     0.0964
     """
-    said = said.to(output.logits.device)
+    said = said.to(output.log_probabilities.device)
     if told is None:
-        return {**output.terms, SOFT: soft_targets(output.logits, said, temperature)}
-    rows = told.nonzero().flatten().to(output.logits.device)
+        return {**output.terms, SOFT: soft_targets(output.log_probabilities, said, temperature)}
+    rows = told.nonzero().flatten().to(output.log_probabilities.device)
     if not len(rows):
         return output.terms
     share = len(rows) / len(told)
-    return {**output.terms, SOFT: share * soft_targets(output.logits[rows], said[rows], temperature)}
+    return {**output.terms, SOFT: share * soft_targets(output.log_probabilities[rows], said[rows], temperature)}
 
 
 def learn(
@@ -158,5 +158,7 @@ def answers(model: nn.Module, task: Task, features: Tensor) -> Tensor:
     """The logits of the server's part on one client's samples; independent of which others sent some."""
     model.eval()
     with torch.inference_mode():
-        pieces = [task.forward(model, {"inputs": piece.float()}).logits.cpu() for piece in features.split(AT_ONCE)]
+        pieces = [
+            task.forward(model, {"inputs": piece.float()}).log_probabilities.cpu() for piece in features.split(AT_ONCE)
+        ]
     return torch.cat(pieces).clone()

@@ -46,12 +46,12 @@ def check_compatibility(task: Task, teachers: Sequence[TeacherModel]) -> Widths:
     """The feature widths, measured on two dummy inputs; an incompatible teacher is refused."""
     student = _students_words(task)
     boxes = finds_boxes(student)
-    if student.logits.ndim != 2 and not boxes:
+    if student.log_probabilities.ndim != 2 and not boxes:
         raise InputError(
             "distillation is for detectors and models that say one thing of a sample, and"
             f" {task.architectures[0]} labels every point"
         )
-    classes, widths = student.logits.shape[-1], []
+    classes, widths = student.log_probabilities.shape[-1], []
     for teacher in teachers:
         if teacher.architecture in models and task_of(teacher.architecture).finds_boxes != boxes:
             which = ("no detector", "one") if boxes else ("a detector", "none")
@@ -60,10 +60,10 @@ def check_compatibility(task: Task, teachers: Sequence[TeacherModel]) -> Widths:
                 f" ({task.architectures[0]}) is {which[1]}: both must be asked the same"
             )
         said = first_outputs(teacher, task)
-        if said.logits.shape[-1] != classes or said.logits.ndim != student.logits.ndim:
+        if said.log_probabilities.shape[-1] != classes or said.log_probabilities.ndim != student.log_probabilities.ndim:
             raise InputError(
-                f"the teacher {teacher.name} says {tuple(said.logits.shape[1:])} numbers of an input, and there are"
-                f" {classes} classes: it must know the same classes in the same order"
+                f"the teacher {teacher.name} says {tuple(said.log_probabilities.shape[1:])} numbers of an input, and"
+                f" there are {classes} classes: it must know the same classes in the same order"
             )
         if said.features.shape[:-1] != student.features.shape[:-1]:
             raise InputError(

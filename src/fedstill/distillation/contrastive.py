@@ -80,5 +80,5 @@ class ContrastiveAndSoft(Contrastive):
     assessable = True
 
     def from_teacher(self, lesson: Lesson) -> Terms:
-        soft = self.settings.alpha * soft_targets(*lesson.logits, self.settings.temperature)
+        soft = self.settings.alpha * soft_targets(*lesson.log_probabilities, self.settings.temperature)
         return {**super().from_teacher(lesson), "soft-targets": soft}

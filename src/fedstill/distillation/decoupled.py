@@ -74,9 +74,9 @@ class Decoupled(Objective):
         return 1.0
 
     def from_teacher(self, lesson: Lesson) -> Terms:
-        targets = self.given(lesson.labels) if self.labelled else lesson.teacher.logits.argmax(dim=1)
+        targets = self.given(lesson.labels) if self.labelled else lesson.teacher.log_probabilities.argmax(dim=1)
         temperature = self.settings.temperature
         return {
-            "target-class": self.settings.target * target_class(*lesson.logits, targets, temperature),
-            "other-classes": self.settings.others * other_classes(*lesson.logits, targets, temperature),
+            "target-class": self.settings.target * target_class(*lesson.log_probabilities, targets, temperature),
+            "other-classes": self.settings.others * other_classes(*lesson.log_probabilities, targets, temperature),
         }

@@ -250,7 +250,7 @@ class JointStudent:
             # Without a teacher (`labels-only`) the student's own output takes its place, and the objective ignores
             # it.
             teacher = output_of(said, voice) if said else output
-            labels = batch["labels"].to(output.logits.device) if self.labelled else None
+            labels = batch["labels"].to(output.log_probabilities.device) if self.labelled else None
             return self.method.objective.terms(output, teacher, labels, self.adapters)
 
         return Learner(self.model, loss, self.optimiser, self.client.streams)

@@ -46,7 +46,7 @@ class Intermediate(Objective):
 
     def from_teacher(self, lesson: Lesson) -> Terms:
         alpha, temperature = self.settings.alpha, self.settings.temperature
-        soft = alpha * soft_targets(*lesson.logits, temperature)
+        soft = alpha * soft_targets(*lesson.log_probabilities, temperature)
         return {"soft-targets": soft, **self.from_features(lesson)}
 
     def label_weight(self) -> float:

@@ -56,13 +56,13 @@ def average_teachers(outputs: Sequence[Output]) -> Output:
     """Several teachers combined: the mean of their probabilities, and their features concatenated.
 
     >>> one, two = (Output(torch.tensor([p]).log(), torch.ones(1, 3)) for p in ([0.5, 0.5], [0.1, 0.9]))
-    >>> [round(mean, 4) for mean in average_teachers([one, two]).logits.exp()[0].tolist()]
+    >>> [round(mean, 4) for mean in average_teachers([one, two]).log_probabilities.exp()[0].tolist()]
     [0.3, 0.7]
     """
-    shapes = {tuple(output.logits.shape) for output in outputs}
+    shapes = {tuple(output.log_probabilities.shape) for output in outputs}
     if len(shapes) != 1:
         raise InputError(f"teachers must give one kind of log-probabilities, not shapes {sorted(shapes)}")
-    stacked = torch.stack([bounded(output.logits) for output in outputs])
+    stacked = torch.stack([bounded(output.log_probabilities) for output in outputs])
     mean = stacked.logsumexp(dim=0) - math.log(len(outputs))
     return Output(mean, torch.cat([output.features for output in outputs], dim=1))
 
@@ -93,7 +93,7 @@ class Vanilla(_Logits):
 
     def from_teacher(self, lesson: Lesson) -> Terms:
         alpha, temperature = self.settings.alpha, self.settings.temperature
-        return {"soft-targets": alpha * soft_targets(*lesson.logits, temperature)}
+        return {"soft-targets": alpha * soft_targets(*lesson.log_probabilities, temperature)}
 
 
 class SelfSettings(Softened):
@@ -161,7 +161,7 @@ class LogitMse(_Logits):
     name = "logit-mse"
 
     def from_teacher(self, lesson: Lesson) -> Terms:
-        return {"squared-difference": self.settings.alpha * squared_difference(*lesson.logits)}
+        return {"squared-difference": self.settings.alpha * squared_difference(*lesson.log_probabilities)}
 
 
 @objectives.register("cosine")
@@ -176,4 +176,4 @@ class Cosine(_Logits):
     name = "cosine"
 
     def from_teacher(self, lesson: Lesson) -> Terms:
-        return {"cosine-distance": self.settings.alpha * cosine_distance(*lesson.logits)}
+        return {"cosine-distance": self.settings.alpha * cosine_distance(*lesson.log_probabilities)}

@@ -44,9 +44,9 @@ class Lesson:
     adapters: nn.Module | None
 
     @property
-    def logits(self) -> tuple[Tensor, Tensor]:
+    def log_probabilities(self) -> tuple[Tensor, Tensor]:
         """The outputs of the student and of the teacher."""
-        return self.student.logits, self.teacher.logits
+        return self.student.log_probabilities, self.teacher.log_probabilities
 
     @property
     def features(self) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class Lesson:
 class Objective(ABC):
     """Named loss terms, already weighted; the student minimises their sum.
 
-    Student and teacher return an `Output`: log-probabilities (batch, classes) as `logits`, and features (batch, width);
+    Student and teacher return an `Output`: log-probabilities (batch, classes) and features (batch, width);
     the outputs of detectors are in `outputs.py`. An objective holds settings and no changing state; learnable layers
     are in `adapters`.
 
@@ -102,7 +102,7 @@ class Objective(ABC):
         """The unweighted label terms: a cross-entropy; for a detector, its task's own terms."""
         if finds_boxes(student):
             return dict(student.terms)
-        return {"cross-entropy": cross_entropy(student.logits, labels)}
+        return {"cross-entropy": cross_entropy(student.log_probabilities, labels)}
 
     @property
     def hard_label_weight(self) -> float:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fedstill.core.task import Output
 
-NAMES = ("logits", "features", "boxes", "queries")
+NAMES = ("log_probabilities", "features", "boxes", "queries")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found(Output):
-    """The outputs of a detector that others can learn from; the last of the `logits` is "no object"."""
+    """The outputs of a detector that others can learn from; the last of the classes is "no object"."""
 
     boxes: Tensor  # (scenes, queries, 7)
     queries: Tensor  # (scenes, queries, width): the features of each query
@@ -29,15 +29,15 @@ def output_of(said: Mapping[str, Tensor], voice: str = "") -> Output:
     """The output restored from named tensors; with several teachers, from those whose names start with `voice`.
 
     >>> import torch
-    >>> said = {"1/logits": torch.zeros(2, 3), "1/features": torch.ones(2, 4), "logits": torch.zeros(9)}
+    >>> said = {"1/log_probabilities": torch.zeros(2, 3), "1/features": torch.ones(2, 4), "features": torch.zeros(9)}
     >>> tuple(output_of(said, "1/").features.shape)
     (2, 4)
     """
     own = {name: said[voice + name] for name in NAMES if voice + name in said}
-    logits, features = own["logits"], own["features"]
+    log_probabilities, features = own["log_probabilities"], own["features"]
     if "boxes" not in own:
-        return Output(logits, features)
-    return Found(logits, features, boxes=own["boxes"], queries=own["queries"])
+        return Output(log_probabilities, features)
+    return Found(log_probabilities, features, boxes=own["boxes"], queries=own["queries"])
 
 
 def finds_boxes(output: Output) -> bool:

@@ -166,7 +166,7 @@ def _mistakes(client: Client, model: nn.Module) -> Tensor:
     for rows in every_row(client.data):
         batch = client.data.batch(rows)
         with torch.no_grad():
-            said = client.task.forward(model, batch).logits.cpu()
+            said = client.task.forward(model, batch).log_probabilities.cpu()
         found.append(said.argmax(dim=1) != batch["labels"])
     return torch.cat(found)
 

@@ -44,7 +44,7 @@ def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, sca
     noise = torch.from_numpy(drawn.astype("float32"))
     model.eval()
     with torch.inference_mode():
-        return task.forward(model, {"inputs": noise}).logits.double().exp().mean(dim=0).cpu().clone()
+        return task.forward(model, {"inputs": noise}).log_probabilities.double().exp().mean(dim=0).cpu().clone()
 
 
 def knows(probed: Tensor, query: Iterable[int], threshold: float) -> bool:
@@ -72,7 +72,9 @@ def said_together(task: Task, teachers: Sequence[nn.Module], batch: Batch, tempe
     """The sum of the teachers' probabilities on a batch."""
     inputs = without_answers(batch)
     with torch.no_grad():
-        said = [(task.forward(model.eval(), inputs).logits / temperature).softmax(dim=1) for model in teachers]
+        said = [
+            (task.forward(model.eval(), inputs).log_probabilities / temperature).softmax(dim=1) for model in teachers
+        ]
     return torch.stack(said).sum(dim=0).cpu()
 
 
@@ -87,7 +89,7 @@ def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Lo
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         said = shared.get("said", batch.get("said"))
         assert said is not None
-        words = F.log_softmax(output.logits / temperature, dim=1)
+        words = F.log_softmax(output.log_probabilities / temperature, dim=1)
         targets = (mask * said).to(words.device)
         return {**output.terms, "teachers": -alpha * (targets * words).sum(dim=1).mean()}
 

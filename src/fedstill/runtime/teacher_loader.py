@@ -79,7 +79,10 @@ class TeacherLoader:
         def outputs() -> Tensor:
             if key not in self._words:
                 with Streams(0).ambient("ceiling"):
-                    said = [teacher_outputs(teachers, task, data.batch(rows)).logits.cpu() for rows in every_row(data)]
+                    said = [
+                        teacher_outputs(teachers, task, data.batch(rows)).log_probabilities.cpu()
+                        for rows in every_row(data)
+                    ]
                 self._words[key] = torch.cat(said)
             return self._words[key]
 

@@ -223,7 +223,7 @@ def pool_outputs(task: Task, model: nn.Module, data: Dataset) -> tuple[Tensor, T
         with torch.inference_mode():
             output = task.forward(model, batch)
             features.append(output.features.cpu())
-            logits.append(output.logits.cpu())
+            logits.append(output.log_probabilities.cpu())
     return torch.cat(features), torch.cat(logits)
 
 

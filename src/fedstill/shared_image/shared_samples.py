@@ -137,7 +137,7 @@ def towards(
     """Distil a model towards logits on the proxy data, for this many steps."""
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
-        teacher = Output(batch["said"].to(output.logits.device), output.features.detach())
+        teacher = Output(batch["said"].to(output.log_probabilities.device), output.features.detach())
         return objective.terms(output, teacher)
 
     training = Training(optimiser="adam", rate=settings.rate, batch=settings.batch, weight_decay=0.0)
@@ -162,5 +162,5 @@ def logits_on(task: Task, model: torch.nn.Module, data: Dataset) -> Tensor:
     """A model's logits on every sample, in evaluation mode."""
     model.eval()
     with torch.inference_mode():
-        said = [task.forward(model, data.batch(rows)).logits.cpu() for rows in every_row(data)]
+        said = [task.forward(model, data.batch(rows)).log_probabilities.cpu() for rows in every_row(data)]
     return torch.cat(said).clone()

@@ -89,7 +89,7 @@ class Classification:
         """
         if "labels" not in batch:
             return {}
-        return {"cross-entropy": weighted_nll(output.logits, batch["labels"].to(self.device), weigh)}
+        return {"cross-entropy": weighted_nll(output.log_probabilities, batch["labels"].to(self.device), weigh)}
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         """Confusion matrix (rows: truth), sums of loss and squared error, and non-finite outputs, over all models."""
@@ -102,7 +102,7 @@ class Classification:
             for rows in every_row(data):
                 batch = data.batch(rows)
                 with torch.inference_mode():
-                    logits = self.forward(model, batch).logits.cpu()
+                    logits = self.forward(model, batch).log_probabilities.cpu()
                 labels = batch["labels"]
                 finite = logits.isfinite().all(dim=1)
                 # Non-finite outputs are counted as class 0, so that every sample is in the matrix; their count is
@@ -129,7 +129,7 @@ class Classification:
         """Class probabilities, one row per input."""
         model.eval()
         with torch.inference_mode():
-            return self.forward(model, {"inputs": inputs}).logits.exp().cpu()
+            return self.forward(model, {"inputs": inputs}).log_probabilities.exp().cpu()
 
 
 def weighted_nll(log_probabilities: Tensor, labels: Tensor, weigh: Weigh) -> Tensor:

@@ -48,7 +48,7 @@ class Segmentation(Classification):
         if "labels" not in batch:
             return {}
         labels = point_labels(batch).to(self.device).flatten()
-        return {"cross-entropy": weighted_nll(output.logits.flatten(0, 1), labels, weigh)}
+        return {"cross-entropy": weighted_nll(output.log_probabilities.flatten(0, 1), labels, weigh)}
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         """Sums over points (confusion matrix with truth in rows, loss, non-finite outputs) and over shapes."""
@@ -65,7 +65,7 @@ class Segmentation(Classification):
             for rows in every_row(data, _EVALUATION_BATCH):
                 batch = data.batch(rows)
                 with torch.inference_mode():
-                    logits = self.forward(model, batch).logits.cpu()
+                    logits = self.forward(model, batch).log_probabilities.cpu()
                 labels = point_labels(batch)
                 finite = logits.isfinite().all(dim=2)
                 # As in classification: non-finite outputs count as class 0, and their number is reported separately.
