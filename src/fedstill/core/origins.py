@@ -16,6 +16,10 @@ MODULE_PREFIX = "fedstill_plugin_"  # of the modules that plugin files become
 PACKAGE = __name__.partition(".")[0]
 
 
+class UserObject:
+    """Base of parts of this package that hold an object of the user's own, and count as the user's."""
+
+
 def is_outside_module(name: str) -> bool:
     """Whether a module is the user's own, or of an installed package that announces parts.
 
@@ -44,6 +48,8 @@ def is_outside(part: Any) -> bool:
     >>> is_outside(is_outside_module), is_outside(Path.exists), is_outside(namespace['test'])
     (False, False, True)
     """
+    if isinstance(part, UserObject):
+        return True
     if isinstance(part, partial):
         return is_outside(part.func)
     named = part if isinstance(part, type | FunctionType | MethodType) else type(part)

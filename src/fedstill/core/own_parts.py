@@ -16,9 +16,10 @@ from typing import Any
 from uuid import uuid4
 
 import cloudpickle
+from torch import nn
 
 from fedstill.core.errors import InputError
-from fedstill.core.origins import MODULE_PREFIX, is_outside_module, module_named
+from fedstill.core.origins import MODULE_PREFIX, UserObject, is_outside, is_outside_module, module_named
 from fedstill.core.plugins import loaded_plugins, use_plugins
 from fedstill.core.registry import registered
 
@@ -76,7 +77,8 @@ def _packed() -> Iterator[bytes]:
     """Registered parts that come neither with a package nor with a plugin file."""
     for registration in registered():
         module = str(getattr(registration.part, "__module__", ""))
-        if not (registration.registry.of_package and is_outside_module(module)) or module.startswith(MODULE_PREFIX):
+        of_file = module.startswith(MODULE_PREFIX)
+        if of_file or not (registration.registry.of_package and is_outside(registration.part)):
             continue
         try:
             yield pickled(registration)
@@ -100,8 +102,18 @@ def own_modules_by_value() -> Iterator[None]:
 
 def _own_modules() -> Iterator[ModuleType]:
     parts = (registration.part for registration in registered())
-    names = {str(getattr(part, "__module__", "")) for part in parts}
+    names = {name for part in parts for name in _modules_of(part)}
     for name in sorted(names):
         module = module_named(name)
         if module is not None and is_outside_module(name) and not name.startswith(MODULE_PREFIX) and name != "__main__":
             yield module
+
+
+def _modules_of(part: Any) -> Iterator[str]:
+    """The modules that a part, or what it holds, was defined in."""
+    yield str(getattr(part, "__module__", ""))
+    if isinstance(part, UserObject):
+        for held in vars(part).values():
+            yield str(getattr(held, "__module__", ""))
+            if isinstance(held, nn.Module):
+                yield from (type(one).__module__ for one in held.modules())

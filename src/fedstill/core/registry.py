@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.origins import UserObject
 from fedstill.core.slices import declared
 
 _log = logging.getLogger(__name__)
@@ -111,6 +112,10 @@ class Registry(Generic[Part]):
 
         return add
 
+    def forget(self, name: str) -> None:
+        """Take back what was registered under a name."""
+        self._parts.pop(name, None)
+
     def behaviour(self, name: str) -> int:
         """The behaviour version of a part."""
         self[name]
@@ -182,7 +187,10 @@ def _registry_of(what: str, module: str) -> Registry[Any]:
 
 
 def _ours(part: object) -> bool:
-    return str(getattr(part, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+    return (
+        not isinstance(part, UserObject)
+        and str(getattr(part, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+    )
 
 
 def _origin(part: object) -> tuple[object, object]:

@@ -46,8 +46,8 @@ class Bundle:
 
         Scenes are not rescaled, and keep all their boxes.
         """
-        if self.kind == "image":
-            raise InputError(f"{self.name} holds images: only of clouds can points be taken")
+        if not data_kinds[self.kind].points:
+            raise InputError(f"{self.name} holds {self.kind}s: only of clouds can points be taken")
         if not 1 <= count <= self.shape[0]:
             raise InputError(
                 f"{self.name} holds {self.kind}s of {self.shape[0]:,} points: {count:,} cannot be taken of each"

@@ -21,6 +21,7 @@ class DataKind:
     task: str  # by name; data with a label for every point uses segmentation instead
     model: str  # the default
     defaults: Mapping[str, Any]  # of an experiment, overridden by the user and by the model
+    points: bool = False  # whether samples are clouds of points, of which fewer can be taken
     fewest_points: int = 1  # of a cloud
     reader: Callable[[Path], FromFiles | None] | None = None  # for the user's own files, if it recognises them
     show: Callable[[Bundle, str | None, int, Path, str, float], None] | None = (
@@ -30,12 +31,14 @@ class DataKind:
 
 data_kinds: Registry[DataKind] = Registry("kind of data")
 data_kinds.register("image")(DataKind("classification", "cnn", {"augmentation": "none"}))
+data_kinds.register("array")(DataKind("classification", "mlp", {"augmentation": "none"}))  # numbers of any shape
 data_kinds.register("cloud")(
     DataKind(
         "classification",
         "pointnet2-lite",
+        points=True,
         # As in the point-cloud literature: Adam, weight decay, and augmentation by point dropout, scaling and shift.
-        {
+        defaults={
             "augmentation": "points",
             "rounds": 20,
             "training": {"epochs": 5, "optimiser": "adam", "rate": 1e-3, "weight_decay": 1e-4, "batch": 24},

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import NO_LABEL
+from fedstill.data.data_kinds import data_kinds
 from fedstill.data.layout import Samples
 from fedstill.data.readers.raw import FileFindings
 
@@ -42,7 +43,7 @@ def find_faults(
             bad = (~torch.isfinite(split.inputs.flatten(1))).any(dim=1).nonzero().flatten().tolist()
             if bad:
                 found.faults.append(f"{len(bad):,} {part} samples hold NaN or infinity{_first(split, bad)}")
-        if split.kind != "image":
+        if data_kinds[split.kind].points:
             flat = (split.inputs == split.inputs[:, :1]).flatten(1).all(dim=1).nonzero().flatten().tolist()
             if flat:
                 found.faults.append(f"{len(flat):,} {part} {split.kind}s hold one place only{_first(split, flat)}")

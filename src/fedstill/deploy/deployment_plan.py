@@ -13,6 +13,7 @@ from fedstill.core.protocols import Client, Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle, Kind
+from fedstill.data.data_kinds import data_kinds
 from fedstill.deploy.site_registry import SiteFacts
 from fedstill.runtime.defaults import settled
 from fedstill.runtime.experiment import Experiment
@@ -38,7 +39,11 @@ class DataFacts:
     @classmethod
     def of(cls, roster: Sequence[SiteFacts]) -> DataFacts:
         first = roster[0]
-        shape = first.shape if first.kind == "image" else (min(one.shape[0] for one in roster), *first.shape[1:])
+        shape = (
+            first.shape
+            if not data_kinds[first.kind].points
+            else (min(one.shape[0] for one in roster), *first.shape[1:])
+        )
         return cls(first.classes, first.kind, shape, first.point_labels, all(facts.labelled for facts in roster))
 
 

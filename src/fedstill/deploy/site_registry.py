@@ -45,7 +45,7 @@ class SiteFacts(Settings):
 
     @model_validator(mode="after")
     def _enough_points(self) -> Self:
-        if self.kind != "image" and self.shape[0] < LEAST_POINTS:
+        if data_kinds[self.kind].points and self.shape[0] < LEAST_POINTS:
             raise ValueError(f"its clouds have {self.shape[0]} points, and {LEAST_POINTS} are the least")
         return self
 
@@ -72,7 +72,12 @@ class SiteFacts(Settings):
     @property
     def label_space(self) -> tuple[Any, ...]:
         """What must be equal at all sites; clouds may have different numbers of points."""
-        return self.classes, self.kind, self.point_labels, self.shape if self.kind == "image" else self.shape[1:]
+        return (
+            self.classes,
+            self.kind,
+            self.point_labels,
+            self.shape[1:] if data_kinds[self.kind].points else self.shape,
+        )
 
 
 def other_label_spaces(facts: Mapping[int, SiteFacts]) -> dict[int, str]:

@@ -17,6 +17,7 @@ from fedstill.core.message import Message
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext, StateVersion
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import Bundle
+from fedstill.data.data_kinds import data_kinds
 from fedstill.deploy.deployment_plan import DataFacts, sites_plan
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_state import SiteStates
@@ -99,7 +100,7 @@ class SiteSession:
             raise InputError(f"there is no client {self.agreement.client} among {experiment.clients}")
         own = SiteFacts.of(bundle)
         fits = question.shape == own.shape
-        if own.kind != "image":
+        if data_kinds[own.kind].points:
             fits = question.shape[1:] == own.shape[1:] and LEAST_POINTS <= question.shape[0] <= own.shape[0]
         asked, here = ((one.classes, one.kind, one.point_labels) for one in (question, own))
         if asked != here or not fits:

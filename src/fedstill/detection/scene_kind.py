@@ -26,8 +26,9 @@ data_kinds.register("scene")(
         "detection",
         "detr3d-lite",
         {"augmentation": "scenes", "rounds": 40, "training": {"epochs": 2, "batch": 8}},
-        FEWEST_POINTS,
-        _reader,
-        _show,
+        points=True,
+        fewest_points=FEWEST_POINTS,
+        reader=_reader,
+        show=_show,
     )
 )

@@ -13,6 +13,7 @@ from fedstill.core.numbers import count
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
+from fedstill.data.data_kinds import data_kinds
 from fedstill.data.point_labels import shape_kinds
 from fedstill.data.splits import split_validation
 from fedstill.distillation.label_modes import LabelMode, proxy_under_labels
@@ -45,9 +46,10 @@ def proxy_data(
     if settings.proxy is not None:
         other = load(settings.proxy)
         fingerprint = other.fingerprint()
-        if other.kind == bundle.kind != "image":
+        of_points = data_kinds[bundle.kind].points
+        if other.kind == bundle.kind and of_points:
             other = other.with_points(min(bundle.shape[0], other.shape[0]))
-        if other.kind != bundle.kind or (bundle.kind == "image" and other.shape != bundle.shape):
+        if other.kind != bundle.kind or (not of_points and other.shape != bundle.shape):
             raise InputError(
                 f"the proxy {settings.proxy} holds {other.kind}s of shape {other.shape}, and {bundle.name} holds"
                 f" {bundle.kind}s of shape {bundle.shape}"

@@ -14,6 +14,7 @@ from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.lookup import load
+from fedstill.models.model_outputs import normalised
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.result import Run
 from fedstill.tasks.classification import Classification
@@ -46,7 +47,7 @@ class Subject:
 
     @cached_property
     def model(self) -> nn.Module:
-        return self.run.model(self.which, self.client, self.architecture).eval()
+        return normalised(self.run.model(self.which, self.client, self.architecture)).eval()
 
     @cached_property
     def test_data(self) -> Dataset:

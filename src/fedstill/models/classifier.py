@@ -7,6 +7,7 @@ A model can also be split between two machines: the first receives inputs and th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,8 @@ class Classifier(nn.Module):
     The split between two machines may have to be elsewhere, since an extractor can be most of the work: `cut` names the
     child of the extractor, a sequence of layers on images, after which the model is split.
     """
+
+    outputs: ClassVar[str] = "log-probabilities"  # see `model_outputs`
 
     def __init__(self, extractor: nn.Module, head: nn.Module, feature_size: int, cut: str | None = None) -> None:
         super().__init__()

@@ -40,6 +40,7 @@ from fedstill.core.protocols import Client, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, methods
 from fedstill.methods.local_only import LocalSettings
+from fedstill.models.model_outputs import read_outputs
 from fedstill.queries.peers import QUERY, PeerMethod, probed
 from fedstill.queries.transfer_loss import importance, knows, most_important
 from fedstill.queries.vote import Vote
@@ -132,8 +133,8 @@ class Evaluated(nn.Module):
         return super().train(False)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        said: tuple[Tensor, Tensor] = self.model(inputs)
-        return said
+        log_probabilities, features, _ = read_outputs(self.model, inputs)
+        return log_probabilities, features
 
 
 def boosted(wrong: Sequence[Tensor], classes: int) -> Tensor:

@@ -66,7 +66,7 @@ def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:
 
 def _kind_of_points(model: str) -> str:
     """The kind of data that a model on points is for: the one whose task it answers, else clouds."""
-    posed = {data_kinds[kind].task: kind for kind in reversed(data_kinds.names()) if kind != "image"}
+    posed = {data_kinds[kind].task: kind for kind in reversed(data_kinds.names()) if data_kinds[kind].points}
     return posed.get(task_name(model), "cloud")
 
 

@@ -28,11 +28,12 @@ def settled(experiment: Experiment, kind: str, point_labels: bool, points: int) 
 
     Where the data is not here, those who have it say these three things of it.
     """
-    if kind == "image" and experiment.points is not None:
-        raise InputError(f"{experiment.data} holds images: leave `points` out")
+    of_points = data_kinds[kind].points
+    if not of_points and experiment.points is not None:
+        raise InputError(f"{experiment.data} holds {kind}s: leave `points` out")
     model = experiment.model or next(iter(experiment.models), POINT_MODEL if point_labels else None)
     decided = decided_by(kind, model, methods[experiment.method.name])
-    if kind != "image":
+    if of_points:
         decided["points"] = min(decided.get("points", points), points)
     return with_defaults(experiment, decided)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedstill.core.dataset import Dataset, Proxy, Subset, class_counts
 from fedstill.core.errors import InputError
 from fedstill.core.hardware import check_device
+from fedstill.core.origins import is_outside
 from fedstill.core.protocols import ClientFactory, Method, Profile
 from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
@@ -22,6 +23,8 @@ from fedstill.data.point_labels import has_point_labels, partition_labels, shape
 from fedstill.data.splits import split_validation
 from fedstill.methods import methods
 from fedstill.methods.wrappers.choices import Attack, Mitigation, Privacy
+from fedstill.models import models
+from fedstill.models.model_outputs import check_outputs
 from fedstill.participation.dropout import Dropout
 from fedstill.participation.policies import Policy
 from fedstill.participation.round_participation import Participants
@@ -35,7 +38,7 @@ from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
 from fedstill.runtime.simulated_clients import SimulatedClients, parted
 from fedstill.runtime.teacher_loader import TeacherLoader
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.task_choice import task_kind
+from fedstill.tasks.task_choice import task_kind, tasks
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,9 @@ def task_of_kind(
     assert isinstance(augmentation, Augmentation)
     task = kind(classes, shape, tuple(dict.fromkeys(experiment.architectures)), device, augmentation)
     for architecture in task.architectures:
-        task.build(architecture)
+        model = task.build(architecture)
+        if is_outside(models[architecture]) and not kind.finds_boxes:
+            check_outputs(model.cpu(), architecture, shape, len(classes), issubclass(kind, tasks["segmentation"]))
     return task
 
 

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Dataset, every_row
@@ -25,6 +24,7 @@ from fedstill.data.data_kinds import data_kinds
 from fedstill.distillation.teachers import TeacherModel, teacher_outputs
 from fedstill.methods.recalibration import recalibrated
 from fedstill.models import build_model
+from fedstill.models.model_outputs import Normalised
 from fedstill.runtime.experiment import Experiment, TeacherSource
 from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import tasks
@@ -147,7 +147,7 @@ def _from_run(source: TeacherSource, bundle: Bundle) -> TeacherModel:
         raise
 
 
-def _called(name: str, bundle: Bundle) -> Foreign:
+def _called(name: str, bundle: Bundle) -> Normalised:
     """`module:function`, which gets the shape of an input and the number of classes."""
     module, separator, function = name.partition(":")
     if not (module and separator and function):
@@ -160,7 +160,7 @@ def _called(name: str, bundle: Bundle) -> Foreign:
         raise InputError(f"the teacher {name} cannot be made: {_short(error)}") from error
     if not isinstance(made, nn.Module):
         raise InputError(f"the teacher {name} must return a torch module, not {type(made).__name__}")
-    return Foreign(made)
+    return Normalised(made)
 
 
 def _fill(model: nn.Module, path: Path, architecture: str = "") -> None:
@@ -190,22 +190,6 @@ def _fill(model: nn.Module, path: Path, architecture: str = "") -> None:
 
 def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-class Foreign(nn.Module):
-    """An adapter for a module of the user's own: returns log-probabilities, and features if it has any."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        said = self.model(inputs)
-        both = said if isinstance(said, tuple) else (said, inputs.new_empty(len(inputs), 0))
-        if len(both) != 2 or not all(isinstance(one, Tensor) for one in both):
-            raise TypeError("it must return logits, or (logits, features)")
-        logits, features = both
-        return F.log_softmax(logits, dim=1), features
 
 
 def _digest(model: nn.Module) -> str:

@@ -17,6 +17,7 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
 from fedstill.data.augmentation import Augmentation, NoAugmentation
 from fedstill.models import build_model, duplicate
+from fedstill.models.model_outputs import read_outputs
 
 Weigh = Callable[[Tensor, Tensor], Tensor]
 """`(probability of the true class, label) -> weight`, (n,) each: how much every labelled thing counts in a loss."""
@@ -75,11 +76,11 @@ class Classification:
         return self.augmentation(batch, generator)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
-        log_probabilities, features = model(batch["inputs"].to(self.device))
+        log_probabilities, features, returned = read_outputs(model, batch["inputs"].to(self.device))
         terms = {}
         if "labels" in batch:
             terms["cross-entropy"] = F.nll_loss(log_probabilities, batch["labels"].to(self.device))
-        return Output(log_probabilities, features, terms)
+        return Output(log_probabilities, features, terms, returned)
 
     def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
         """The loss terms with each sample's loss multiplied by its weight from `weigh`; still divided by their number.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.task import Output
+from fedstill.models.model_outputs import read_outputs
 from fedstill.tasks.classification import Classification, Weigh, metrics_from, weighted_nll
 from fedstill.tasks.task_choice import tasks
 
@@ -36,12 +37,12 @@ class Segmentation(Classification):
         return changed
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
-        log_probabilities, features = model(batch["inputs"].to(self.device))
+        log_probabilities, features, returned = read_outputs(model, batch["inputs"].to(self.device))
         terms = {}
         if "labels" in batch:
             labels = point_labels(batch).to(self.device)
             terms["cross-entropy"] = F.nll_loss(log_probabilities.flatten(0, 1), labels.flatten())
-        return Output(log_probabilities, features, terms)
+        return Output(log_probabilities, features, terms, returned)
 
     def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
         """As in classification, per point: `weigh` is called once for all points of the batch."""

@@ -33,6 +33,10 @@ def show(
     kind = path.suffix.lower()
     if kind not in (".png", ".html"):
         raise InputError(f"cannot draw {path}: name a .png or .html file")
+    if bundle.kind == "array":
+        raise InputError(
+            f"{bundle.name} holds numbers of shape {bundle.shape}, which are not drawn: only images and clouds"
+        )
     if kind == ".html" and bundle.kind == "image":
         raise InputError(f"{bundle.name} holds images, which are drawn as .png: only clouds can be turned in .html")
     if not isfinite(turn):
