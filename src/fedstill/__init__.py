@@ -21,9 +21,11 @@ from fedstill.core.lazy import lazily
 if TYPE_CHECKING:
     from fedstill.audit import Audit, audit
     from fedstill.core.errors import FedstillError, InputError, RunError
+    from fedstill.data.objects import dataset
     from fedstill.detection.pretrain import Pretrained, pretrain
     from fedstill.detection.scans import Scan, detect
     from fedstill.export import export
+    from fedstill.models.own_models import Model
     from fedstill.queries.transfer import Asked, query
     from fedstill.report import report
     from fedstill.runtime.experiment import Experiment
@@ -42,7 +44,9 @@ _HOMES = {
     "fedstill.audit": ("Audit", "audit"),
     "fedstill.runtime.experiment": ("Experiment",),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
+    "fedstill.data.objects": ("dataset",),
     "fedstill.export": ("export",),
+    "fedstill.models.own_models": ("Model",),
     "fedstill.queries.transfer": ("Asked", "query"),
     "fedstill.runtime.launch": ("distill", "egress", "run"),
     "fedstill.runtime.prediction": ("Prediction", "predict"),
@@ -63,6 +67,7 @@ __all__ = [
     "Experiment",
     "FedstillError",
     "InputError",
+    "Model",
     "Prediction",
     "Pretrained",
     "Results",
@@ -73,6 +78,7 @@ __all__ = [
     "Verified",
     "__version__",
     "audit",
+    "dataset",
     "detect",
     "distill",
     "egress",

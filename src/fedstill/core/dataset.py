@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,13 @@ class Dataset(Protocol):
         ...
 
 
+def as_floats(inputs: Tensor) -> Tensor:
+    """Inputs as a model reads them: 8-bit values 0..255 are mapped to -1..1."""
+    if inputs.dtype == torch.uint8:
+        return inputs.float().div_(127.5).sub_(1.0)
+    return inputs if inputs.dtype == torch.float32 else inputs.float()
+
+
 class ArrayDataset:
     """Columns held in memory. 8-bit inputs stay 8-bit until a batch is made, which maps 0..255 to -1..1.
 
@@ -64,11 +71,7 @@ class ArrayDataset:
 
     def batch(self, rows: Tensor) -> Batch:
         batch = {name: column.index_select(0, rows) for name, column in self.columns.items()}
-        if batch["inputs"].dtype == torch.uint8:
-            batch["inputs"] = batch["inputs"].float().div_(127.5).sub_(1.0)
-        elif batch["inputs"].dtype != torch.float32:
-            batch["inputs"] = batch["inputs"].float()
-        return batch
+        return {**batch, "inputs": as_floats(batch["inputs"])}
 
     def labels(self) -> Tensor | None:
         return self.columns.get("labels")
@@ -169,6 +172,19 @@ class SharedSamples:
                 "clients and server need samples that both have: set method.proxy to a data set or patches:china"
             )
         return cls(name)
+
+
+def column(data: Dataset, name: str) -> Tensor | None:
+    """A whole column of a data set that has it at hand; None: it has no such column."""
+    if isinstance(data, ArrayDataset):
+        return data.columns.get(name)
+    if isinstance(data, Subset):
+        whole = column(data.data, name)
+        return None if whole is None else whole[data.rows]
+    if isinstance(data, Relabelled | Told):
+        return column(data.data, name)
+    at_hand: Callable[[str], Tensor | None] | None = getattr(data, "column", None)
+    return None if at_hand is None else at_hand(name)
 
 
 AT_ONCE = 256  # samples of an evaluation batch; what a model says may depend on how many are said together

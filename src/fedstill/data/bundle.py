@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from fedstill.core.dataset import ArrayDataset, Dataset
+from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.data.clouds import first_points
 from fedstill.data.data_kinds import data_kinds
+from fedstill.data.joined_data import contents_of
 
 Kind = str  # a name in `data_kinds`
 
@@ -25,6 +25,7 @@ class Bundle:
     """The splits of one data set with the facts that a task needs: classes, kind and shape of a sample.
 
     >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    >>> from fedstill.core.dataset import ArrayDataset
     >>> data = ArrayDataset(inputs=pixels, labels=torch.tensor([0, 1]))
     >>> bundle = Bundle("blank", train=data, test=data, classes=("a", "b"), kind="image", shape=(1, 8, 8))
     >>> bundle.fingerprint()[:12]
@@ -40,6 +41,8 @@ class Bundle:
     validation: Dataset | None = None
     categories: tuple[str, ...] = ()  # names of the values of `category`: kinds of objects, or of rooms
     notes: tuple[str, ...] = ()  # changes made to the files' contents while reading
+    unknown: tuple[str, ...] = ()  # why its content cannot be recognised again
+    sites: int = 0  # number of clients, where each brought its own part (column `site`)
 
     def with_points(self, count: int) -> Bundle:
         """The first points of every cloud, normalised again: another data set, with its own fingerprint.
@@ -74,19 +77,10 @@ class Bundle:
     def _fingerprint(self) -> str:
         digest = sha256(repr(self.classes).encode())
         for split, data in self.splits().items():
-            for name, part in _columns(data):
+            for name, part in contents_of(data):
                 digest.update(f"{split}/{name} {part.dtype} {tuple(part.shape)}".encode())
                 digest.update(part.contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
-
-
-def _columns(data: Dataset) -> Iterator[tuple[str, Tensor]]:
-    """Columns as stored if they are available; otherwise from batches, one piece at a time, to bound memory."""
-    if isinstance(data, ArrayDataset):
-        yield from sorted(data.columns.items())
-        return
-    for rows in torch.arange(len(data)).split(4096):
-        yield from sorted(data.batch(rows).items())
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,17 @@ from fedstill.data.roots import data_root, recorded
 _log = logging.getLogger(__name__)
 
 _PREFIXES = ("npz", "folder")
+_OBJECT = re.compile(r".+-[0-9a-f]{8}")  # the name of data that was passed as an object
+_HELD = 8  # data sets that were passed as objects and can still be looked up by name
+_held: dict[str, Bundle] = {}
+
+
+def hold(bundle: Bundle) -> None:
+    """Let a data set that was passed as an object be loaded by its name, in this process."""
+    _held.pop(bundle.name, None)
+    _held[bundle.name] = bundle
+    while len(_held) > _HELD:
+        del _held[next(iter(_held))]
 
 
 def load(name: str, root: Path | None = None, path: Path | None = None, part: bool = False) -> Bundle:
@@ -25,6 +37,8 @@ def load(name: str, root: Path | None = None, path: Path | None = None, part: bo
     >>> load("digits").shape
     (1, 8, 8)
     """
+    if name in _held and path is None:
+        return _held[name]
     loader, source = look_up(name, root, path)
     begun = perf_counter()
     bundle = loader(replace(source, part=part))
@@ -64,6 +78,8 @@ def _own_files() -> Loader:
 
 def _meant(name: str, known: Set[str]) -> str:
     """A suggestion for an unknown name: a file, a folder, or another name."""
+    if _OBJECT.fullmatch(name):
+        return "it was passed as an object, and is not known here: pass it again as data"
     path = from_home(name)
     if path.is_dir():
         return f"that is a folder, say folder:{name}"

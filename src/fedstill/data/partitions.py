@@ -71,6 +71,7 @@ class Shards:
 class Partition(Settings):
     """A named partition: its settings, with a method that cuts the data."""
 
+    by_site: ClassVar[bool] = False  # it receives the site of every sample in place of labels
     by_boxes: ClassVar[bool] = False  # for scenes it receives the classes of all boxes; its shards may overlap
 
     @abstractmethod
@@ -162,10 +163,15 @@ class Pooled(Partition):
 
 @partitions.register("sites")
 class Sites(Partition):
-    """Each site has its own data: for deployments only, nothing is partitioned."""
+    """Each site has its own data, in deployments and where data is given client by client: nothing is partitioned."""
+
+    by_site: ClassVar[bool] = True
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
-        raise InputError("partition 'sites' is for deployments, where each site has its own data: choose another one")
+        return Shards.by_owner(labels.numpy(), clients)
+
+    def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
+        return self.cut(labels, clients, classes, streams)
 
 
 @partitions.register("dirichlet")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Dataset, every_row, has_boxes
+from fedstill.core.dataset import Dataset, column, every_row, has_boxes
+from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
 from fedstill.data.partitions import partitions
 
@@ -51,9 +52,11 @@ def kind_names(bundle: Bundle) -> tuple[str, ...]:
 def partition_labels(name: str, data: Dataset, classes: int) -> tuple[Tensor, int]:
     """The labels that a partition of this name uses for data of this many classes, and the number of their values.
 
-    These are the classes of all boxes (samples, boxes) for a partition `by_boxes` of scenes; else one number per
-    sample. Unlabelled data counts as one class.
+    These are the classes of all boxes (samples, boxes) for a partition `by_boxes` of scenes, and the sites of samples
+    for one `by_site`; else one number per sample. Unlabelled data counts as one class.
     """
+    if partitions[name].by_site:
+        return _sites(data)
     labels = data.labels()
     if labels is None:
         return torch.zeros(len(data), dtype=torch.int64), classes
@@ -61,3 +64,13 @@ def partition_labels(name: str, data: Dataset, classes: int) -> tuple[Tensor, in
         return labels, classes
     kinds = shape_kinds(data)
     return kinds, int(kinds.max()) + 1
+
+
+def _sites(data: Dataset) -> tuple[Tensor, int]:
+    """The site of every sample, and their number."""
+    sites = column(data, "site")
+    if sites is None:
+        raise InputError(
+            "partition 'sites' is for deployments and for data that is given client by client: choose another one"
+        )
+    return sites, int(sites.max()) + 1

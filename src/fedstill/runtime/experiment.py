@@ -134,6 +134,8 @@ class TeacherSource(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.run is None and self.file is None and self.call is None and self.model is not None:
+            return self  # a model of the user's own, which has its weights
         if (self.run is None) == (self.file is None and self.call is None):
             raise ValueError("a teacher is a run, or a file of weights, or a function: name one of them")
         if self.file is not None and self.call is None and self.model is None:

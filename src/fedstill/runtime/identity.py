@@ -47,9 +47,15 @@ class Identity:
     unknown: tuple[str, ...] = ()  # why no other run has this identity
 
 
-def identify(experiment: Experiment, fingerprint: str, known: Known | None = None) -> Identity:
-    """The identity of an experiment on data and with samples, weights and files of that fingerprint."""
+def identify(
+    experiment: Experiment, fingerprint: str, known: Known | None = None, changing: tuple[str, ...] = ()
+) -> Identity:
+    """The identity of an experiment on data and with samples, weights and files of that fingerprint.
+
+    `changing` says why data cannot be recognised by its fingerprint.
+    """
     parts, unknown = parts_of(experiment, known)
+    unknown += changing
     inner = experiment.digest(fingerprint)
     without_rounds = experiment.digest(fingerprint, rounds=False)
     name, lineage = (identity_from(digest, parts, bool(unknown)) for digest in (inner, without_rounds))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from fedstill.core.errors import InputError
 from fedstill.core.own_parts import fresh_token
@@ -13,9 +15,11 @@ from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
 from fedstill.engines import make_engine
+from fedstill.models.own_models import Model, ModelInput, named_model
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
+from fedstill.runtime.given_objects import named_objects
 from fedstill.runtime.identity import Known
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import make_plan
@@ -41,7 +45,8 @@ def run(
     """Run an experiment, resume it, or return its stored result; the same experiment is never run twice.
 
     `experiment` is a method, a recipe, a recipe file, or a mapping; `settings` are laid over it, by section
-    (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`).
+    (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`). `data` may be an object (see `dataset`) and
+    so may `model` (see `Model`); `features` is then the layer whose output are its features, `outputs` what it returns.
 
     >>> import fedstill
     >>> made = fedstill.run("fedprox", data="digits", clients=2, rounds=1, mu=0.1, out=getfixture("tmp_path"))
@@ -49,8 +54,10 @@ def run(
     (0.1, True)
     """
     use_plugins(plugins)
+    settings, bundle = named_objects(settings)
     made = launch(
         assembled(experiment, preset, variant, settings),
+        bundle=bundle,
         out=Path(out),
         engine=engine,
         workers=workers,
@@ -79,7 +86,8 @@ def egress(
     """
     use_plugins(plugins)
     root = None if data_root is None else Path(data_root)
-    return egress_manifest(make_plan(assembled(experiment, preset, variant, settings), root))
+    settings, bundle = named_objects(settings)
+    return egress_manifest(make_plan(assembled(experiment, preset, variant, settings), root, bundle=bundle))
 
 
 def assembled(
@@ -100,12 +108,12 @@ def assembled(
     return make_experiment(given)
 
 
-TeacherInput = str | Path | Run | Mapping[str, Any]
+TeacherInput = str | Path | Run | Mapping[str, Any] | nn.Module | Callable[..., nn.Module] | Model
 
 
 def distill(
     teacher: TeacherInput | Sequence[TeacherInput],
-    student: str,
+    student: ModelInput,
     objective: str | Mapping[str, Any] = "vanilla",
     *,
     labels: str = "use",
@@ -114,10 +122,11 @@ def distill(
 ) -> Run:
     """Distil one teacher, or several, into a student; `settings` are those of `run`.
 
-    A teacher is a run or its folder, or a mapping: `{"run": FOLDER, "model": "cnn"}` for one of a run's several models,
-    `{"file": "w.safetensors", "model": "cnn"}`, or `{"call": "my_module:make_teacher"}`, with `file` where the function
-    does not load its weights itself. `which` is the model that is taken of a folder: last, best or selected. Data,
-    unless given, is that of the first teacher's run.
+    A teacher is a run or its folder; a torch module, a function that makes one, or a `Model`; or a mapping:
+    `{"run": FOLDER, "model": "cnn"}` for one of a run's several models, `{"file": "w.safetensors", "model": "cnn"}`, or
+    `{"call": "my_module:make_teacher"}`, with `file` where the function does not load its weights itself. `which` is
+    the model that is taken of a folder: last, best or selected. Data, unless given, is that of the first teacher's run.
+    The student is a name, a module, a class, a function or a `Model`; `features` is a layer of the student.
 
     >>> import fedstill
     >>> folder = getfixture("tmp_path")
@@ -126,7 +135,8 @@ def distill(
     >>> student.result.teachers[0].model, student.result.model
     ('cnn', 'mlp')
     """
-    return run(distillation(teacher, student, objective, labels, which), **settings)
+    name = named_model(student, settings.pop("features", None), settings.pop("outputs", None))
+    return run(distillation(teacher, name, objective, labels, which), **settings)
 
 
 def distillation(
@@ -137,9 +147,8 @@ def distillation(
     which: str = "last",
 ) -> dict[str, Any]:
     """The experiment that distils these teachers, as a mapping."""
-    several = [teacher] if isinstance(teacher, str | Path | Run | Mapping) else list(teacher)
-    folders = [one.path if isinstance(one, Run) else one for one in several]
-    sources = [dict(one) if isinstance(one, Mapping) else {"run": str(one), "which": which} for one in folders]
+    several = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    sources = [_teacher_source(one, which) for one in several]
     runs = [source["run"] for source in sources if source.get("run")]
     data = {"data": Run(runs[0]).experiment.data} if runs else {}
     return {
@@ -149,6 +158,15 @@ def distillation(
         "teachers": sources,
         **data,
     }
+
+
+def _teacher_source(teacher: Any, which: str) -> dict[str, Any]:
+    """A teacher as a configuration has it."""
+    if isinstance(teacher, Mapping):
+        return dict(teacher)
+    if isinstance(teacher, str | Path | Run):
+        return {"run": str(teacher.path if isinstance(teacher, Run) else teacher), "which": which}
+    return {"model": named_model(teacher)}
 
 
 def launch(

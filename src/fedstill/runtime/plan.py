@@ -92,6 +92,7 @@ def make_plan(
     """The plan of an experiment; data that is loaded already and teachers that others know can be handed over."""
     check_device(device)
     experiment, bundle = resolve(experiment, bundle or load(experiment.data, data_root))
+    check_sites(experiment, bundle)
     experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
     task = replace(make_task(experiment, bundle, device), initial=initial)
     streams = Streams(experiment.seed)
@@ -123,7 +124,7 @@ def make_plan(
         sizes = [len(parted(part, share, experiment.seed, client)[0]) for client, part in enumerate(parts)]
     return Simulation(
         experiment,
-        identify(experiment, fingerprint, known),
+        identify(experiment, fingerprint, known, bundle.unknown),
         bundle.fingerprint(),
         task,
         method,
@@ -219,6 +220,14 @@ def _wrapped(method: Method, experiment: Experiment, streams: Streams) -> Method
     method = privacy.around(method, experiment.clients, policy.cohort(experiment.clients))
     method = mitigation.around(method, experiment.clients)
     return attack.around(method, experiment.clients, streams)
+
+
+def check_sites(experiment: Experiment, bundle: Bundle) -> None:
+    """Data that was given client by client has as many clients."""
+    if experiment.partition.name == "sites" and bundle.sites not in (0, experiment.clients):
+        raise InputError(
+            f"the data is given for {bundle.sites} clients, and clients is {experiment.clients}: leave clients out"
+        )
 
 
 def check_on_site(experiment: Experiment, method: Method) -> None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.kinds import load_state
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
@@ -161,11 +162,20 @@ class Run:
         models = tuple(dict.fromkeys(self.experiment.architectures))
         return task_of(models[0])(tuple(self.config["classes"]), tuple(self.config["shape"]), models)
 
-    def model(self, which: str = "last", client: int | None = None, architecture: str | None = None) -> nn.Module:
+    def model(
+        self,
+        which: str = "last",
+        client: int | None = None,
+        architecture: str | None = None,
+        into: nn.Module | None = None,
+    ) -> nn.Module:
         """A trained model: `last`, `best` or `selected`; or a client's own, where the method has such.
 
-        Where clients have different architectures there is one of each, and the first unless one is named.
+        Where clients have different architectures there is one of each, and the first unless one is named. `into` is a
+        module that gets the weights: for a model of your own that this process does not have.
         """
+        if into is not None:
+            return self._filled(into, which, architecture)
         architecture = self.architecture(architecture, client)
         if client is not None and which != "last":
             raise InputError(f"a client's own model is kept of the last round only: leave --which {which} out")
@@ -180,6 +190,19 @@ class Run:
             return self.task.build(architecture, self._folder.load_models(which)[architecture])
         except RuntimeError:
             raise InputError(f"{self.path} was made with another version of {architecture}: run it again") from None
+
+    def _filled(self, module: nn.Module, which: str, architecture: str | None) -> nn.Module:
+        """A module with the weights of the shared model."""
+        held = self._folder.load_models(which) if self._folder.model_path(which).is_file() else {}
+        name = architecture or next(iter(held), "")
+        if name not in held:
+            raise InputError(f"the run {self.path} has no {which} model {architecture or ''}: {self._why_not(which)}")
+        try:
+            load_state(module, held[name])
+        except RuntimeError as error:
+            why = " ".join(str(error).split())[:200]
+            raise InputError(f"the weights of {self.path} do not fit this module: {why}") from None
+        return module
 
     def architecture(self, name: str | None = None, client: int | None = None) -> str:
         """Which of the run's architectures is meant: a client's own, or the one named, or the first."""

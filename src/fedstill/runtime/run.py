@@ -30,7 +30,7 @@ from fedstill.runtime.exchange_log import DurableEngine, ExchangeLog
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.more_rounds import continued
 from fedstill.runtime.observers import Observer
-from fedstill.runtime.plan import Plan
+from fedstill.runtime.plan import Plan, Simulation
 from fedstill.runtime.round import EveryClientFailedError, Federation
 from fedstill.runtime.run_folder import RunFolder, pack_models
 from fedstill.runtime.spool import Spool
@@ -71,6 +71,8 @@ def execute(
 
 def _notes(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[str]:
     """What is good to know before a run begins, which may begin with the rounds of another one."""
+    if isinstance(plan, Simulation):
+        yield from plan.bundle.notes
     if plan.identified.unknown:
         yield f"this run will not be found again, since {plan.identified.unknown[0]}"
     if not engine.at_sites and (note := continued(plan, folder)) is not None:

@@ -15,6 +15,7 @@ from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, MessageError, digest, part
+from fedstill.core.origins import is_outside
 from fedstill.core.protocols import Method
 from fedstill.core.records import TeacherRecord
 from fedstill.core.streams import Streams
@@ -23,7 +24,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
 from fedstill.distillation.teachers import TeacherModel, teacher_outputs
 from fedstill.methods.recalibration import recalibrated
-from fedstill.models import build_model
+from fedstill.models import build_model, models
 from fedstill.models.model_outputs import Normalised
 from fedstill.runtime.experiment import Experiment, TeacherSource
 from fedstill.runtime.result import Run
@@ -122,9 +123,12 @@ def _load(source: TeacherSource, bundle: Bundle) -> TeacherModel:
         if source.file is not None:
             _fill(own.model, Path(source.file))
         return TeacherModel(source.call, source.model or source.call, own)
-    assert source.file is not None
     assert source.model is not None
     model = build_model(source.model, bundle.shape, len(bundle.classes))
+    if source.file is None:
+        if not is_outside(models[source.model]):
+            raise InputError(f"the teacher {source.model} has no weights: name a run, or a file of weights beside it")
+        return TeacherModel(source.model, source.model, model)
     _fill(model, Path(source.file), source.model)
     return TeacherModel(Path(source.file).name, source.model, model)
 

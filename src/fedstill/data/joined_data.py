@@ -1,0 +1,72 @@
+"""Several data sets, one after the other, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedstill.core.dataset import Batch, Dataset, column
+
+
+@dataclass(frozen=True)
+class JoinedDataset:
+    """Rows of several data sets; samples are numbered anew, so that no two have one number."""
+
+    parts: tuple[Dataset, ...]
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        return torch.tensor([len(part) for part in self.parts]).cumsum(0)
+
+    def batch(self, rows: Tensor) -> Batch:
+        owners = torch.searchsorted(self._ends, rows, right=True)
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), self._ends])
+        pieces, places = [], []
+        for owner in owners.unique().tolist():
+            at = (owners == owner).nonzero().flatten()
+            pieces.append(self.parts[owner].batch(rows[at] - starts[owner]))
+            places.append(at)
+        if not pieces:
+            return self.parts[0].batch(rows)
+        order = torch.cat(places).argsort()
+        joined = {name: torch.cat([piece[name] for piece in pieces])[order] for name in pieces[0]}
+        return {**joined, "sample_id": rows}
+
+    def labels(self) -> Tensor | None:
+        each = [part.labels() for part in self.parts]
+        held = [labels for labels in each if labels is not None]
+        return torch.cat(held) if len(held) == len(each) else None
+
+    def unlabelled(self) -> JoinedDataset:
+        return JoinedDataset(tuple(part.unlabelled() for part in self.parts))
+
+    def column(self, name: str) -> Tensor | None:
+        """A whole column, where all parts have it."""
+        held = [one for one in (column(part, name) for part in self.parts) if one is not None]
+        return torch.cat(held) if len(held) == len(self.parts) else None
+
+    def contents(self) -> Iterator[tuple[str, Tensor]]:
+        """What stands for its content in a fingerprint."""
+        for part in self.parts:
+            yield from contents_of(part)
+
+
+def contents_of(data: Dataset) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a fingerprint is made of: columns as stored, or what a data set says stands for them.
+
+    Otherwise from batches, one piece at a time, to bound memory.
+    """
+    if (columns := getattr(data, "columns", None)) is not None:
+        yield from sorted(columns.items())
+    elif (contents := getattr(data, "contents", None)) is not None:
+        yield from contents()
+    else:
+        for rows in torch.arange(len(data)).split(4096):
+            yield from sorted(data.batch(rows).items())

@@ -1,0 +1,41 @@
+"""Objects that are given in place of names: each gets a name, by which an experiment's configuration has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedstill.data.bundle import Bundle, datasets
+from fedstill.data.lookup import hold
+from fedstill.data.objects import dataset, path_name
+from fedstill.models.own_models import named_model
+
+
+def named_objects(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Bundle | None]:
+    """The settings with names in place of data and models; and the data, where it was given as an object."""
+    named = dict(settings)
+    features, outputs = named.pop("features", None), named.pop("outputs", None)
+    if named.get("model") is not None or features is not None or outputs is not None:
+        named["model"] = named_model(named.get("model") or "the default model", features, outputs)
+    if isinstance(models := named.get("models"), Mapping):
+        named["models"] = {named_model(model): count for model, count in models.items()}
+    bundle = None
+    if "data" in named:
+        named["data"], bundle = named_data(named["data"])
+    if bundle is not None and bundle.sites:
+        named.setdefault("clients", bundle.sites)
+        named.setdefault("partition", "sites")
+    return named, bundle
+
+
+def named_data(data: Any) -> tuple[str, Bundle | None]:
+    """The name of a data set; and the data set itself, where it was given as an object."""
+    if isinstance(data, Path):
+        return path_name(data), None
+    if isinstance(data, str):
+        own = data not in datasets and ":" not in data and Path(data).expanduser().exists()
+        return (path_name(Path(data)) if own else data), None
+    bundle = dataset(data)
+    hold(bundle)
+    return bundle.name, bundle
