@@ -137,7 +137,7 @@ def _read(given: Any, kind: str | None, label: str | None, name: str) -> _Part:
         raise InputError(f"{name} is one array without labels: {_PAIR}")
     if not (hasattr(given, "__getitem__") and hasattr(given, "__len__")) or isinstance(given, str | bytes):
         raise InputError(
-            f"{name} is a {type(given).__name__}: {_PAIR}; or a torch data set, a frame, or a list per client"
+            f"{name} is of type {type(given).__name__}: {_PAIR}; or a torch data set, a frame, or a list per client"
         )
     return _lazy(TorchItems(given, type(given).__name__), kind)
 

@@ -85,7 +85,7 @@ def detect(
         )
     paths = scan_files(named)
     clouds = [read_cloud(path, task.shape[0]) for path in paths]
-    model = held.model(which, client, architecture).to(device)
+    model = held.built(which, client, architecture).to(device)
     task = replace(task, device=device)
     with one_thread():
         found = [task.detect(model, cloud.unsqueeze(0))[0] for cloud in clouds]

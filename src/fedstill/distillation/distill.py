@@ -70,7 +70,7 @@ class Distillation(Method):
     egress = (*MODEL_EGRESS, *WORK_EGRESS, Egress("adapters/*", "parameters", "what is learnt beside the student"))
     Options = DistillationSettings
     settings: DistillationSettings
-    needs = frozenset({"one-architecture", "features", "teacher"})
+    needs = frozenset({"one-architecture", "teacher"})
     pooled = True
     shares = "student"
     defaults: ClassVar = {
@@ -119,6 +119,11 @@ class Distillation(Method):
         if own in {teacher.architecture for teacher in self.teachers} and not self.settings.same_model:
             raise InputError(
                 f"the student is the teacher: both are {own}; choose a smaller student, or set method.same_model=true"
+            )
+        if self.objective.compares_features and not self._widths.student:
+            raise InputError(
+                f"the objective {name} compares features, and the student {own} gives none: name a layer of it, e.g."
+                " features='fc1', or choose an objective on logits, such as vanilla"
             )
         widths = self._widths.teachers
         if self.objective.compares_features and not all(widths):

@@ -47,7 +47,7 @@ class Subject:
 
     @cached_property
     def model(self) -> nn.Module:
-        return normalised(self.run.model(self.which, self.client, self.architecture)).eval()
+        return normalised(self.run.built(self.which, self.client, self.architecture)).eval()
 
     @cached_property
     def test_data(self) -> Dataset:

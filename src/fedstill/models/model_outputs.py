@@ -67,7 +67,7 @@ def read_outputs(model: nn.Module, inputs: Tensor) -> ModelOutput:
             raise TypeError(f"its layer {layer!r} is not used when it is called")
         features = seen[-1]
     if features is None:
-        features = returned.new_empty(len(returned), 0)
+        features = returned[..., :0]
     elif returned.ndim == 2 and features.ndim != 2:
         features = features.flatten(1)
     if _declared(model) == LOG_PROBABILITIES:
@@ -138,10 +138,20 @@ def _outputs_of(layer: nn.Module, name: str) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int, points: bool = False) -> int:
-    """Refuse a model that cannot be used for inputs of this shape and so many classes; the width of its features."""
-    # Between 0 and 1, so that a model that takes its inputs for indices finds them.
-    inputs = torch.linspace(0, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
+def dummy_inputs(shape: tuple[int, ...]) -> Tensor:
+    """Two inputs to try a model on: between 0 and 1, so that a model that takes them for indices finds them."""
+    return torch.linspace(0, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
+
+
+def feature_width(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many features a model gives for a sample; 0: it gives none."""
+    with torch.no_grad():
+        return read_outputs(model.eval(), dummy_inputs(shape)).features.shape[-1]
+
+
+def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int, points: bool = False) -> None:
+    """Refuse a model that cannot be used for inputs of this shape and so many classes."""
+    inputs = dummy_inputs(shape)
     was_training = model.training
     try:
         with torch.no_grad():
@@ -164,7 +174,6 @@ def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: 
     _check_normalised(model, name, output)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError(f"the model {name} has no parameters that can be trained")
-    return output.features.shape[-1]
 
 
 def _check_normalised(model: nn.Module, name: str, output: ModelOutput) -> None:

@@ -6,9 +6,10 @@ classes of one name, or two states of one notebook cell, are two models.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from typing import Any
 
@@ -17,13 +18,18 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedstill.core.content import content_of
-from fedstill.core.errors import InputError
-from fedstill.core.origins import UserObject
+from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.origins import UserObject, is_outside
+from fedstill.core.task import Task
 from fedstill.models.builders import models
-from fedstill.models.model_outputs import Outputs, declare
+from fedstill.models.classifier import Classifier
+from fedstill.models.model_outputs import Outputs, declare, dummy_inputs, feature_width, read_outputs
+from fedstill.models.surgery import duplicate
 
 _SHAPE = ("shape", "input_shape")
 _CLASSES = ("classes", "num_classes", "n_classes", "num_labels")
+_log = logging.getLogger(__name__)
+
 _KEPT = 16  # models without a name of the user's; workers are sent all of them
 _unnamed: list[str] = []
 
@@ -47,6 +53,7 @@ class Model:
 
     source: nn.Module | Callable[..., nn.Module]
     features: str | None = None  # the layer whose output are features, as named by `named_modules`
+    head: str | None = None  # the last layer, for methods that train it apart; features are then what it reads
     outputs: Outputs | None = None  # "log-probabilities", if the model ends with log_softmax
     name: str | None = None  # in tables and folders; unset: made from the name of its class
 
@@ -61,7 +68,7 @@ class OwnModel(UserObject):
         source = given.source
         if isinstance(source, nn.Module):
             source = deepcopy(source).cpu()  # later changes of the user's module are another model
-        self.source, self.features, self.outputs = source, given.features, given.outputs
+        self.source, self.features, self.outputs, self.head = source, given.features, given.outputs, given.head
         if isinstance(task := getattr(source, "task", None), str):
             self.task = task
 
@@ -74,7 +81,9 @@ class OwnModel(UserObject):
         if any(map(is_lazy, made.parameters())):  # their shapes are known after a first call
             with torch.no_grad():
                 made(torch.zeros(2, *shape))
-        return declare(made, self.outputs, self.features)
+        return (
+            declare(made, self.outputs, self.features) if self.head is None else SplitModel.of(made, self.head, shape)
+        )
 
     def _called(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         name = type_name(self.source)
@@ -95,6 +104,50 @@ class OwnModel(UserObject):
         return {one.name: known[one.name] for one in wanted if one.name in known}
 
 
+class SplitModel(Classifier):
+    """A model of the user's own as an extractor and a head, which is its last layer."""
+
+    def __init__(self, extractor: nn.Module, head: nn.Module, feature_size: int, name: str) -> None:
+        super().__init__(extractor, head, feature_size)
+        self.head_name = name
+
+    @classmethod
+    def of(cls, model: nn.Module, name: str, shape: tuple[int, ...]) -> SplitModel:
+        """The model, refusing a layer after which something else follows."""
+        layers = [layer for layer, _ in model.named_modules() if layer]
+        if name not in layers:
+            raise InputError(f"the model has no layer {name!r} to be its head: {did_you_mean(name, layers)}")
+        inputs, split = dummy_inputs(shape), None
+        with torch.no_grad():
+            wanted = read_outputs(model.eval(), inputs).log_probabilities
+            head = model.get_submodule(name)
+            model.set_submodule(name, nn.Identity())
+            try:
+                features = model(inputs)
+                split = cls(model, head, features.shape[-1], name).eval()
+                same = features.ndim == 2 and torch.allclose(split(inputs)[0], wanted, atol=1e-5)
+            except Exception as error:  # layers behind the head may not be able to read its inputs
+                _log.info("the model cannot be split at %s: %s", name, error)
+                same = False
+        if not same or split is None:
+            raise InputError(
+                f"the layer {name!r} cannot be the model's head: name its last layer, whose output it returns"
+            )
+        split.train()
+        return split
+
+    def whole(self) -> nn.Module:
+        """The user's model, in one piece."""
+        model = duplicate(self.extractor)
+        model.set_submodule(self.head_name, duplicate(self.head))
+        return model
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """A model as its author knows it."""
+    return model.whole() if isinstance(model, SplitModel) else model
+
+
 def type_name(source: Any) -> str:
     """What a module's class, a class or a function is called; a lambda is a model.
 
@@ -105,21 +158,28 @@ def type_name(source: Any) -> str:
     return name if name.isidentifier() else "model"
 
 
-def named_model(given: ModelInput, features: str | None = None, outputs: Outputs | None = None) -> str:
-    """The name of a model that was passed by name or as an object, which is registered."""
+def named_model(given: ModelInput, **notes: Any) -> str:
+    """The name of a model that was passed by name or as an object, which is registered.
+
+    `notes` are fields of `Model`: features, outputs, head.
+    """
+    noted = {key: value for key, value in notes.items() if value is not None}
     if isinstance(given, str):
-        if features is not None or outputs is not None:
+        if noted:
+            which = " and ".join(noted)
             raise InputError(
-                f"features and outputs are for models of your own, and {given} is chosen by name: leave out"
+                f"{which} can be said of models that are passed as objects, and {given} is a name: omit it"
             )
         return given
-    held = given if isinstance(given, Model) else Model(given)
+    held = replace(given if isinstance(given, Model) else Model(given), **noted)
     if not (isinstance(held.source, nn.Module) or callable(held.source)):
         raise InputError(
-            "a model is a name, a torch module, or a class or function that makes one, not a"
+            "a model is a name, a torch module, or a class or function that makes one, and not of type"
             f" {type(held.source).__name__}"
         )
-    made = OwnModel(Model(held.source, features or held.features, outputs or held.outputs))
+    if held.head is not None and (held.features or held.outputs):
+        raise InputError("features and outputs of a model with a head are what its head reads and returns: omit them")
+    made = OwnModel(held)
     if held.name is not None:
         models.register(held.name)(made)
         return held.name
@@ -135,3 +195,13 @@ def _forget_older(name: str) -> None:
     _unnamed.append(name)
     while len(_unnamed) > _KEPT:
         models.forget(_unnamed.pop(0))
+
+
+def check_features(what: str, task: Task) -> None:
+    """Refuse what compares features where a model of the user's own gives none."""
+    for architecture in task.architectures:
+        if is_outside(models[architecture]) and not feature_width(task.build(architecture).cpu(), task.shape):
+            raise InputError(
+                f"{what} compares features, and {architecture} gives none: return (logits, features), or name the layer"
+                " whose output they are, e.g. features='fc1'"
+            )

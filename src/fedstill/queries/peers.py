@@ -87,9 +87,13 @@ class PeerMethod(Method):
         if self.as_program:
             need_extra()
         for architecture in self.task.architectures:
-            of_samples = isinstance(self.task.build(architecture), Classifier)
-            if not of_samples or isinstance(self.task, Segmentation):
+            if isinstance(self.task, Segmentation) or self.task.finds_boxes:
                 raise InputError(f"classes can be asked for where each sample has one, not with {architecture}")
+            if not isinstance(self.task.build(architecture), Classifier):
+                raise InputError(
+                    f"queries train a model's head apart, and {architecture} has none: name its last layer, e.g."
+                    " head='fc'"
+                )
 
     @property
     def as_program(self) -> bool:

@@ -165,7 +165,7 @@ def _probes(
 
 
 def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
-    return {who.id: run.model(client=who.id).to(plan.task.device) for who in plan.profiles}
+    return {who.id: run.built(client=who.id).to(plan.task.device) for who in plan.profiles}
 
 
 def answer(question: CheckedQuery, observers: Sequence[QueryObserver] = ()) -> Asked:
@@ -180,7 +180,10 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
     models = _own_models(run, plan)
     before = models[client]
     if not isinstance(before, Classifier):
-        raise InputError("classes can be asked for where each sample has one")
+        raise InputError(
+            "classes can be asked for where each sample has one, and of models with a head: name the last layer of your"
+            " own model, e.g. head='fc'"
+        )
     counts = _counts(plan, client)
     student = _client(plan, client, state_of(before), wanted)
     probed, held = _probes(plan, method.settings, models, client)

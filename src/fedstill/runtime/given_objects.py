@@ -11,13 +11,15 @@ from fedstill.data.lookup import hold
 from fedstill.data.objects import dataset, path_name
 from fedstill.models.own_models import named_model
 
+MODEL_NOTES = ("features", "outputs", "head")  # what is said of a model that is given as an object
+
 
 def named_objects(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Bundle | None]:
     """The settings with names in place of data and models; and the data, where it was given as an object."""
     named = dict(settings)
-    features, outputs = named.pop("features", None), named.pop("outputs", None)
-    if named.get("model") is not None or features is not None or outputs is not None:
-        named["model"] = named_model(named.get("model") or "the default model", features, outputs)
+    notes = {key: named.pop(key) for key in MODEL_NOTES if key in named}
+    if named.get("model") is not None or notes:
+        named["model"] = named_model(named.get("model") or "the default model", **notes)
     if isinstance(models := named.get("models"), Mapping):
         named["models"] = {named_model(model): count for model, count in models.items()}
     bundle = None

@@ -19,7 +19,7 @@ from fedstill.models.own_models import Model, ModelInput, named_model
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
-from fedstill.runtime.given_objects import named_objects
+from fedstill.runtime.given_objects import MODEL_NOTES, named_objects
 from fedstill.runtime.identity import Known
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import make_plan
@@ -46,7 +46,7 @@ def run(
 
     `experiment` is a method, a recipe, a recipe file, or a mapping; `settings` are laid over it, by section
     (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`). `data` may be an object (see `dataset`) and
-    so may `model` (see `Model`); `features` is then the layer whose output are its features, `outputs` what it returns.
+    so may `model` (see `Model`); `features` and `head` are then names of its layers, `outputs` is what it returns.
 
     >>> import fedstill
     >>> made = fedstill.run("fedprox", data="digits", clients=2, rounds=1, mu=0.1, out=getfixture("tmp_path"))
@@ -135,7 +135,7 @@ def distill(
     >>> student.result.teachers[0].model, student.result.model
     ('cnn', 'mlp')
     """
-    name = named_model(student, settings.pop("features", None), settings.pop("outputs", None))
+    name = named_model(student, **{key: settings.pop(key) for key in MODEL_NOTES if key in settings})
     return run(distillation(teacher, name, objective, labels, which), **settings)
 
 

@@ -25,6 +25,7 @@ from fedstill.methods import methods
 from fedstill.methods.wrappers.choices import Attack, Mitigation, Privacy
 from fedstill.models import models
 from fedstill.models.model_outputs import check_outputs
+from fedstill.models.own_models import check_features
 from fedstill.participation.dropout import Dropout
 from fedstill.participation.policies import Policy
 from fedstill.participation.round_participation import Participants
@@ -274,6 +275,8 @@ def check_needs(method: Method, experiment: Experiment, labelled: bool) -> None:
     given = {"features", "teacher", "one-architecture"}  # who has no teacher was refused when the method was made
     if labelled:
         given.add("labels")
+    if "features" in method.needs:
+        check_features(experiment.method.name, method.task)
     if missing := sorted(method.needs - given):
         raise InputError(
             f"{experiment.method.name} needs {' and '.join(missing)}, which {experiment.data}"

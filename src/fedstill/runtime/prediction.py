@@ -84,7 +84,7 @@ def predict(
     if task.finds_boxes:
         raise InputError(f"the model of {held.path} finds boxes in scenes: say fedstill detect {held.path} FILE")
     inputs = [read_input(path, task.shape) for path in paths]
-    model = held.model(which, client, architecture).to(device)
+    model = held.built(which, client, architecture).to(device)
     with one_thread():
         said = [task.predict(model, one.unsqueeze(0))[0] for one in inputs]
     return [

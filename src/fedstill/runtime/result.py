@@ -16,6 +16,7 @@ from fedstill.core.kinds import load_state
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
+from fedstill.models.own_models import plain
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
@@ -176,6 +177,10 @@ class Run:
         """
         if into is not None:
             return self._filled(into, which, architecture)
+        return plain(self.built(which, client, architecture))
+
+    def built(self, which: str = "last", client: int | None = None, architecture: str | None = None) -> nn.Module:
+        """The same as methods use it: a model of the user's own may be split into extractor and head."""
         architecture = self.architecture(architecture, client)
         if client is not None and which != "last":
             raise InputError(f"a client's own model is kept of the last round only: leave --which {which} out")

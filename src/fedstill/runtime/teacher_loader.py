@@ -144,7 +144,7 @@ def _from_run(source: TeacherSource, bundle: Bundle) -> TeacherModel:
         )
     architecture = run.architecture(source.model)
     try:
-        return TeacherModel(name, architecture, run.model(source.which, architecture=architecture))
+        return TeacherModel(name, architecture, run.built(source.which, architecture=architecture))
     except InputError as error:
         if run.finished and source.which == "best":  # there is none because no round's model was finite
             raise UnusableError(str(error)) from None

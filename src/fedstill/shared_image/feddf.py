@@ -53,6 +53,7 @@ from fedstill.methods.base import (
     work_report,
 )
 from fedstill.methods.gradients import correction
+from fedstill.models.own_models import check_features
 from fedstill.shared_image.proxy_selection import Selection, draw_uniformly, pool_outputs
 from fedstill.shared_image.shared_samples import (
     LOGITS_EGRESS,
@@ -135,6 +136,8 @@ class FedDF(Method):
     def check(self) -> None:
         check_whole_samples(self.task)
         self.objective()
+        if self.settings.selection is not None:
+            check_features("the selection of shared samples", self.task)
 
     def objective(self) -> Objective:
         return on_logits(self.settings.objective, self.settings.temperature)

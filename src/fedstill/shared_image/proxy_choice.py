@@ -58,7 +58,7 @@ def chosen_by(
         raise InputError(f"the model of {run.path} labels every point: it says no one thing of a sample")
     if task.finds_boxes:
         raise InputError(f"the model of {run.path} finds things in scenes: it says no one thing of a sample")
-    model, architecture = run.model(which, client).to(device), run.architecture(client=client)
+    model, architecture = run.built(which, client).to(device), run.architecture(client=client)
     kind: Kind = "cloud" if len(task.shape) == 2 else "image"
     proxy = shared_proxy(wanted, kind, task.shape, data_root)
     _check_same(run, proxy.digest)

@@ -91,7 +91,7 @@ class RunStatus:
         """Of the teacher's weights; where it has no such model, a word that is no digest."""
         if (teacher.path, which) not in self._digests:
             try:
-                found = digest(state_of(teacher.model(which)))
+                found = digest(state_of(teacher.built(which)))
             except InputError:
                 _log.info("the teacher %s has no model %r", teacher.path, which, exc_info=True)
                 found = "none"
