@@ -16,7 +16,7 @@ from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.launch import launch
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.result import Run
-from fedstill.studies.results import load_results
+from fedstill.studies.results import Results, load_results
 from fedstill.studies.run_figures import samples_by_class
 
 
@@ -40,6 +40,17 @@ def evidence_of(
     if found is None:
         raise InputError(f"{source} is neither a study's results (.json) nor a run, nor a folder with results in it")
     return evidence_of(found, data_root, device, observers, data)
+
+
+def evidence_of_object(source: Any, **reading: Any) -> Evidence:
+    """The same of a run, or of a study's results in memory."""
+    if isinstance(source, Run):
+        return evidence_of(source.path, **reading)
+    if isinstance(source, Results):
+        return evidence_from(source, Path(), **reading)
+    raise InputError(
+        f"an audit is of a study's results, a run, a table or evidence, and not of type {type(source).__name__}"
+    )
 
 
 def results_in(folder: Path) -> Path | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from io import StringIO
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
 from fedstill.audit.verdicts import NOT_ASSESSABLE
@@ -56,7 +56,29 @@ def read_table(path: Path, class_counts: Sequence[int] = (), unit: Unit = "auto"
     empty field is a result that is not there; the word non-finite stands for a teacher without finite outputs. Other
     columns are left alone.
     """
-    lines = _lines(path)
+    return _evidence(path, _lines(path), class_counts, unit)
+
+
+def read_rows(rows: Any, class_counts: Sequence[int] = (), unit: Unit = "auto") -> Evidence:
+    """The same table as a pandas frame, or as mappings from column to value, one for each row."""
+    records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+    if not all(isinstance(record, Mapping) for record in records):
+        raise InputError(
+            "a table in memory is a pandas frame, or a list with a mapping from column to value for each row"
+        )
+    header = list(dict.fromkeys(str(name) for record in records for name in record))
+    texts = [[_text(record.get(name)) for name in header] for record in records]
+    lines = [header, *texts] if records else []
+    return _evidence(Path("in memory"), iter(enumerate(lines, start=1)), class_counts, unit)
+
+
+def _text(value: Any) -> str:
+    """A field as a table in a file has it; what is missing is empty."""
+    missing = value is None or (isinstance(value, float) and isnan(value))
+    return "" if missing else str(value)
+
+
+def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: Sequence[int], unit: Unit) -> Evidence:
     header, ignored, signed = _header(path, next(lines, None))
     rows = [_row(path, number, header, fields) for number, fields in lines if any(field.strip() for field in fields)]
     if not rows:

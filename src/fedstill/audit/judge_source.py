@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.audit.evidence import Evidence
-from fedstill.audit.evidence_table import read_table
+from fedstill.audit.evidence_table import read_rows, read_table
 from fedstill.audit.verdict_rules import DELTA, judge
 from fedstill.audit.verdicts import Audit
 
 
-def audit(source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -> Audit:
-    """Judge evidence, a study's results file or folder, a run's folder, or a table made elsewhere (.csv).
+def audit(source: Any, delta: float = DELTA, **reading: Any) -> Audit:
+    """Judge evidence, a study's results (`Results`, file or folder), a run, or a table made elsewhere.
+
+    Such a table is a .csv file, a pandas frame, or a list with a mapping from column to value for each row.
 
     `delta` is the threshold as a share; everything else is passed to the reader of the source.
 
@@ -23,6 +25,12 @@ def audit(source: Evidence | Path | str, delta: float = DELTA, **reading: Any) -
     """
     if isinstance(source, Evidence):
         return judge(source, delta)
+    if isinstance(source, list) or type(source).__name__ == "DataFrame":
+        return judge(read_rows(source, **reading), delta)
+    if not isinstance(source, str | Path):
+        from fedstill.audit.audit_inputs import evidence_of_object  # needs torch, and a table does not
+
+        return judge(evidence_of_object(source, **reading), delta)
     path = Path(source)
     if path.suffix.lower() == ".csv":
         return judge(read_table(path, **reading), delta)
