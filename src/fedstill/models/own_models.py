@@ -7,7 +7,7 @@ classes of one name, or two states of one notebook cell, are two models.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from fedstill.core.content import content_of
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.origins import UserObject, is_outside
+from fedstill.core.registry import Registration
 from fedstill.core.task import Task
 from fedstill.models.builders import models
 from fedstill.models.classifier import Classifier
@@ -187,6 +188,12 @@ def named_model(given: ModelInput, **notes: Any) -> str:
     models.register(name)(made)
     _forget_older(name)
     return name
+
+
+def own_models(names: Iterable[str]) -> tuple[Registration, ...]:
+    """Those of these models that were passed as objects."""
+    held = {name: models[name] for name in names if name in models}
+    return tuple(Registration(models, name, one, 1) for name, one in held.items() if isinstance(one, OwnModel))
 
 
 def _forget_older(name: str) -> None:

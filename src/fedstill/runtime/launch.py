@@ -15,7 +15,7 @@ from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
 from fedstill.engines import make_engine
-from fedstill.models.own_models import Model, ModelInput, named_model
+from fedstill.models.own_models import Model, ModelInput, named_model, own_models
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
@@ -188,4 +188,4 @@ def launch(
     plan = make_plan(experiment, data_root, device, bundle=bundle, known=known)
     with made as ready:
         folder = execute(plan, ready, out, observers)
-        return Run(folder.path, reused=folder.reused)
+        return Run(folder.path, reused=folder.reused, own=own_models(plan.experiment.architectures))

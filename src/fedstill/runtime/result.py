@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import nn
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.kinds import load_state
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
+from fedstill.core.registry import Registration
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
 from fedstill.models.own_models import plain
@@ -46,9 +47,10 @@ def _of_another_version(path: Path, why: str) -> InputError:
 class Run:
     """What a run directory holds: `Run("runs/fedavg-digits-…").accuracy`."""
 
-    def __init__(self, path: str | Path, reused: bool = False) -> None:
+    def __init__(self, path: str | Path, reused: bool = False, own: Sequence[Registration] = ()) -> None:
         self.path = Path(path)
         self.reused = reused  # whether it was found finished when it was asked for
+        self._own = own  # models that were passed as objects: the registry does not keep all of them
         self._folder = RunFolder(self.path)
         self.config = _Config(self._folder.config(), self.path)
 
@@ -181,6 +183,8 @@ class Run:
 
     def built(self, which: str = "last", client: int | None = None, architecture: str | None = None) -> nn.Module:
         """The same as methods use it: a model of the user's own may be split into extractor and head."""
+        for registration in self._own:
+            registration.apply()
         architecture = self.architecture(architecture, client)
         if client is not None and which != "last":
             raise InputError(f"a client's own model is kept of the last round only: leave --which {which} out")
