@@ -17,7 +17,18 @@ from benchmarks.machine import cores, load
 from benchmarks.report import HEAD, DifferenceError, Findings, table
 from benchmarks.sizes import SIZES
 
-NAMES = ("rounds", "methods", "flower", "deployment", "memory", "breakdown", "pointnet2", "joint_training", "patches")
+NAMES = (
+    "rounds",
+    "own_objects",
+    "methods",
+    "flower",
+    "deployment",
+    "memory",
+    "breakdown",
+    "pointnet2",
+    "joint_training",
+    "patches",
+)
 # They measure reliability, not speed.
 ON_DEMAND = {name: f"reliability.{name}" for name in ("crashes", "malformed_replies", "invalid_commands")}
 
