@@ -7,7 +7,7 @@ becomes a separate run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Client, RoundContext
+from fedstill.data.lookup import hold
+from fedstill.data.objects import dataset
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
@@ -77,6 +79,7 @@ def query(
     classes: str | int | Sequence[str | int],
     *,
     method: str = "qkt",
+    data: Any = None,
     data_root: str | Path | None = None,
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
@@ -85,7 +88,8 @@ def query(
 ) -> Asked:
     """Let a client of a run query the others for classes, by number or name, and learn from the peers that know them.
 
-    `settings` are those of the method. Nothing is written before `keep` is called on the result.
+    `settings` are those of the method. `data` is the data of the run, where it was passed as an object in another
+    process. Nothing is written before `keep` is called on the result.
 
     >>> import fedstill
     >>> skewed = {"name": "pathological", "classes_per_client": 3}
@@ -96,6 +100,8 @@ def query(
     ((1, 2, 3), True)
     """
     use_plugins(plugins)
+    if data is not None:
+        hold(replace(dataset(data), name=Run.of(run).experiment.data))
     return answer(make_question(run, client, classes, settings, method, data_root, device), observers)
 
 
