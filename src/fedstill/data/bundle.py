@@ -14,6 +14,7 @@ from torch import Tensor
 from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
+from fedstill.data.bundle_panel import bundle_panel
 from fedstill.data.clouds import first_points
 from fedstill.data.data_kinds import data_kinds
 
@@ -40,6 +41,13 @@ class Bundle:
     validation: Dataset | None = None
     categories: tuple[str, ...] = ()  # names of the values of `category`: kinds of objects, or of rooms
     notes: tuple[str, ...] = ()  # changes made to the files' contents while reading
+
+    def __repr__(self) -> str:
+        samples = ", ".join(f"{len(data):,} {split}" for split, data in self.splits().items())
+        return f"Bundle({self.name!r}, {len(self.classes)} classes, {samples}, {self.kind} of {self.shape})"
+
+    def _repr_html_(self) -> str:
+        return bundle_panel(self)
 
     def with_points(self, count: int) -> Bundle:
         """The first points of every cloud, normalised again: another data set, with its own fingerprint.

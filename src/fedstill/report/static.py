@@ -64,12 +64,12 @@ def words_as_they_are() -> AbstractContextManager[None]:
     return matplotlib.rc_context({"text.parse_math": False})
 
 
-def draw(figure: Figure) -> Canvas:
+def draw(figure: Figure, kind: type[Canvas] = Canvas) -> Canvas:
     """A figure on white paper, with its title above and its key below."""
     rows = -(-len(figure.keys) // 4)
     turned = turned_figures[figure.turns] if figure.turns else None
     height = (turned.height(figure.data[0]) if turned else figure.layout.get("height", 320)) + 45 + 20 * rows
-    canvas = Canvas(figsize=(max(_WIDTH, figure.width) / _INCH, height / _INCH), layout="constrained")
+    canvas = kind(figsize=(max(_WIDTH, figure.width) / _INCH, height / _INCH), layout="constrained")
     canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, color=paint("var(--ink)"), weight="bold")
     if turned:
         turned.draw(canvas, figure.data[0], paint)
