@@ -14,7 +14,6 @@ from torch import Tensor
 from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
-from fedstill.data.bundle_panel import bundle_panel
 from fedstill.data.clouds import first_points
 from fedstill.data.data_kinds import data_kinds
 
@@ -47,6 +46,8 @@ class Bundle:
         return f"Bundle({self.name!r}, {len(self.classes)} classes, {samples}, {self.kind} of {self.shape})"
 
     def _repr_html_(self) -> str:
+        from fedstill.data.bundle_panel import bundle_panel  # only notebooks need what draws pictures
+
         return bundle_panel(self)
 
     def with_points(self, count: int) -> Bundle:

@@ -93,7 +93,8 @@ class Comparison:
 
     def _notes(self, run: Run) -> list[str]:
         first_name, first = next(iter(self.runs.items()))
-        notes = [] if run.finished else [f"not finished: {run.config['rounds']} rounds in all"]
+        rounds = run.config.get("rounds", run.experiment.rounds)
+        notes = [] if run.finished else [f"not finished: {rounds} rounds in all"]
         if run.config["fingerprint"] != first.config["fingerprint"]:
             notes.append(f"not the data of {first_name}")
         measure = measure_of(run.experiment.architectures[0])

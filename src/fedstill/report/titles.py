@@ -81,7 +81,8 @@ def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def setting_text(path: str, value: Any) -> str:
     """A setting in a few words; what is absent needs none, nor what is off, but for parts: there it is usually on.
 
-    >>> [setting_text("seed", 7), setting_text("dropout.name", "none"), setting_text("dropout.replace", True), setting_text("model", "cnn")]
+    >>> given = {"seed": 7, "dropout.name": "none", "dropout.replace": True, "model": "cnn"}
+    >>> [setting_text(path, value) for path, value in given.items()]
     ['seed 7', '', 'replace', 'cnn']
     >>> setting_text("seed", 0)
     'seed 0'
