@@ -114,8 +114,8 @@ def test_a_study_shows_its_runs(notebook: Kernel, tmp_path: Path) -> None:
     recipe = {"experiment": {**SMALL, "rounds": 1}, "grid": {"method": ["fedavg", "fedprox"]}}
     fedstill.study(recipe, out=tmp_path, workers=1)
     (states,) = notebook.outputs
-    assert "0 of two runs done" in states[0]
-    assert "2 of two runs done" in states[-1]
+    assert "0/2 runs done" in states[0]
+    assert "2/2 runs done" in states[-1]
 
 
 def test_in_a_script_nothing_is_shown_unless_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

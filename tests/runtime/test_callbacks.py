@@ -95,6 +95,18 @@ def test_a_callback_may_stop_a_run_which_is_resumed_by_the_next_call(tmp_path: P
     assert content(whole) == content(fedstill.run("fedavg", out=tmp_path / "b", **SMALL))
 
 
+def test_a_damaged_file_is_a_warning(tmp_path: Path) -> None:
+    stopped = fedstill.run("fedavg", out=tmp_path, callbacks=Fails(2, fedstill.StopRun()), **SMALL)
+    (stopped.path / "checkpoint.safetensors").write_bytes(b"damaged")
+    warned: list[str] = []
+    seen = Everything()
+    seen.on_warning = warned.append  # type: ignore[attr-defined]
+    fedstill.run("fedavg", out=tmp_path, callbacks=seen, **SMALL)
+    assert warned
+    assert "going on after round 1" in warned[0]
+    assert seen.calls == [("start", (3, 1)), ("round", 2), ("round", 3), ("finish", True)]
+
+
 def test_an_error_before_the_run_is_reported_too(tmp_path: Path) -> None:
     seen = Everything()
     with pytest.raises(fedstill.InputError) as raised:

@@ -76,7 +76,7 @@ class NotebookStudyDisplay:
     def heard(self, progress: StudyProgress) -> None:
         left = progress.seconds_left() if progress.waiting else None
         failed = f", {len(progress.failures)} failed" if progress.failures else ""
-        text = f"{progress.done} of {count(progress.total, 'run')} done{failed}"
+        text = f"{progress.done}/{progress.total} runs done{failed}"
         self.bar.show(progress.progress, progress.total, text + (f", about {duration(left)} left" if left else ""))
 
     def waiting(self, progress: StudyProgress, number: int) -> None:
