@@ -15,7 +15,7 @@ from fedstill.tasks.task_choice import detects, measure_of
 
 
 @dataclass(frozen=True)
-class Course:
+class RunCourse:
     """The rounds of a run, which need not be finished, under the title it has in figures."""
 
     title: str
@@ -70,7 +70,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Facts(Course):
+class Facts(RunCourse):
     """One finished run under the title it has in the report."""
 
     config: Mapping[str, Any]
@@ -120,7 +120,7 @@ class Facts(Course):
         return any(len(record.accepted) < self.experiment.clients for record in self.journal)
 
 
-def measured(runs: Sequence[Course]) -> str:
+def measured(runs: Sequence[RunCourse]) -> str:
     """What the accuracies of these runs are called, together."""
     return " or ".join(dict.fromkeys(run.measure for run in runs))
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 
 from fedstill.core.errors import InputError
 from fedstill.report.curves import accuracy_and_loss
-from fedstill.report.facts import Course
+from fedstill.report.facts import RunCourse
 from fedstill.report.static import draw, words_as_they_are
 from fedstill.runtime.result import Run
 
@@ -25,7 +25,7 @@ class RunFigure(Canvas):
 
 def plot_runs(runs: Mapping[str, Run]) -> Canvas:
     """Test accuracy and training loss over the rounds of runs, by title; they need not be finished."""
-    courses = [Course(title, run.experiment, tuple(run.journal)) for title, run in runs.items()]
+    courses = [RunCourse(title, run.experiment, tuple(run.journal)) for title, run in runs.items()]
     if not any(course.journal for course in courses):
         raise InputError("there is nothing to plot: no round was finished")
     with words_as_they_are():
