@@ -15,7 +15,7 @@ from fedstill.cli import main
 from fedstill.detection.rooms import unlabelled_rooms
 from fedstill.studies.results import load_results
 
-from .pages import FEDSTILL, ROOT, blocks, commands, write_files
+from .pages import FEDSTILL, ROOT, blocks, commands, walk, write_files
 from .warm import Warm
 
 COLD = ("docs/fleet.md",)  # commands in a new interpreter each; of the other pages, in a copy of one that is warm
@@ -72,6 +72,13 @@ def test_the_five_lines_of_the_readme_and_the_accuracy_of_their_method(tmp_path:
     even = fedstill.run("fedavg", data="digits", partition="iid", seed=7, out=tmp_path)
     assert even.accuracy >= 0.95
     assert float(accuracy) < even.accuracy - 0.01
+
+
+def test_the_page_about_python_can_be_run_block_by_block(tmp_path: Path, warm: Warm) -> None:
+    assert len(blocks("docs/python.md", "python")) == 5
+    walk("docs/python.md", tmp_path, warm)
+    assert (tmp_path / "rounds.png").stat().st_size > 10_000
+    assert (tmp_path / "comparison.png").stat().st_size > 10_000
 
 
 MEASURED = [command for page in ("docs/results.md", "docs/findings.md") for command in commands(page)]

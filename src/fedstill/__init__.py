@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fedstill._version import __version__
 from fedstill.core.lazy import lazily
+from fedstill.core.views import provide_views
 
 if TYPE_CHECKING:
     from fedstill.audit import Audit, audit
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from fedstill.models.own_models import Model
     from fedstill.queries.transfer import Asked, query
     from fedstill.report import report
+    from fedstill.report.comparison import Comparison, compare
+    from fedstill.runtime.callbacks import Callback, StopRun
     from fedstill.runtime.experiment import Experiment
     from fedstill.runtime.launch import distill, egress, run
     from fedstill.runtime.prediction import Prediction, predict
@@ -43,6 +46,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # nothing is show
 _HOMES = {
     "fedstill.audit": ("Audit", "audit"),
     "fedstill.runtime.experiment": ("Experiment",),
+    "fedstill.runtime.callbacks": ("Callback", "StopRun"),
     "fedstill.core.errors": ("FedstillError", "InputError", "RunError"),
     "fedstill.data.objects": ("dataset",),
     "fedstill.export": ("export",),
@@ -54,6 +58,7 @@ _HOMES = {
     "fedstill.runtime.result": ("Run", "load_run"),
     "fedstill.detection.scans": ("Scan", "detect"),
     "fedstill.report": ("report",),
+    "fedstill.report.comparison": ("Comparison", "compare"),
     "fedstill.studies.results": ("Results",),
     "fedstill.runtime.run_verification": ("Contradiction", "Verified"),
     "fedstill.studies.study": ("Study", "study"),
@@ -63,6 +68,8 @@ _HOMES = {
 __all__ = [
     "Asked",
     "Audit",
+    "Callback",
+    "Comparison",
     "Contradiction",
     "Experiment",
     "FedstillError",
@@ -74,10 +81,12 @@ __all__ = [
     "Run",
     "RunError",
     "Scan",
+    "StopRun",
     "Study",
     "Verified",
     "__version__",
     "audit",
+    "compare",
     "dataset",
     "detect",
     "distill",
@@ -95,6 +104,14 @@ __all__ = [
 
 
 __getattr__ = lazily(__name__, _HOMES)
+
+provide_views(
+    {
+        "figure of runs": ("fedstill.report.run_plots", "plot_runs"),
+        "terminal display of a run": ("fedstill.cli.progress", "RunDisplay"),
+        "terminal display of a study": ("fedstill.cli.progress", "StudyDisplay"),
+    }
+)
 
 # Three functions have the names of packages. Importing a package puts it in the function's place, but only the first
 # time: so these are imported here, and their names are then given back to the functions.

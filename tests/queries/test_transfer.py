@@ -130,6 +130,14 @@ def test_observers_are_told_every_epoch(alone: Run) -> None:
         def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
             told.append((phase, epochs, accuracy))
 
-    asked = query(alone, 0, 7, threshold=0, transfer_epochs=2, head_epochs=1, observers=[Observer()])
+    short = {"threshold": 0, "transfer_epochs": 2, "head_epochs": 1}
+    with pytest.warns(DeprecationWarning, match="use callbacks="):
+        asked = query(alone, 0, 7, observers=[Observer()], **short)
     assert told == asked.epochs[1:]
     assert [epochs for _, epochs, _ in told] == [1, 2, 1]
+    again: list[tuple[str, int, float]] = []
+    ended: list[object] = []
+    finish = type("Finish", (), {"on_finish": lambda self, asked: ended.append(asked)})()
+    called = query(alone, 0, 7, callbacks=[lambda *epoch: again.append(epoch), finish], **short)
+    assert again == told
+    assert ended == [called]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import fedstill
 from fedstill.core.records import RoundRecord
 from fedstill.methods import methods
-from fedstill.runtime.experiment import Experiment
 
 SMALL: dict[str, Any] = {"data": "digits", "model": "cnn-bn", "clients": 2}
 SCHEDULE = {"epochs": 1, "batch": 256}
@@ -25,17 +23,13 @@ class Watcher:
         self.rounds = 0
         self.notes: list[str] = []
 
-    def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None: ...
-
-    def round(self, record: RoundRecord) -> None:
+    def on_round(self, record: RoundRecord) -> None:
         self.rounds += 1
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.notes.append(text)
 
-    warn = note
-
-    def finish(self) -> None: ...
+    on_warning = on_note
 
 
 def extended(folder: Path, method: str | dict[str, Any], few: int = 1, many: int = 2, **more: Any) -> Watcher:
@@ -43,7 +37,7 @@ def extended(folder: Path, method: str | dict[str, Any], few: int = 1, many: int
     given = {**SMALL, "training": {**SCHEDULE, **more.pop("training", {})}, **more}
     fedstill.run(method, rounds=few, out=folder / "runs", **given)
     watcher = Watcher()
-    ours = fedstill.run(method, rounds=many, out=folder / "runs", observers=[watcher], **given)
+    ours = fedstill.run(method, rounds=many, out=folder / "runs", callbacks=watcher, **given)
     truth = fedstill.run(method, rounds=many, out=folder / "truth", **given)
     assert ours.path.name == truth.path.name
     for name in FILES:
@@ -111,5 +105,5 @@ def test_a_damaged_shorter_run_is_left_alone(tmp_path: Path) -> None:
     for path in short.path.glob("checkpoint*"):
         path.write_bytes(b"damaged")
     watcher = Watcher()
-    fedstill.run("fedavg", rounds=2, out=tmp_path, observers=[watcher], **given)
+    fedstill.run("fedavg", rounds=2, out=tmp_path, callbacks=watcher, **given)
     assert watcher.rounds == 2

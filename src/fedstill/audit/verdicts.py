@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
 from typing import Any, Final, Literal
 
+from fedstill.audit.audit_panel import audit_panel
 from fedstill.audit.evidence import Evidence
+from fedstill.core.numbers import count, listed
 
 TeacherWord = Literal["non-finite", "constant", "chance", "stale", "sound"]
 StudentWord = Literal["masked", "faithful", "inconclusive", "not assessable", "no control", "no student"]
@@ -93,6 +96,14 @@ class Audit:
     objectives: tuple[ObjectiveVerdict, ...]
     findings: tuple[Finding, ...]
     summary: tuple[str, ...]  # what was found, in sentences; the first is the most important
+
+    def __repr__(self) -> str:
+        found = [f"{number} {word}" for word, number in Counter(one.severity for one in self.findings).items()]
+        what = f"{count(len(self.teachers), 'teacher')}, {count(len(self.objectives), 'objective')}"
+        return f"Audit({what}, findings: {listed(found) if found else 'none'})"
+
+    def _repr_html_(self) -> str:
+        return audit_panel(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the test samples one by one, as JSON can say it."""

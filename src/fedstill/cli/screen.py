@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table as Grid
 
 from fedstill.core.table import Table, text_table
+from fedstill.core.terminal_table import terminal_grid
 
 # Names, paths and sentences are printed as they are: square brackets in them are no markup, `:x:` is no picture.
 console = Console(markup=False, highlight=False, emoji=False)
@@ -45,12 +45,7 @@ def table(
 
 def print_table(made: Table, title: str = "", where: Console = console) -> None:
     """The same for a table that is made already; its caption and note are left out."""
-    drawn = Grid(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in made.columns:
-        drawn.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
-    for row in made.rows:
-        drawn.add_row(*row)
-    where.print(drawn)
+    where.print(terminal_grid(made, title))
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:

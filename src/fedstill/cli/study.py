@@ -135,8 +135,8 @@ def run_and_show(
         study.results(out).extended(older, *study.identities(out))  # refused now if they do not belong together
     display = StudyDisplay(output.quiet or output.as_json)
     try:
-        results = study.run(
-            out, workers=workers, retry_failed=retry_failed, observers=[display], executor=executor, address=address
+        results = study.execute(
+            out, [display], workers=workers, retry_failed=retry_failed, executor=executor, address=address
         )
     finally:
         display.close()

@@ -1,6 +1,7 @@
 """Tables, for terminals, pages and Markdown: each cell has a text to read and a value to sort and to save.
 
-The terminal's form is in `cli/screen.py`, the page's in the report's templates, Markdown's here.
+The terminal's form is in `terminal_table.py`, a notebook's in `notebook.py`, a page's in the report's templates,
+Markdown's here.
 """
 
 from __future__ import annotations

@@ -44,6 +44,15 @@ class Bundle:
     unknown: tuple[str, ...] = ()  # why its content cannot be recognised again
     sites: int = 0  # number of clients, where each brought its own part (column `site`)
 
+    def __repr__(self) -> str:
+        samples = ", ".join(f"{len(data):,} {split}" for split, data in self.splits().items())
+        return f"Bundle({self.name!r}, {len(self.classes)} classes, {samples}, {self.kind} of {self.shape})"
+
+    def _repr_html_(self) -> str:
+        from fedstill.data.bundle_panel import bundle_panel  # only notebooks need what draws pictures
+
+        return bundle_panel(self)
+
     def with_points(self, count: int) -> Bundle:
         """The first points of every cloud, normalised again: another data set, with its own fingerprint.
 

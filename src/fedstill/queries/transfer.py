@@ -32,6 +32,7 @@ from fedstill.queries.qkt_light import LightSettings, QKTLight
 from fedstill.queries.query import Answered, recalls
 from fedstill.queries.query_result import experiment_of, keep, settings_of
 from fedstill.queries.transfer_loss import QueryObserver
+from fedstill.runtime.callbacks import QUERY_HOOKS, CallbackInput, Callbacks, former_observers
 from fedstill.runtime.experiment import Experiment, choose
 from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.result import Run
@@ -83,13 +84,15 @@ def query(
     data_root: str | Path | None = None,
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
-    observers: Sequence[QueryObserver] = (),
+    callbacks: CallbackInput = (),
+    observers: Sequence[QueryObserver] | None = None,
     **settings: Any,
 ) -> Asked:
     """Let a client of a run query the others for classes, by number or name, and learn from the peers that know them.
 
     `settings` are those of the method. `data` is the data of the run, where it was passed as an object in another
-    process. Nothing is written before `keep` is called on the result.
+    process. Nothing is written before `keep` is called on the result. Of `callbacks` the hooks `on_epoch`, `on_finish`
+    and `on_error` are called, and a function as `on_epoch`. `observers` is deprecated.
 
     >>> import fedstill
     >>> skewed = {"name": "pathological", "classes_per_client": 3}
@@ -102,7 +105,20 @@ def query(
     use_plugins(plugins)
     if data is not None:
         hold(replace(dataset(data), name=Run.of(run).experiment.data))
-    return answer(make_question(run, client, classes, settings, method, data_root, device), observers)
+    watching = QueryCallbacks(callbacks)
+    everyone = [watching, *former_observers(observers)]
+    asked = (run, client, classes, settings, method, data_root, device)
+    return watching.watch(lambda: answer(make_question(*asked), everyone))
+
+
+class QueryCallbacks(Callbacks):
+    """Callbacks of a query, as the observer that it calls."""
+
+    def __init__(self, given: CallbackInput) -> None:
+        super().__init__(given, QUERY_HOOKS, "on_epoch")
+
+    def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
+        self.call("on_epoch", phase, epochs, accuracy)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedstill.core.numbers import share, size, unit_of
-from fedstill.report.facts import Facts, measured, number
+from fedstill.report.facts import RunCourse, measured, number
 from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, lone, whole_axis
 
 _WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis
@@ -26,7 +27,7 @@ class _Lines:
         hovering = {"hovertemplate": f"{hover}<extra></extra>", "hoverlabel": {"bordercolor": colour(index)}}
         self.data.append(curve(index, points, name=label, **hovering))
 
-    def cross(self, broken: Sequence[tuple[Facts, int]]) -> None:
+    def cross(self, broken: Sequence[tuple[RunCourse, int]]) -> None:
         """Mark rounds after which a model was not finite."""
         self.keys.append(Key("model not finite", ALARM, (len(self.data),), shape="cross"))
         self.data.append(
@@ -43,13 +44,24 @@ class _Lines:
         )
 
 
-def curves(runs: Sequence[Facts]) -> list[Figure]:
+def curves(runs: Sequence[RunCourse]) -> list[Figure]:
     """Those that have something to show: what was measured once has no course."""
     by_round = [_accuracy(runs), _loss(runs)] if any(len(run.journal) > 1 for run in runs) else []
     return [figure for figure in (*by_round, _traffic(runs)) if sum(len(trace["x"]) for trace in figure.data) > 1]
 
 
-def _accuracy(runs: Sequence[Facts]) -> Figure:
+def accuracy_and_loss(runs: Sequence[RunCourse]) -> Figure:
+    """Both in one figure, side by side."""
+    left, right = _accuracy(runs), _loss(runs)
+    keys = {key.label: replace(key, traces=()) for key in (*left.keys, *right.keys)}
+    title = f"Test {measured(runs)} and training loss by round"
+    layout = {**left.layout, "xaxis2": right.layout["xaxis"], "yaxis2": right.layout["yaxis"]}
+    beside = [{**trace, "xaxis": "x2", "yaxis": "y2"} for trace in right.data]
+    sentence = f"{left.sentence} {right.sentence}"
+    return Figure("rounds", title, sentence, left.caption, [*left.data, *beside], layout, list(keys.values()))
+
+
+def _accuracy(runs: Sequence[RunCourse]) -> Figure:
     lines, told = _Lines(), []
     for index, run in enumerate(runs):
         if run.curve:
@@ -70,7 +82,7 @@ def _accuracy(runs: Sequence[Facts]) -> Figure:
     )
 
 
-def _loss(runs: Sequence[Facts]) -> Figure:
+def _loss(runs: Sequence[RunCourse]) -> Figure:
     lines, told = _Lines(), []
     for index, run in enumerate(runs):
         for term, (label, points) in enumerate(_terms(run, alone=len(runs) == 1).items()):
@@ -89,7 +101,7 @@ def _loss(runs: Sequence[Facts]) -> Figure:
     )
 
 
-def _terms(run: Facts, alone: bool) -> Mapping[str, Sequence[tuple[float, float]]]:
+def _terms(run: RunCourse, alone: bool) -> Mapping[str, Sequence[tuple[float, float]]]:
     """The losses by round that are drawn of a run, by label; of a detector among others the sum of all its terms."""
     terms = list(dict.fromkeys(term for record in run.journal for term in record.loss))
     if run.detects and not alone:
@@ -107,7 +119,7 @@ def _terms(run: Facts, alone: bool) -> Mapping[str, Sequence[tuple[float, float]
     return {label: curve for label, curve in drawn.items() if curve and (not run.detects or any(y for _, y in curve))}
 
 
-def _traffic(runs: Sequence[Facts]) -> Figure:
+def _traffic(runs: Sequence[RunCourse]) -> Figure:
     chosen = [(index, run) for index, run in enumerate(runs) if not run.pooled and run.traffic_curve]
     amounts = [amount for _, run in chosen for amount, _ in run.traffic_curve if amount > 0]
     unit, scale = unit_of(max(amounts, default=0))
@@ -136,7 +148,7 @@ def _traffic(runs: Sequence[Facts]) -> Figure:
     )
 
 
-def _meaning(runs: Sequence[Facts]) -> str:
+def _meaning(runs: Sequence[RunCourse]) -> str:
     told = {
         False: "Share of the test samples that the model gets right",
         True: "Average precision in the test scenes, a box being right above an IoU of 0.25, as mean over classes",
@@ -144,7 +156,7 @@ def _meaning(runs: Sequence[Facts]) -> str:
     return "; or: ".join(told[detects] for detects in sorted({run.detects for run in runs}))
 
 
-def _course(run: Facts) -> str:
+def _course(run: RunCourse) -> str:
     (first, start), (last, end) = run.curve[0], run.curve[-1]
     return f"{run.quoted} goes from {share(start, 1)} in round {first} to {share(end, 1)} in round {last}."
 
@@ -154,5 +166,5 @@ def _accuracies(measure: str, lines: _Lines) -> dict[str, Any]:
     return axis(f"test {measure}", tickformat=".0%", **lone(drawn))
 
 
-def _rounds(runs: Sequence[Facts]) -> dict[str, Any]:
+def _rounds(runs: Sequence[RunCourse]) -> dict[str, Any]:
     return whole_axis("round", max(len(run.journal) for run in runs))

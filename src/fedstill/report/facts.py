@@ -15,19 +15,12 @@ from fedstill.tasks.task_choice import detects, measure_of
 
 
 @dataclass(frozen=True)
-class Facts:
-    """One finished run under the title it has in the report."""
+class RunCourse:
+    """The rounds of a run, which need not be finished, under the title it has in figures."""
 
     title: str
     experiment: Experiment
-    config: Mapping[str, Any]
-    result: RunResult
     journal: tuple[RoundRecord, ...]
-    seconds: float
-
-    @classmethod
-    def of(cls, title: str, run: Run) -> Facts:
-        return cls(title, run.experiment, run.config, run.result, tuple(run.journal), run.seconds)
 
     @property
     def quoted(self) -> str:
@@ -39,11 +32,6 @@ class Facts:
         return methods[self.experiment.method.name].pooled
 
     @property
-    def alone(self) -> bool:
-        """Every client trained without the others."""
-        return self.experiment.method.name == "local-only"
-
-    @property
     def detects(self) -> bool:
         """Whether boxes were to be found."""
         return detects(self.experiment.architectures[0])
@@ -52,24 +40,6 @@ class Facts:
     def measure(self) -> str:
         """What its accuracy is called."""
         return measure_of(self.experiment.architectures[0])
-
-    def accuracy(self, which: str = "last") -> float | None:
-        return number(self.result.accuracy.get(which))
-
-    @property
-    def class_accuracy(self) -> float | None:
-        """Of the last model."""
-        return number(self.result.class_accuracy.get("last"))
-
-    def round_of(self, which: str) -> int:
-        """The round a model is of."""
-        return self.result.round_of[which]
-
-    def metric(self, name: str, which: str = "last") -> float | None:
-        """A further figure of a model, from the round it is of."""
-        round = self.result.round_of.get(which)
-        found = next((record.metrics for record in self.journal if record.round == round), {})
-        return number(found.get(name))
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -92,6 +62,48 @@ class Facts:
             record.round for record in self.journal if record.evaluation is not None and not record.evaluation.finite
         ]
 
+    def _evaluated(self) -> Iterator[tuple[RoundRecord, float]]:
+        for record in self.journal:
+            accuracy = number(record.accuracy)
+            if accuracy is not None:
+                yield record, accuracy
+
+
+@dataclass(frozen=True)
+class Facts(RunCourse):
+    """One finished run under the title it has in the report."""
+
+    config: Mapping[str, Any]
+    result: RunResult
+    seconds: float
+
+    @classmethod
+    def of(cls, title: str, run: Run) -> Facts:
+        return cls(title, run.experiment, tuple(run.journal), run.config, run.result, run.seconds)
+
+    @property
+    def alone(self) -> bool:
+        """Every client trained without the others."""
+        return self.experiment.method.name == "local-only"
+
+    def accuracy(self, which: str = "last") -> float | None:
+        return number(self.result.accuracy.get(which))
+
+    @property
+    def class_accuracy(self) -> float | None:
+        """Of the last model."""
+        return number(self.result.class_accuracy.get("last"))
+
+    def round_of(self, which: str) -> int:
+        """The round a model is of."""
+        return self.result.round_of[which]
+
+    def metric(self, name: str, which: str = "last") -> float | None:
+        """A further figure of a model, from the round it is of."""
+        round = self.result.round_of.get(which)
+        found = next((record.metrics for record in self.journal if record.round == round), {})
+        return number(found.get(name))
+
     @property
     def work(self) -> float:
         """All training done, in the journal's unit, by all clients."""
@@ -107,14 +119,8 @@ class Facts:
         """Whether some client was missing in some round."""
         return any(len(record.accepted) < self.experiment.clients for record in self.journal)
 
-    def _evaluated(self) -> Iterator[tuple[RoundRecord, float]]:
-        for record in self.journal:
-            accuracy = number(record.accuracy)
-            if accuracy is not None:
-                yield record, accuracy
 
-
-def measured(runs: Sequence[Facts]) -> str:
+def measured(runs: Sequence[RunCourse]) -> str:
     """What the accuracies of these runs are called, together."""
     return " or ".join(dict.fromkeys(run.measure for run in runs))
 

@@ -30,6 +30,7 @@ from fedstill.report.traces import DRAW, HATCHES, LINES, MARKERS, Painter, plain
 
 _INCH = 96.0  # pixels of a browser
 _WIDTH = 760.0
+_LETTER, _HANDLE = 6.0, 55.0  # pixels that a letter of the key takes, and its line with the gaps around it
 _FORMATS = ("svg", "png")
 _RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")  # noqa: RUF001 (a minus sign)
 
@@ -64,12 +65,13 @@ def words_as_they_are() -> AbstractContextManager[None]:
     return matplotlib.rc_context({"text.parse_math": False})
 
 
-def draw(figure: Figure) -> Canvas:
+def draw(figure: Figure, kind: type[Canvas] = Canvas) -> Canvas:
     """A figure on white paper, with its title above and its key below."""
-    rows = -(-len(figure.keys) // 4)
+    columns = _key_columns(figure.keys)
+    rows = -(-len(figure.keys) // columns)
     turned = turned_figures[figure.turns] if figure.turns else None
     height = (turned.height(figure.data[0]) if turned else figure.layout.get("height", 320)) + 45 + 20 * rows
-    canvas = Canvas(figsize=(max(_WIDTH, figure.width) / _INCH, height / _INCH), layout="constrained")
+    canvas = kind(figsize=(max(_WIDTH, figure.width) / _INCH, height / _INCH), layout="constrained")
     canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=12, color=paint("var(--ink)"), weight="bold")
     if turned:
         turned.draw(canvas, figure.data[0], paint)
@@ -85,13 +87,23 @@ def draw(figure: Figure) -> Canvas:
         canvas.legend(
             handles=[_handle(key) for key in figure.keys],
             loc="outside lower left",
-            ncols=min(4, len(figure.keys)),
+            ncols=columns,
             fontsize=8.5,
             frameon=False,
             labelcolor=paint("var(--ink)"),
             handlelength=2.6,
         )
     return canvas
+
+
+def _key_columns(keys: Sequence[Key]) -> int:
+    """How many lines of the key stand beside each other: four, or as many of the longest as have room.
+
+    >>> [_key_columns([Key("a" * letters, "")] * 5) for letters in (3, 40, 400)]
+    [4, 2, 1]
+    """
+    longest = max((len(key.label) for key in keys), default=0)
+    return max(1, min(4, len(keys), int(_WIDTH / (_LETTER * longest + _HANDLE))))
 
 
 def paint(name: str) -> str:

@@ -20,18 +20,42 @@ def titles(experiments: Sequence[Experiment], folders: Sequence[str]) -> list[st
     the folder's name tells them apart.
     """
     told = [dict(_flat(_said(one))) for one in experiments]
-    by_method: dict[str, list[dict[str, Any]]] = {}
-    for one in told:
-        by_method.setdefault(one["method.name"], []).append(one)
-    paths = dict.fromkeys(path for one in told for path in one)
-    differing = ["method.name"]
-    differing += [path for path in paths if any(_differs(path, group) for group in by_method.values())]
-    named = [", ".join(piece for path in differing if (piece := _piece(path, one.get(path)))) for one in told]
+    differing = _in_titles(told)
+    named = [", ".join(piece for path in differing if (piece := setting_text(path, one.get(path)))) for one in told]
     often = Counter(named)
     return [
         name if often[name] == 1 else f"{name} ({folder.rpartition('-')[2][:8]})"
         for name, folder in zip(named, folders, strict=True)
     ]
+
+
+def differing_settings(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """Of each, the settings in which any two of them differ, by path; None where one has no such setting."""
+    told = [dict(_flat(_said(one))) for one in experiments]
+    differing = [path for path in _paths(told) if _differs(path, told)]
+    return [{_short(path): one.get(path) for path in differing} for one in told]
+
+
+def settings_in_titles(experiments: Sequence[Experiment]) -> set[str]:
+    """Of those, the ones that `titles` tells."""
+    return set(map(_short, _in_titles([dict(_flat(_said(one))) for one in experiments])))
+
+
+def _in_titles(told: Sequence[Mapping[str, Any]]) -> list[str]:
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    for one in told:
+        by_method.setdefault(one["method.name"], []).append(one)
+    differing = [path for path in _paths(told) if any(_differs(path, group) for group in by_method.values())]
+    return ["method.name", *differing]
+
+
+def _short(path: str) -> str:
+    """A part is called by its section: `method` for `method.name`."""
+    return path.removesuffix(".name")
+
+
+def _paths(told: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(path for one in told for path in one))
 
 
 def _differs(path: str, told: Sequence[Mapping[str, Any]]) -> bool:
@@ -54,14 +78,15 @@ def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def _piece(path: str, value: Any) -> str:
+def setting_text(path: str, value: Any) -> str:
     """A setting in a few words; what is absent needs none, nor what is off, but for parts: there it is usually on.
 
-    >>> [_piece("seed", 7), _piece("dropout.name", "none"), _piece("dropout.replace", True), _piece("model", "cnn")]
+    >>> given = {"seed": 7, "dropout.name": "none", "dropout.replace": True, "model": "cnn"}
+    >>> [setting_text(path, value) for path, value in given.items()]
     ['seed 7', '', 'replace', 'cnn']
-    >>> _piece("seed", 0)
+    >>> setting_text("seed", 0)
     'seed 0'
-    >>> _piece("method.local_weights", False)
+    >>> setting_text("method.local_weights", False)
     'no local weights'
     """
     section, _, leaf = path.rpartition(".")

@@ -11,6 +11,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
 from fedstill.core.plugins import use_plugins
 from fedstill.report.extensions import StudyPage, study_pages
+from fedstill.report.named_runs import run_folders
 from fedstill.report.runs import write_report
 from fedstill.report.static import figures_beside
 from fedstill.report.study.audit_page import write_audit_report
@@ -87,7 +88,7 @@ def _study(sources: Sequence[Path]) -> Path | None:
     if found is None:
         return None
     loaded = load_results(found)
-    return found if loaded.students is not None or _own_page(loaded) or not _folders([source]) else None
+    return found if loaded.students is not None or _own_page(loaded) or not run_folders([source]) else None
 
 
 def _own_page(results: Results) -> StudyPage | None:
@@ -99,21 +100,8 @@ def _own_page(results: Results) -> StudyPage | None:
 
 def _runs(sources: Sequence[Path]) -> dict[str, Run]:
     """The runs named, and those in the folders named, by what they differ in."""
-    runs = [run for folder in _folders(sources) if (run := Run(folder)).finished]
+    runs = [run for folder in run_folders(sources) if (run := Run(folder)).finished]
     if not runs:
         raise InputError(f"there is no finished run in {', '.join(map(str, sources))}, and no study's results")
     names = titles([run.experiment for run in runs], [run.path.name for run in runs])
     return dict(zip(names, runs, strict=True))
-
-
-def _folders(sources: Sequence[Path]) -> list[Path]:
-    """The folders of runs among these, and directly in these."""
-    return [
-        folder
-        for source in sources
-        for folder in (
-            [source]
-            if (source / "config.json").is_file()
-            else [path.parent for path in sorted(source.glob("*/config.json"))]
-        )
-    ]

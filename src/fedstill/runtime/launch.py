@@ -17,6 +17,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.engines import make_engine
 from fedstill.models.own_models import Model, ModelInput, named_model, own_models
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
+from fedstill.runtime.callbacks import CallbackInput
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.given_objects import MODEL_NOTES, named_objects
@@ -26,6 +27,7 @@ from fedstill.runtime.plan import make_plan
 from fedstill.runtime.recipes import given_by
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import execute
+from fedstill.runtime.run_progress import watched
 
 
 def run(
@@ -39,7 +41,9 @@ def run(
     plugins: Sequence[str | Path] = (),
     preset: str | None = None,
     variant: str | None = None,
-    observers: Sequence[Observer] = (),
+    callbacks: CallbackInput = (),
+    progress: bool | None = None,
+    observers: Sequence[Observer] | None = None,
     **settings: Any,
 ) -> Run:
     """Run an experiment, resume it, or return its stored result; the same experiment is never run twice.
@@ -48,6 +52,10 @@ def run(
     (`training={"rate": 0.01}`) or by name where it is unique (`rate=0.01`). `data` may be an object (see `dataset`) and
     so may `model` (see `Model`); `features` and `head` are then names of its layers, `outputs` is what it returns.
 
+    `callbacks` are objects with some of the methods of `fedstill.Callback`, or functions that are called with the
+    record of each round; one may be given without a list. `progress` shows a progress bar: unless set, in notebooks
+    only. `observers` is deprecated.
+
     >>> import fedstill
     >>> made = fedstill.run("fedprox", data="digits", clients=2, rounds=1, mu=0.1, out=getfixture("tmp_path"))
     >>> made.experiment.method.settings.mu, 0 < made.accuracy <= 1
@@ -55,15 +63,20 @@ def run(
     """
     use_plugins(plugins)
     settings, bundle = named_objects(settings)
-    made = launch(
-        assembled(experiment, preset, variant, settings),
-        bundle=bundle,
-        out=Path(out),
-        engine=engine,
-        workers=workers,
-        data_root=None if data_root is None else Path(data_root),
-        device=device,
-        observers=observers,
+    made = watched(
+        lambda watchers: launch(
+            assembled(experiment, preset, variant, settings),
+            bundle=bundle,
+            out=Path(out),
+            engine=engine,
+            workers=workers,
+            data_root=None if data_root is None else Path(data_root),
+            device=device,
+            observers=watchers,
+        ),
+        callbacks,
+        progress,
+        observers,
     )
     fresh_token.renew()
     return made

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from torch import nn
@@ -16,15 +16,21 @@ from fedstill.core.kinds import load_state
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
 from fedstill.core.registry import Registration
 from fedstill.core.task import Tensors
+from fedstill.core.views import view
 from fedstill.methods import methods
 from fedstill.models.own_models import plain
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
+from fedstill.runtime.history import History
 from fedstill.runtime.identity import parts_of_names, recorded_parts, stale_parts
 from fedstill.runtime.run_folder import MODELS, RunFolder, folder_of
+from fedstill.runtime.run_panel import run_panel
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.task_choice import task_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class _Config(dict[str, Any]):
@@ -62,6 +68,9 @@ class Run:
     def __repr__(self) -> str:
         state = f"accuracy {self.accuracy:.4f}" if self.finished else f"{len(self.journal)} rounds so far"
         return f"Run({str(self.path)!r}, {state})"
+
+    def _repr_html_(self) -> str:
+        return run_panel(self)
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -149,6 +158,21 @@ class Run:
     def journal(self) -> list[RoundRecord]:
         """One record per round."""
         return self._folder.journal()
+
+    @property
+    def history(self) -> History:
+        """The rounds so far as a table: `run.history["accuracy"]` is a list, `run.history[-1]` a mapping."""
+        return History.of(self.journal, self._folder.timing()["rounds"])
+
+    def plot(self) -> Figure:
+        """A matplotlib figure of test accuracy and training loss over the rounds; notebooks show it.
+
+        >>> import fedstill
+        >>> run = fedstill.run("fedavg", clients=2, rounds=2, out=getfixture("tmp_path"))
+        >>> run.plot().savefig(run.path / "rounds.png")
+        """
+        made: Figure = view("figure of runs")({self.experiment.method.name: self})
+        return made
 
     def printed(self, **sections: Any) -> PrintedRun:
         """What `--json` prints, with the sections that slices add."""

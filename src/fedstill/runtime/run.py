@@ -23,6 +23,7 @@ from fedstill.core.records import Evaluation, RoundRecord, RunResult, TrafficRec
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint
 from fedstill.runtime.artefacts import FinishedRun, artefacts
+from fedstill.runtime.callbacks import StopRun
 from fedstill.runtime.checkpoint import Leader, Progress
 from fedstill.runtime.client_store import ClientStore, SiteStore, Store
 from fedstill.runtime.evaluation import CentralEvaluator
@@ -47,26 +48,36 @@ def execute(
 ) -> RunFolder:
     """Run the plan to its end, resuming an earlier attempt; a finished run is not repeated.
 
+    It ends early, and can be resumed, where an observer raises `StopRun`.
     `clock` gives the seconds that count for this run, where it shares its process with others.
     """
     with opened(plan, out) as folder:
-        if finished(folder):
-            folder.reused = True
-            _log.info("%s has been run already", folder.path.name)
-            for observer in observers:
-                observer.note("this experiment has been run already: showing its result")
-        else:
-            for note in _notes(plan, engine, folder):
-                _log.info("%s: %s", folder.path.name, note)
-                for observer in observers:
-                    observer.note(note)
-            attempt = Attempt(plan, engine, folder, observers)
-            while attempt.goes_on:
-                began = clock()
-                progress = attempt.round()
-                attempt.keep(progress, clock() - began)
-            attempt.finish()
+        try:
+            _execute(plan, engine, folder, observers, clock)
+        except StopRun:
+            _log.info("%s was stopped by a callback", folder.path.name)
     return folder
+
+
+def _execute(
+    plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer], clock: Callable[[], float]
+) -> None:
+    if finished(folder):
+        folder.reused = True
+        _log.info("%s has been run already", folder.path.name)
+        for observer in observers:
+            observer.note("this experiment has been run already: showing its result")
+        return
+    for note in _notes(plan, engine, folder):
+        _log.info("%s: %s", folder.path.name, note)
+        for observer in observers:
+            observer.note(note)
+    attempt = Attempt(plan, engine, folder, observers)
+    while attempt.goes_on:
+        began = clock()
+        progress = attempt.round()
+        attempt.keep(progress, clock() - began)
+    attempt.finish()
 
 
 def _notes(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[str]:

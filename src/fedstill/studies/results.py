@@ -26,6 +26,8 @@ from pydantic import (
 from fedstill.core.earlier_records import current_figure
 from fedstill.core.errors import InputError
 from fedstill.core.files import write_atomically
+from fedstill.core.notebook import html_table, panel, paragraph
+from fedstill.core.numbers import count, listed
 from fedstill.core.records import RESULTS_FORMAT, MadeWith, StudyRecord, problem
 from fedstill.runtime.assemble import current_names
 from fedstill.runtime.experiment import spelt_out
@@ -82,6 +84,18 @@ class Results:
     command: str = ""  # that makes them
     pupils: dict[Labels, Pupil] = field(default_factory=dict)  # of the second stage
     students: Results | None = None  # the second stage, whose first axes are these
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        students = f", students: {self.students!r}" if self.students else ""
+        return f"Results({self.study!r}, {count(len(self.runs), 'run')}{failed}, by {listed([*self.axes])}{students})"
+
+    def _repr_html_(self) -> str:
+        from fedstill.studies.results_table import make_table  # which is made from results
+
+        table = make_table(self)
+        shown = panel(self.study, {}, paragraph(self.about), paragraph(table.caption), html_table(table))
+        return shown + (self.students._repr_html_() if self.students is not None else "")
 
     def stale(self) -> dict[Labels, str]:
         """Rows whose parts have another behaviour today, and why."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -14,9 +15,12 @@ from typing import Any
 
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
+from fedstill.core.notebook import panel, paragraph
+from fedstill.core.numbers import count
 from fedstill.core.own_parts import OwnParts, fresh_token
 from fedstill.core.plugins import use_plugins
 from fedstill.core.table import Table
+from fedstill.runtime.callbacks import CallbackInput, StopRun, former_observers
 from fedstill.runtime.recipes import Recipe, recipe_by
 from fedstill.studies.executor import Executor, Lesson, executor_maker
 from fedstill.studies.extensions import PlannedRun, study_figures
@@ -28,6 +32,7 @@ from fedstill.studies.run_figures import correct_by, figures_of, samples_by_clas
 from fedstill.studies.scheduler import Scheduler
 from fedstill.studies.status import RunStatus
 from fedstill.studies.students import expand_students
+from fedstill.studies.study_callbacks import StudyCallbacks, study_display
 from fedstill.studies.study_plan import StudyPlan, make_study_plan
 from fedstill.studies.study_progress import StudyObserver, StudyProgress
 
@@ -81,6 +86,15 @@ class Study:
             self.students = tuple(expand_students(students, self.student_axes, self.teachers, theirs))
         self.settings = {**own, **{f"{STUDENTS}{key}": value for key, value in theirs.items()}}
 
+    def __repr__(self) -> str:
+        return f"Study({self.title!r}, {count(len(self.expand()), 'run')})"
+
+    def _repr_html_(self) -> str:
+        axes = {**self.axes, **self.student_axes}
+        varied = {axis: ", ".join(value.label for value in values) for axis, values in axes.items()}
+        runs = count(len(self.expand()), "run")
+        return panel(self.title, {**varied, "runs": runs, "command": self.command}, paragraph(self.recipe.about))
+
     @property
     def title(self) -> str:
         """The recipe's name with its layers, and a trace of the user's own settings, for file names."""
@@ -110,21 +124,44 @@ class Study:
         *,
         workers: int | None = None,
         retry_failed: bool = False,
-        observers: Sequence[StudyObserver] = (),
         executor: str = "local",
         address: str | None = None,
+        callbacks: CallbackInput = (),
+        progress: bool | None = None,
+        observers: Sequence[StudyObserver] | None = None,
     ) -> Results:
         """Do every run that nobody has done yet; one that fails is recorded, and the rest goes on.
 
         Runs that failed before are left alone unless `retry_failed`. The executor `local` is this process, or so many
-        worker processes; `ray` is the Ray cluster at that address, or a Ray of this study's own.
+        worker processes; `ray` is the Ray cluster at that address, or a Ray of this study's own. `callbacks` and
+        `progress` are those of `fedstill.study`.
         """
+        watching, former, display = StudyCallbacks(callbacks), former_observers(observers), study_display(progress)
+        shown: list[StudyObserver] = [] if display is None else [display]
+        how: dict[str, Any] = {"workers": workers, "executor": executor, "address": address}
+        with nullcontext() if display is None else closing(display):
+            return watching.watch(
+                lambda: self.execute(out, [*shown, watching, *former], retry_failed=retry_failed, **how)
+            )
+
+    def execute(
+        self,
+        out: str | Path,
+        observers: Sequence[StudyObserver] = (),
+        *,
+        workers: int | None = None,
+        retry_failed: bool = False,
+        executor: str = "local",
+        address: str | None = None,
+    ) -> Results:
+        """The same with observers; one that raises `StopRun` ends the study early."""
         hired = executor_maker(executor, workers, address, self.device)
         self.study_plan.check_data()
         forget_data()
         folder = writable_folder(Path(out))
         root = None if self.data_root is None else str(self.data_root)
-        with hired(Place(str(folder), root, self.device, OwnParts.here(), self.study_plan.known)) as crew:
+        place = Place(str(folder), root, self.device, OwnParts.here(), self.study_plan.known)
+        with suppress(StopRun), hired(place) as crew:
             self._work(crew, StudyProgress(RunStatus(folder), self.study_plan.jobs, crew.size, retry_failed), observers)
         results = self.results(folder)
         fresh_token.renew()
@@ -290,10 +327,16 @@ def study(
     data_root: str | Path | None = None,
     device: str = "cpu",
     retry_failed: bool = False,
-    observers: Sequence[StudyObserver] = (),
+    callbacks: CallbackInput = (),
+    progress: bool | None = None,
+    observers: Sequence[StudyObserver] | None = None,
     **settings: Any,
 ) -> Results:
     """Run a grid of experiments, or resume it; finished runs, of any study, are reused.
+
+    Of `callbacks` the hooks `on_progress`, `on_run`, `on_failure`, `on_note`, `on_finish` and `on_error` are called,
+    and a function with the labels and the `Run` of each run that is finished. `progress` shows a progress bar: unless
+    set, in notebooks only. `observers` is deprecated.
 
     >>> import fedstill
     >>> tiny = {"data": "digits", "model": "mlp", "clients": 2, "rounds": 1}
@@ -304,5 +347,12 @@ def study(
     """
     made = Study(recipe, settings, preset=preset, variant=variant, plugins=plugins, data_root=data_root, device=device)
     return made.run(
-        out, workers=workers, retry_failed=retry_failed, observers=observers, executor=executor, address=address
+        out,
+        workers=workers,
+        retry_failed=retry_failed,
+        executor=executor,
+        address=address,
+        callbacks=callbacks,
+        progress=progress,
+        observers=observers,
     )
