@@ -6,9 +6,9 @@
 True
 
 The functions are the verbs of the command line, with its words for settings. The modules `aggregation`, `boxes`,
-`flower`, `kernels`, `losses` and `partitions` are pieces for programs without Fedstill's loop. What is in `__all__`, here
-and in these modules, keeps working: a name or argument that is to go stays for at least one more minor release, with a
-DeprecationWarning that names what replaces it. Everything else may change in any release.
+`flower`, `kernels`, `losses` and `partitions` are pieces for programs without Fedstill's loop. What is in `__all__`,
+here and in these modules, keeps working: a name or argument that is to go stays for at least one more minor release,
+with a DeprecationWarning that names what replaces it. Everything else may change in any release.
 """
 
 from __future__ import annotations

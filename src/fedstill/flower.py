@@ -27,20 +27,20 @@ _ALIASES = {"lr": "eta", "learning_rate": "eta", "server_rate": "eta", "server_l
 _STEPS = "steps"  # in a client's MetricRecord, for methods that read it
 
 
-class Strategy(FlowerFedAvg):
+class Strategy(FlowerFedAvg):  # type: ignore[misc]  # Flower's types are not read
     """The server rule of a Fedstill method in a stock Flower app.
 
         strategy = fedstill.flower.Strategy("fedadam", eta=0.1, fraction_train=0.5)
         result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=3)
 
     Clients need nothing of Fedstill: they return `ArrayRecord(model.state_dict())` and a `MetricRecord` with
-    `num-examples`; for `fednova` also with `steps`, the number of optimiser steps. Keywords are the settings of the method
-    (`server_rate` and `lr` are other names of `eta`) and the arguments of Flower's FedAvg, which samples nodes and aggregates
-    metrics here too.
+    `num-examples`; for `fednova` also with `steps`, the number of optimiser steps. Keywords are the settings of the
+    method (`server_rate` and `lr` are other names of `eta`) and the arguments of Flower's FedAvg, which samples nodes
+    and aggregates metrics here too.
 
-    Only parameters go through the rule: running statistics of BatchNorm are averaged, and `num_batches_tracked` stays an
-    integer. Pass `model` to tell buffers from parameters exactly (see `fedstill.aggregation`). `momentum` is that of the
-    clients' SGD, which `fednova` reads. Methods whose clients do more than train and return one model are refused.
+    Only parameters go through the rule: running statistics of BatchNorm are averaged, and `num_batches_tracked` stays
+    an integer. Pass `model` to tell buffers from parameters exactly (see `fedstill.aggregation`). `momentum` is that of
+    the clients' SGD, which `fednova` reads. Methods whose clients do more than train and return one model are refused.
     Replies are aggregated by node id, so that their order of arrival does not change a bit.
     """
 
