@@ -18,7 +18,7 @@ from fedstill.core.protocols import Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
-from fedstill.methods import methods
+from fedstill.methods import FedAvg, methods, server_rule
 from fedstill.methods.server_rule import server_rule_of
 from fedstill.tasks.classification import Classification
 
@@ -191,6 +191,19 @@ def test_a_rule_that_remembers_one_model_refuses_another() -> None:
     rule({"w": torch.ones(1)}, [{"w": torch.ones(1)}])
     with pytest.raises(InputError, match="remembers another model: make a new rule"):
         rule({"w": torch.ones(2)}, [{"w": torch.ones(2)}])
+
+
+class PartWay(FedAvg):
+    """As a user's own method may be written."""
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return state
+
+
+def test_a_method_with_its_own_aggregate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_rule, "methods", {"part-way": PartWay})
+    with pytest.raises(InputError, match="'part-way' has its own `aggregate`: define `rule`"):
+        server_rule_of("part-way")
 
 
 def test_methods_whose_clients_do_more_are_refused() -> None:

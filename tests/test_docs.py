@@ -74,6 +74,15 @@ def test_the_five_lines_of_the_readme_and_the_accuracy_of_their_method(tmp_path:
     assert float(accuracy) < even.accuracy - 0.01
 
 
+@pytest.mark.parametrize("block", range(5))
+def test_the_pieces_to_use_alone_run_as_they_are_written(block: int, tmp_path: Path, warm: Warm) -> None:
+    codes = [code for _, code in blocks("docs/pieces.md", "python")]
+    assert len(codes) == 5
+    done = warm.python(codes[block], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 MEASURED = [command for page in ("docs/results.md", "docs/findings.md") for command in commands(page)]
 
 

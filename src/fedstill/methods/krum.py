@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import average
-from fedstill.core.protocols import Exchange, Reply, RoundContext
+from fedstill.core.protocols import Exchange
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg, ModelSettings
@@ -59,9 +59,6 @@ class Krum(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return with_robust_recalibration(super().exchanges(server, round))
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        return super().aggregate(state, by_client(replies), context)
-
     def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         nearest = closest(state, replies, self.settings.attackers, self.moving(state), keep=1)
         return with_robust_buffers(state, nearest, replies)
@@ -80,9 +77,6 @@ class MultiKrum(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return with_robust_recalibration(super().exchanges(server, round))
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        return super().aggregate(state, by_client(replies), context)
-
     def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         nearest = closest(state, replies, self.settings.attackers, self.moving(state), self.settings.keep)
         return with_robust_buffers(state, nearest, replies)
@@ -97,17 +91,12 @@ def check_attackers(attackers: int | None, clients: int) -> None:
         )
 
 
-def by_client(replies: Sequence[Reply]) -> list[Reply]:
-    """The replies by client id, which breaks ties, whatever a wrapper has put in between."""
-    return sorted(replies, key=lambda reply: reply.profile.id)
-
-
 def closest(
     state: Tensors, replies: Sequence[Tensors], attackers: int | None, weights: Sequence[str], keep: int | None
 ) -> Tensors:
     """The mean of the `keep` models with the smallest scores (None: n - f); with too few replies, the median of all.
 
-    Of equal scores the first reply counts as the smaller.
+    Replies are in the order of client ids: of equal scores the first counts as the smaller.
     """
     count = len(replies)
     attackers = (count - 3) // 2 if attackers is None else attackers

@@ -99,6 +99,8 @@ def server_rule_of(name: str) -> type[FedAvg]:
         raise InputError(f"method {name!r} trains on pooled data, so that its server aggregates nothing: {choose}")
     if kind.reply is not FedAvg.reply or kind.request is not FedAvg.request:
         raise InputError(f"clients of method {name!r} exchange or keep more than one shared model: {choose}")
+    if kind.aggregate is not FedAvg.aggregate:
+        raise InputError(f"method {name!r} has its own `aggregate`: define `rule` in its place, which needs no round")
     if kind.loss is not FedAvg.loss or kind.correct is not FedAvg.correct:
         raise InputError(
             f"method {name!r} changes the clients' training and averages as fedavg does: choose fedavg, and change the"
