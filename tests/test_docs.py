@@ -81,6 +81,26 @@ def test_the_page_about_python_can_be_run_block_by_block(tmp_path: Path, warm: W
     assert (tmp_path / "comparison.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("block", range(5))
+def test_the_pieces_to_use_alone_run_as_they_are_written(block: int, tmp_path: Path, warm: Warm) -> None:
+    codes = [code for _, code in blocks("docs/pieces.md", "python")]
+    assert len(codes) == 5
+    done = warm.python(codes[block], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+SHEET = [code for _, code in blocks("docs/cheat-sheet.md", "python")]
+
+
+@pytest.mark.parametrize("block", range(1, 16))
+def test_every_block_of_the_cheat_sheet_works_in_at_most_eight_lines(block: int, tmp_path: Path, warm: Warm) -> None:
+    assert len(SHEET) == 16
+    assert len([line for line in SHEET[block].splitlines() if line.strip()]) <= 8
+    done = warm.python(f"{SHEET[0]}\n\n{SHEET[block]}", tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 MEASURED = [command for page in ("docs/results.md", "docs/findings.md") for command in commands(page)]
 
 

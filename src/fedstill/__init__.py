@@ -5,9 +5,10 @@
 >>> 0 < result.accuracy <= 1
 True
 
-The functions are the verbs of the command line, with its words for settings. What is in `__all__` keeps working: a name
-or argument that is to go stays for at least one more minor release, with a DeprecationWarning that names what replaces
-it. Everything else, also what the modules below hold, may change in any release.
+The functions are the verbs of the command line, with its words for settings. The modules `aggregation`, `boxes`,
+`flower`, `kernels`, `losses` and `partitions` are pieces for programs without Fedstill's loop. What is in `__all__`,
+here and in these modules, keeps working: a name or argument that is to go stays for at least one more minor release,
+with a DeprecationWarning that names what replaces it. Everything else may change in any release.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from fedstill.core.lazy import lazily
 from fedstill.core.views import provide_views
 
 if TYPE_CHECKING:
+    from fedstill import aggregation as aggregation
+    from fedstill import boxes as boxes
+    from fedstill import flower as flower
+    from fedstill import kernels as kernels
+    from fedstill import losses as losses
+    from fedstill import partitions as partitions
     from fedstill.audit import Audit, audit
     from fedstill.core.errors import FedstillError, InputError, RunError
     from fedstill.data.objects import dataset
@@ -103,7 +110,9 @@ __all__ = [
 ]
 
 
-__getattr__ = lazily(__name__, _HOMES)
+_MODULES = ("aggregation", "boxes", "flower", "kernels", "losses", "partitions")
+
+__getattr__ = lazily(__name__, _HOMES, _MODULES)
 
 provide_views(
     {
@@ -124,4 +133,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_MODULES]

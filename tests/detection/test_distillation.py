@@ -14,9 +14,9 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output
+from fedstill.detection.detection_losses import BOX_TERMS, detection_losses
 from fedstill.detection.detection_task import Detected
 from fedstill.detection.distillation import DetectorMatching, MatchingSettings, findings
-from fedstill.detection.losses import BOX_TERMS, detection_losses
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
 from fedstill.distillation import objectives
 from fedstill.distillation.label_modes import under_labels

@@ -17,7 +17,7 @@ from fedstill.core.message import Message, digest
 from fedstill.core.protocols import Engine, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle
-from fedstill.detection.losses import TERMS
+from fedstill.detection.detection_losses import TERMS
 from fedstill.detection.rooms import make_rooms
 from fedstill.distillation.distill import Distillation, JointStudent, together
 from fedstill.models import build_model

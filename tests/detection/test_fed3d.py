@@ -17,8 +17,8 @@ from fedstill.core.protocols import Method, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.detection.class_aware import COUNTS, SUMS
+from fedstill.detection.detection_losses import detection_losses
 from fedstill.detection.detection_task import Detection
-from fedstill.detection.losses import detection_losses
 from fedstill.detection.model import part_of
 from fedstill.detection.rooms import CLASSES
 from fedstill.engines import InProcess

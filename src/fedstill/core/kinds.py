@@ -28,9 +28,9 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
     >>> sorted(state_of(nn.BatchNorm1d(2, affine=False)))
     ['buffers/running_mean', 'buffers/running_var', 'counters/num_batches_tracked']
     """
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    parameters = parameter_names(model)
     return {
-        _kind(name, tensor, parameters) + name: tensor.detach().cpu().clone()
+        kind_of(name, tensor, parameters) + name: tensor.detach().cpu().clone()
         for name, tensor in model.state_dict().items()
     }
 
@@ -90,7 +90,13 @@ def _combine(name: str, tensors: list[Tensor], shares: list[float]) -> Tensor:
     return total.to(tensors[0].dtype)
 
 
-def _kind(name: str, tensor: Tensor, parameters: set[str]) -> str:
+def parameter_names(model: nn.Module) -> set[str]:
+    """The names in a model's `state_dict` that are parameters; tied ones under each of their names."""
+    return {name for name, _ in model.named_parameters(remove_duplicate=False)}
+
+
+def kind_of(name: str, tensor: Tensor, parameters: set[str]) -> str:
+    """The kind of a tensor in a `state_dict`, given the names of the parameters."""
     if name in parameters:
         return PARAMETERS
     return BUFFERS if tensor.is_floating_point() else COUNTERS

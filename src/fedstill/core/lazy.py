@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """A module's `__getattr__`: each name is looked up in the module that defines it.
+def lazily(package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
+    """A module's `__getattr__`: each name is looked up in the module that defines it; `modules` are its own.
 
     >>> get = lazily("example", {"fractions": ["Fraction"]})
     >>> get("Fraction")(1, 2)
@@ -19,6 +19,8 @@ def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], 
     """
 
     def get(name: str) -> Any:
+        if name in modules:
+            return import_module(f"{package}.{name}")
         for home, names in homes.items():
             if name in names:
                 return getattr(import_module(home), name)

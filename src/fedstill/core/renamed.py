@@ -120,7 +120,7 @@ MODULES = {
     "fedstill.runtime.fingerprint": "fedstill.runtime.experiment",
     "fedstill.runtime.participants": "fedstill.runtime.plan",
     "fedstill.tasks.detection": "fedstill.detection.detection_task",
-    "fedstill.tasks.detection_losses": "fedstill.detection.losses",
+    "fedstill.tasks.detection_losses": "fedstill.detection.detection_losses",
     "fedstill.tasks.kinds": "fedstill.tasks.task_choice",
     "fedstill.tasks.masked": "fedstill.detection.masked_task",
     "fedstill.tasks.measures": "fedstill.tasks.task_choice",

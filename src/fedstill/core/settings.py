@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.renamed import FORMER_SETTINGS
 
 # Other names that the field uses for settings, and names of earlier releases: accepted wherever there is the setting of
@@ -66,3 +67,28 @@ def setting_name(name: str, known: Mapping[str, Any]) -> str:
     """
     other = ALIASES.get(name, name)
     return other if name not in known and other in known else name
+
+
+Kind = TypeVar("Kind", bound=Settings)
+
+
+def make_settings(kind: type[Kind], given: Any, owner: str) -> Kind:
+    """Settings from what was given; the first thing wrong is an `InputError` that names the owner and the field.
+
+    >>> from pydantic import Field
+    >>> class Softened(Settings):
+    ...     temperature: float = Field(2.0, gt=0)
+    >>> make_settings(Softened, {"temperature": 0.0}, "loss 'DKD'")
+    Traceback (most recent call last):
+    fedstill.core.errors.InputError: loss 'DKD': temperature: Input should be greater than 0 (got 0.0)
+    """
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f" {part}:" for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            more = f": {did_you_mean(str(first['loc'][-1]), kind.model_fields)}"
+        else:
+            more = f" (got {first['input']!r})" if isinstance(first["input"], str | int | float) else ""
+        raise InputError(f"{owner}:{where} {first['msg']}{more}") from None

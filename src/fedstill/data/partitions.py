@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
-from fedstill.core.settings import Settings
+from fedstill.core.settings import Settings, make_settings
 from fedstill.core.streams import Streams
 
 Ints = NDArray[np.int64]
@@ -114,12 +114,8 @@ def partition(
     >>> partition("label-skew", labels, 5, 4, Streams(0)).table(labels, 4).T.tolist()
     [[64, 16, 0, 0, 0], [0, 48, 32, 0, 0], [0, 0, 32, 48, 0], [0, 0, 0, 16, 64]]
     """
-    try:
-        chosen = partitions[name].model_validate(settings if isinstance(settings, Partition) else dict(settings or {}))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f" {part}:" for part in first["loc"])
-        raise InputError(f"partition {name!r}:{where} {first['msg']}") from None
+    given = settings if isinstance(settings, Partition) else dict(settings or {})
+    chosen = make_settings(partitions[name], given, f"partition {name!r}")
     if clients < 1:
         raise InputError(f"a partition needs at least one client, not {clients}")
     if clients > len(labels) and not (chosen.by_boxes and len(labels)):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.task import Output
 from fedstill.detection.boxes import Tally, suppress, usable
-from fedstill.detection.losses import COUNTED, TERMS, Losses, combine, detection_losses
+from fedstill.detection.detection_losses import COUNTED, TERMS, Losses, combine, detection_losses
 from fedstill.detection.model import Predictions
 from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed

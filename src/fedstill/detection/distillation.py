@@ -1,8 +1,8 @@
 """Distillation of a detector into a smaller one: the teacher's detections serve as ground truth.
 
 A detector's outputs are unordered, so the student's queries are first matched, one to one and at the least cost
-(`detection/losses.py`), with the teacher's findings: those of its queries that are confident in an object. With M
-matched queries in a batch, the terms on them are
+(`detection/detection_losses.py`), with the teacher's findings: those of its queries that are confident in an object.
+With M matched queries in a batch, the terms on them are
 
     soft-targets    T^2 KL(teacher || student) over the classes and "no object", mean over M
     box-targets     centre, size, gIoU and angle as the task weighs them, with the teacher's boxes as ground truth
@@ -29,8 +29,8 @@ from torch import Tensor
 
 from fedstill.core.settings import Settings
 from fedstill.detection.boxes import suppress, usable
+from fedstill.detection.detection_losses import BOX_TERMS, Losses, detection_losses
 from fedstill.detection.detection_task import OVERLAP, Detected
-from fedstill.detection.losses import BOX_TERMS, Losses, detection_losses
 from fedstill.detection.model import Predictions
 from fedstill.distillation.features import hint
 from fedstill.distillation.logits import soft_targets

@@ -156,9 +156,13 @@ def cross_entropy(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 def _frozen(teacher: Output) -> Output:
-    """The teacher's output as constants; tensors from inference mode cannot take part in a backward pass."""
-    said = named_outputs(teacher).items()
-    return output_of({name: tensor.clone() if tensor.is_inference() else tensor.detach() for name, tensor in said})
+    """The teacher's output as constants."""
+    return output_of({name: constant(tensor) for name, tensor in named_outputs(teacher).items()})
+
+
+def constant(tensor: Tensor) -> Tensor:
+    """The tensor without a gradient; one from inference mode is copied, to take part in a backward pass."""
+    return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
 objectives: Registry[type[Objective]] = Registry("objective")

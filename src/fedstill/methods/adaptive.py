@@ -23,8 +23,6 @@ from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.message import under
-from fedstill.core.protocols import Reply, RoundContext
-from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods, zeros_like
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
@@ -83,12 +81,12 @@ class FedAdam(FedAvg):
     Options = AdaptiveSettings
     settings: AdaptiveSettings
 
-    def start(self, streams: Streams) -> Tensors:
-        server = super().start(streams)
+    def server_state(self, model: Tensors) -> Tensors:
+        server = super().server_state(model)
         return with_moments(server, self.moving(server), self.settings.floor)
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        mean = super().aggregate(state, replies, context)
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        mean = super().rule(state, replies, weights)
         return adaptive_step(state, mean, self.moving(state), self.settings, self.grow)
 
     def grow(self, second: Tensor, square: Tensor) -> Tensor:
@@ -102,12 +100,12 @@ class FedYogi(FedAvg):
     Options = AdaptiveSettings
     settings: AdaptiveSettings
 
-    def start(self, streams: Streams) -> Tensors:
-        server = super().start(streams)
+    def server_state(self, model: Tensors) -> Tensors:
+        server = super().server_state(model)
         return with_moments(server, self.moving(server), self.settings.floor)
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        mean = super().aggregate(state, replies, context)
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        mean = super().rule(state, replies, weights)
         return adaptive_step(state, mean, self.moving(state), self.settings, self.grow)
 
     def grow(self, second: Tensor, square: Tensor) -> Tensor:
@@ -121,12 +119,12 @@ class FedAdagrad(FedAvg):
     Options = AdaptiveSettings
     settings: AdaptiveSettings
 
-    def start(self, streams: Streams) -> Tensors:
-        server = super().start(streams)
+    def server_state(self, model: Tensors) -> Tensors:
+        server = super().server_state(model)
         return with_moments(server, self.moving(server), self.settings.floor)
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        mean = super().aggregate(state, replies, context)
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        mean = super().rule(state, replies, weights)
         return adaptive_step(state, mean, self.moving(state), self.settings, self.grow)
 
     def grow(self, second: Tensor, square: Tensor) -> Tensor:

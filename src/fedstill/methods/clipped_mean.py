@@ -22,8 +22,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedstill.core.message import Message
-from fedstill.core.protocols import Exchange, Reply, RoundContext
+from fedstill.core.protocols import Exchange
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg, ModelSettings
@@ -46,20 +45,20 @@ class ClippedMean(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return with_robust_recalibration(super().exchanges(server, round))
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         names = self.moving(state)
-        norms = [distance(state, reply.message, names) for reply in replies]
+        norms = [distance(state, reply, names) for reply in replies]
         limit = median_low(norms) if self.settings.norm == "median" else self.settings.norm
         shares = [clipping(norm, limit) / len(replies) for norm in norms]
         clipped = {}
         for name in names:
             start = state[name].double()
-            moves = [share * (reply.message[name] - start) for share, reply in zip(shares, replies, strict=True)]
+            moves = [share * (reply[name] - start) for share, reply in zip(shares, replies, strict=True)]
             clipped[name] = (start + torch.stack(moves).sum(dim=0)).to(state[name].dtype)
         return with_robust_buffers(state, clipped, replies)
 
 
-def distance(state: Tensors, sent: Message, names: Sequence[str]) -> float:
+def distance(state: Tensors, sent: Tensors, names: Sequence[str]) -> float:
     """The Euclidean distance between a client's model and the server's, over some tensors."""
     return float(sum(float((sent[name].double() - state[name]).square().sum()) for name in names) ** 0.5)
 

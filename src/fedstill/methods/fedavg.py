@@ -77,11 +77,16 @@ class FedAvg(Method):
     egress: Sequence[Egress] = (*MODEL_EGRESS, *WORK_EGRESS)
     Options: ClassVar[type[Settings]] = FedAvgSettings
     settings: ModelSettings
+    reads_steps: ClassVar[bool] = False  # True: `rule` also reads `steps` in each reply
 
     def start(self, streams: Streams) -> Tensors:
         architecture = self.task.architectures[0]
         model = self.task.build(architecture, streams=streams.at("model", architecture))
-        return under(MODEL, state_of(model))
+        return self.server_state(state_of(model))
+
+    def server_state(self, model: Tensors) -> Tensors:
+        """The server's state that starts from this model; a method with memory of its own adds it here."""
+        return under(MODEL, model)
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         if self.settings.buffers != "recalibrate":
@@ -101,8 +106,14 @@ class FedAvg(Method):
         return {**same_as(under(MODEL, part(state, MODEL))), **work_expected(self.task.terms)}
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        merged = average([reply.message.part(MODEL) for reply in replies], self.weights(replies))
-        return {**state, **under(MODEL, merged)}
+        return self.rule(state, [reply.message for reply in replies], self.weights(replies))
+
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        """The next server state from the clients' models, by client id, and their weights in a mean.
+
+        It reads settings only, so that it also works on models trained elsewhere (see `server_rule.py`).
+        """
+        return {**state, **under(MODEL, average([part(reply, MODEL) for reply in replies], weights))}
 
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
         return {self.task.architectures[0]: part(server, MODEL)}

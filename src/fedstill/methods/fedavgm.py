@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from fedstill.core.message import under
-from fedstill.core.protocols import Reply, RoundContext
-from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods, zeros_like
 from fedstill.methods.fedavg import FedAvg, FedAvgSettings
@@ -36,12 +34,12 @@ class FedAvgM(FedAvg):
     Options = FedAvgMSettings
     settings: FedAvgMSettings
 
-    def start(self, streams: Streams) -> Tensors:
-        server = super().start(streams)
+    def server_state(self, model: Tensors) -> Tensors:
+        server = super().server_state(model)
         return {**server, **under(MOMENTUM, zeros_like({name: server[name] for name in self.moving(server)}))}
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        merged = dict(super().aggregate(state, replies, context))
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        merged = dict(super().rule(state, replies, weights))
         for name in self.moving(state):
             weight = state[name].double()
             momentum = self.settings.beta * state[MOMENTUM + name].double() + (merged[name].double() - weight)

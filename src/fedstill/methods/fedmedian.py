@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstill.core.protocols import Exchange, Reply, RoundContext
+from fedstill.core.protocols import Exchange
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg, ModelSettings
@@ -29,6 +29,6 @@ class FedMedian(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return with_robust_recalibration(super().exchanges(server, round))
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         medians = {name: median(sent(replies, name)) for name in floats(state)}
         return with_robust_buffers(state, medians, replies)

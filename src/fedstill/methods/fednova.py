@@ -20,7 +20,6 @@ from typing import ClassVar
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg
@@ -30,6 +29,7 @@ from fedstill.methods.fedavg import FedAvg
 class FedNova(FedAvg):
     """Normalised averaging: updates are divided by the client's local steps to remove objective inconsistency."""
 
+    reads_steps = True
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.9}}
 
     def check(self) -> None:
@@ -39,17 +39,16 @@ class FedNova(FedAvg):
                 " training.keep_optimiser=false, or training.momentum=0"
             )
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        merged = super().aggregate(state, replies, context)
-        weights = self.weights(replies)
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        merged = super().rule(state, replies, weights)
         shares = [weight / sum(weights) for weight in weights]
         # At least one step: a client that reports zero steps would cause a division by zero.
-        work = [self.normaliser(max(1, int(reply.message["steps"]))) for reply in replies]
+        work = [self.normaliser(max(1, int(reply["steps"]))) for reply in replies]
         effective = sum(share * amount for share, amount in zip(shares, work, strict=True))
         moved = {}
         for name in self.moving(state):
             start = state[name].double()
-            steps = [share * (start - r.message[name]) / a for share, a, r in zip(shares, work, replies, strict=True)]
+            steps = [share * (start - r[name]) / a for share, a, r in zip(shares, work, replies, strict=True)]
             moved[name] = (start - effective * torch.stack(steps).sum(dim=0)).to(state[name].dtype)
         return {**merged, **moved}
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import average
-from fedstill.core.protocols import Exchange, Reply, RoundContext
+from fedstill.core.protocols import Exchange
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg, ModelSettings
@@ -59,7 +59,7 @@ class Krum(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return with_robust_recalibration(super().exchanges(server, round))
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         nearest = closest(state, replies, self.settings.attackers, self.moving(state), keep=1)
         return with_robust_buffers(state, nearest, replies)
 
@@ -77,7 +77,7 @@ class MultiKrum(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return with_robust_recalibration(super().exchanges(server, round))
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         nearest = closest(state, replies, self.settings.attackers, self.moving(state), self.settings.keep)
         return with_robust_buffers(state, nearest, replies)
 
@@ -92,27 +92,28 @@ def check_attackers(attackers: int | None, clients: int) -> None:
 
 
 def closest(
-    state: Tensors, replies: Sequence[Reply], attackers: int | None, weights: Sequence[str], keep: int | None
+    state: Tensors, replies: Sequence[Tensors], attackers: int | None, weights: Sequence[str], keep: int | None
 ) -> Tensors:
-    """The mean of the `keep` models with the smallest scores (None: n - f); with too few replies, the median of all."""
+    """The mean of the `keep` models with the smallest scores (None: n - f); with too few replies, the median of all.
+
+    Replies are in the order of client ids: of equal scores the first counts as the smaller.
+    """
     count = len(replies)
     attackers = (count - 3) // 2 if attackers is None else attackers
     if count < 3 or count < 2 * attackers + 3:
         return {name: median(sent(replies, name)) for name in floats(state)}
     scores = scored(state, replies, attackers, weights)
-    ranked = sorted(zip(scores, replies, strict=True), key=lambda pair: (pair[0], pair[1].profile.id))
+    ranked = sorted(range(count), key=scores.__getitem__)
     most = count - attackers
-    kept = [reply for _, reply in ranked[: most if keep is None else min(keep, most)]]
-    kept.sort(key=lambda reply: reply.profile.id)
-    models = [{name: reply.message[name] for name in floats(state)} for reply in kept]
+    kept = sorted(ranked[: most if keep is None else min(keep, most)])
+    models = [{name: replies[client][name] for name in floats(state)} for client in kept]
     return average(models, [1.0 for _ in kept])
 
 
-def scored(state: Tensors, replies: Sequence[Reply], attackers: int, weights: Sequence[str]) -> list[float]:
+def scored(state: Tensors, replies: Sequence[Tensors], attackers: int, weights: Sequence[str]) -> list[float]:
     """Each client's score: of its weights, plus that of its running statistics if the model has any."""
     statistics = [name for name in floats(state) if name not in weights]
-    messages = [reply.message for reply in replies]
-    found = [krum_scores(squared_distances(messages, names), attackers) for names in (weights, statistics) if names]
+    found = [krum_scores(squared_distances(replies, names), attackers) for names in (weights, statistics) if names]
     total = found[0] if len(found) == 1 else torch.stack([relative(each) for each in found]).sum(dim=0)
     return [float(score) for score in total]
 

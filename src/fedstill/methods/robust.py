@@ -27,7 +27,7 @@ from fedstill.methods.wrappers.wrapper import WrappedExchange
 STATISTICS = MODEL + BUFFERS
 
 
-def with_robust_buffers(state: Tensors, ruled: Tensors, replies: Sequence[Reply]) -> Tensors:
+def with_robust_buffers(state: Tensors, ruled: Tensors, replies: Sequence[Tensors]) -> Tensors:
     """The next server state from the result of the method's rule; running statistics not in it take the median."""
     rest = [name for name in named(state, STATISTICS) if name not in ruled]
     statistics = {name: median(sent(replies, name)) for name in rest}
@@ -59,9 +59,9 @@ def floats(state: Tensors) -> list[str]:
     return named(state, WEIGHTS, STATISTICS)
 
 
-def sent(replies: Sequence[Reply], name: str) -> list[Tensor]:
+def sent(replies: Sequence[Tensors], name: str) -> list[Tensor]:
     """The tensors that the clients sent under one name."""
-    return [reply.message[name] for reply in replies]
+    return [reply[name] for reply in replies]
 
 
 def median(tensors: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedstill.core.protocols import Exchange, Reply, RoundContext
+from fedstill.core.protocols import Exchange
 from fedstill.core.task import Tensors
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg, ModelSettings
@@ -40,7 +40,7 @@ class TrimmedMean(FedAvg):
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return with_robust_recalibration(super().exchanges(server, round))
 
-    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         cut = extremes(self.settings.beta, len(replies))
         means = {name: trimmed_mean(sent(replies, name), cut) for name in floats(state)}
         return with_robust_buffers(state, means, replies)

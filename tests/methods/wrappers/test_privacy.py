@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -17,7 +17,7 @@ from fedstill.core.message import Message, part
 from fedstill.core.protocols import Client, ClientFactory, Failure, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.methods import methods
+from fedstill.methods import FedAvg, methods
 from fedstill.methods.wrappers.choices import privacies
 from fedstill.methods.wrappers.privacy import DRAWN, NOISE, ClientLevel, Private, averages, clipped
 from fedstill.runtime.plan import Plan
@@ -228,6 +228,24 @@ def test_only_methods_that_share_a_mean_and_nothing_else_can_be_private(tiny_pla
         method = bare(kind, task=tiny_plan().task)
         with pytest.raises(InputError, match=f"and {name} is not one: choose fedadagrad, fedadam, fedavg"):
             ClientLevel().around(method, 10, 10)
+
+
+class OwnAggregate(FedAvg):
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return state
+
+
+class OwnRule(FedAvg):
+    def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        return state
+
+
+class OwnName(FedAvg):
+    pass
+
+
+def test_a_method_of_ones_own_is_private_only_if_it_aggregates_as_fedavg_does() -> None:
+    assert [averages(kind) for kind in (OwnAggregate, OwnRule, OwnName)] == [False, False, True]
 
 
 @pytest.mark.parametrize(

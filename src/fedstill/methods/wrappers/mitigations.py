@@ -34,10 +34,8 @@ from typing import ClassVar
 from fedstill.core.errors import InputError
 from fedstill.core.protocols import Method
 from fedstill.core.task import Tensors
-from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedstill.methods.base import methods
 from fedstill.methods.fedavg import FedAvg
-from fedstill.methods.fedavgm import FedAvgM
 from fedstill.methods.fedbn import FedBn
 from fedstill.methods.fednova import FedNova
 from fedstill.methods.fine_tuned import FineTuned
@@ -45,34 +43,26 @@ from fedstill.methods.scaffold import Scaffold
 from fedstill.methods.wrappers.choices import Mitigation, mitigations
 from fedstill.methods.wrappers.friend_substitution import FriendSubstitution
 from fedstill.methods.wrappers.mimic import MimiC
-from fedstill.methods.wrappers.privacy import Private
+from fedstill.methods.wrappers.privacy import MEANS, Private, Rule
 
-Rule = Callable[..., Tensors]  # a method's `aggregate`
 MOST_CLIENTS = 5_000  # limit for pairwise tables: two tensors of 100 MB in the server state and in every checkpoint
 
-# The server rules that depend only on the mean of the clients' models.
-MEANS: frozenset[Rule] = frozenset(
-    {
-        FedAvg.aggregate,
-        FedAvgM.aggregate,
-        FedAdam.aggregate,
-        FedYogi.aggregate,
-        FedAdagrad.aggregate,
-        FedBn.aggregate,
-        FineTuned.aggregate,
-        Scaffold.aggregate,
-    }
+# What applies such a rule to replies, and adds nothing that depends on more than their mean.
+AGGREGATES: frozenset[Callable[..., Tensors]] = frozenset(
+    {FedAvg.aggregate, FedBn.aggregate, FineTuned.aggregate, Scaffold.aggregate}
 )
 
 
 class MeanMitigation(Mitigation):
     """A mitigation that is valid for server rules based on the mean of the clients' models."""
 
-    aggregates: ClassVar[frozenset[Rule]]  # those rules
+    rules: ClassVar[frozenset[Rule]]  # those rules
 
     def suits(self, kind: type[Method]) -> bool:
         """Whether the mitigation is valid for methods of this class."""
-        return issubclass(kind, FedAvg) and kind.aggregate in self.aggregates and not kind.pooled
+        if not issubclass(kind, FedAvg) or kind.pooled:
+            return False
+        return kind.aggregate in AGGREGATES and kind.rule in self.rules
 
     def suited(self, method: Method) -> FedAvg:
         """The method, if the mitigation is valid for it; otherwise an error."""
@@ -96,7 +86,7 @@ class MeanMitigation(Mitigation):
 class FriendMitigation(MeanMitigation):
     """A dropped client is represented by the model of the most similar client that replied."""
 
-    aggregates = frozenset[Rule]({*MEANS, FedNova.aggregate})
+    rules = frozenset[Rule]({*MEANS, FedNova.rule})
 
     def around(self, method: Method, clients: int) -> Method:
         suited = self.suited(method)
@@ -112,7 +102,7 @@ class FriendMitigation(MeanMitigation):
 class MimicMitigation(MeanMitigation):
     """Each reply is corrected by its client's last known difference from the mean update."""
 
-    aggregates = MEANS
+    rules = MEANS
 
     def around(self, method: Method, clients: int) -> Method:
         return MimiC(self.suited(method))

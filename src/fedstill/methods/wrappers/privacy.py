@@ -32,7 +32,7 @@ so that its square root exists; models without BatchNorm avoid this problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isfinite, sqrt
@@ -62,7 +62,8 @@ NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # per published round: see `pri
 SLACK = 10.0  # a normal vector is longer than sqrt(dimensions) + t with probability below exp(-t^2 / 2)
 
 # The server rules that use only the mean of the replied models.
-MEANS = frozenset({FedAvg.aggregate, FedAvgM.aggregate, FedAdam.aggregate, FedYogi.aggregate, FedAdagrad.aggregate})
+Rule = Callable[..., Tensors]  # a method's `rule`
+MEANS: frozenset[Rule] = frozenset({FedAvg.rule, FedAvgM.rule, FedAdam.rule, FedYogi.rule, FedAdagrad.rule})
 
 
 @privacies.register("client-level")
@@ -131,7 +132,8 @@ def averages(kind: type[Method]) -> bool:
     """
     return (
         issubclass(kind, FedAvg)
-        and kind.aggregate in MEANS
+        and kind.aggregate is FedAvg.aggregate
+        and kind.rule in MEANS
         and kind.request is FedAvg.request
         and kind.egress is FedAvg.egress
         and kind.exchanges is FedAvg.exchanges

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedstill.core.streams import Streams
 from fedstill.detection.boxes import lies_in
-from fedstill.detection.losses import TERMS, combine, detection_losses
+from fedstill.detection.detection_losses import TERMS, combine, detection_losses
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
 
 CLASSES = 3
