@@ -93,9 +93,9 @@ def test_the_pieces_to_use_alone_run_as_they_are_written(block: int, tmp_path: P
 SHEET = [code for _, code in blocks("docs/cheat-sheet.md", "python")]
 
 
-@pytest.mark.parametrize("block", range(1, 16))
+@pytest.mark.parametrize("block", range(1, 15))
 def test_every_block_of_the_cheat_sheet_works_in_at_most_eight_lines(block: int, tmp_path: Path, warm: Warm) -> None:
-    assert len(SHEET) == 16
+    assert len(SHEET) == 15
     assert len([line for line in SHEET[block].splitlines() if line.strip()]) <= 8
     done = warm.python(f"{SHEET[0]}\n\n{SHEET[block]}", tmp_path)
     assert done.returncode == 0, done.stderr
