@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from fedstill.core.slices import declared
 _log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
+_OBJECT = re.compile(r"\w+-[0-9a-f]{6}")  # the name of a part that was passed as an object
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,10 @@ class Registry(Generic[Part]):
         try:
             return self._parts[name]
         except KeyError:
+            if _OBJECT.fullmatch(name):
+                raise InputError(
+                    f"the {self.what} {name} was passed as an object, and is not known here: pass it again, in Python"
+                ) from None
             raise InputError(f"unknown {self.what} {name!r}: {did_you_mean(name, self._known())}") from None
 
     def __contains__(self, name: object) -> bool:

@@ -23,6 +23,11 @@ _HELD = 8  # data sets that were passed as objects and can still be looked up by
 _held: dict[str, Bundle] = {}
 
 
+def is_object_name(name: str) -> bool:
+    """Whether this is the name of data that was passed as an object."""
+    return _OBJECT.fullmatch(name) is not None and name not in datasets
+
+
 def hold(bundle: Bundle) -> None:
     """Let a data set that was passed as an object be loaded by its name, in this process."""
     _held.pop(bundle.name, None)
@@ -78,7 +83,7 @@ def _own_files() -> Loader:
 
 def _meant(name: str, known: Set[str]) -> str:
     """A suggestion for an unknown name: a file, a folder, or another name."""
-    if _OBJECT.fullmatch(name):
+    if is_object_name(name):
         return "it was passed as an object, and is not known here: pass it again as data"
     path = from_home(name)
     if path.is_dir():

@@ -7,9 +7,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedstill.core.numbers import listed
 from fedstill.core.sections import sections
 from fedstill.data.data_kinds import data_kinds
+from fedstill.data.lookup import is_object_name
 from fedstill.methods import methods
+from fedstill.models import models
+from fedstill.models.own_models import own_models
 from fedstill.report.descriptions import changed_settings
 from fedstill.runtime.assemble import make_experiment, parse_value, with_defaults
 from fedstill.runtime.defaults import decided_by
@@ -26,9 +30,16 @@ def command(experiment: Experiment) -> str:
     Settings are written with their section, although a bare name would do: it stays right when another part gets a
     setting of the same name.
 
+    Data and models that were passed as objects have to be passed again, in Python.
+
     >>> command(make_experiment({"method": "fedavg", "partition": {"name": "dirichlet", "alpha": 0.1}, "seed": 7}))
     'fedstill run fedavg --partition dirichlet:alpha=0.1 --seed 7'
+    >>> command(make_experiment({"method": "fedavg", "data": "arrays-6550f614"}))
+    'fedstill.run({...}, data=...)  # Python: the configuration below, and your own data'
     """
+    if objects := _objects(experiment):
+        again = "".join(f", {name}=..." for name in objects)
+        return f"fedstill.run({{...}}{again})  # Python: the configuration below, and your own {listed(objects)}"
     wanted = experiment.model_dump(mode="json")
     given: dict[str, Any] = {"method": {"name": experiment.method.name, **changed_settings(experiment.method)}}
     words = ["fedstill", "run", experiment.method.name]
@@ -53,6 +64,13 @@ def command(experiment: Experiment) -> str:
         else:
             settings.append(f"{path}={_value(value)}")
     return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+
+
+def _objects(experiment: Experiment) -> list[str]:
+    """Which of data and model this experiment was given as objects, or are not known here."""
+    own = [name for name in experiment.architectures if experiment.model is not None and name not in models]
+    of_objects = own or own_models(experiment.architectures)
+    return [*(["data"] if is_object_name(experiment.data) else []), *(["model"] if of_objects else [])]
 
 
 def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:
