@@ -220,3 +220,20 @@ def test_equal_values_have_equal_digests(value: Any) -> None:
     copy: Callable[[Any], Any] = lambda one: [copy(each) for each in one] if isinstance(one, list) else one  # noqa: E731
     assert content_of(copy(value)) == content_of(value)
     assert content_of([value]) != content_of(value)
+
+
+def test_a_function_that_is_made_to_look_like_one_of_the_package_is_the_users_own() -> None:
+    """`functools.wraps` copies the name of a function's module, and must not hide that it was changed by hand."""
+    from fedstill.core.origins import is_outside
+
+    def patched(step: float) -> Callable[..., Any]:
+        @functools.wraps(FedAvg.aggregate)
+        def aggregate(*arguments: Any) -> Any:
+            return step, FedAvg.aggregate(*arguments)
+
+        return aggregate
+
+    assert patched(1.0).__module__ == FedAvg.__module__
+    assert is_outside(patched(1.0))
+    assert not is_outside(FedAvg.aggregate)
+    assert content_of(patched(1.0)).digest != content_of(patched(2.0)).digest

@@ -48,7 +48,7 @@ from fedstill.core.code_names import (
     slots_of,
     type_name,
 )
-from fedstill.core.origins import announced, file_digests, is_outside_module, versions
+from fedstill.core.origins import announced, file_digests, is_outside_module, module_of, versions
 
 _SIZE = 8  # bytes of a digest
 
@@ -205,12 +205,13 @@ class _Walk:
             self._state(value)
 
     def _function(self, function: types.FunctionType) -> None:
-        if not is_outside_module(str(function.__module__)):
-            self._from_package(str(function.__module__), function.__qualname__)
+        module = module_of(function)
+        if not is_outside_module(module):
+            self._from_package(module, function.__qualname__)
             return
         self._where.append(function.__qualname__)
         self.said("function")
-        self._files_of(str(function.__module__))
+        self._files_of(module)
         self._code(function.__code__)
         self._each((function.__defaults__, function.__kwdefaults__, function.__closure__))
         self.value({name: value for name, value in vars(function).items() if name not in SURROUNDINGS})

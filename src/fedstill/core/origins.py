@@ -52,8 +52,14 @@ def is_outside(part: Any) -> bool:
         return True
     if isinstance(part, partial):
         return is_outside(part.func)
-    named = part if isinstance(part, type | FunctionType | MethodType) else type(part)
-    return is_outside_module(str(named.__module__))
+    return is_outside_module(module_of(part if isinstance(part, type | FunctionType | MethodType) else type(part)))
+
+
+def module_of(part: type | FunctionType | MethodType) -> str:
+    """The module that a class or function was defined in, also of one that `functools.wraps` made look like another."""
+    function = part.__func__ if isinstance(part, MethodType) else part
+    written = str(getattr(function, "__globals__", {}).get("__name__"))
+    return written if written in sys.modules else str(part.__module__)
 
 
 def module_named(name: str) -> ModuleType | None:
