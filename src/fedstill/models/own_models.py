@@ -16,16 +16,14 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedstill.core.content import content_of
 from fedstill.core.errors import InputError
 from fedstill.core.origins import UserObject
+from fedstill.core.passed_objects import object_name, register_object
 from fedstill.models.builders import models
 from fedstill.models.model_outputs import Outputs, declare
 
 _SHAPE = ("shape", "input_shape")
 _CLASSES = ("classes", "num_classes", "n_classes", "num_labels")
-_KEPT = 16  # models without a name of the user's; workers are sent all of them
-_unnamed: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,7 @@ def type_name(source: Any) -> str:
     >>> type_name(nn.Flatten()), type_name(nn.Flatten), type_name(lambda: None)
     ('Flatten', 'Flatten', 'model')
     """
-    name = str(getattr(source, "__name__", type(source).__name__))
-    return name if name.isidentifier() else "model"
+    return object_name(source, "model")
 
 
 def named_model(given: ModelInput, features: str | None = None, outputs: Outputs | None = None) -> str:
@@ -123,15 +120,4 @@ def named_model(given: ModelInput, features: str | None = None, outputs: Outputs
     if held.name is not None:
         models.register(held.name)(made)
         return held.name
-    name = f"{type_name(held.source)}-{content_of(made, reads=False).digest[:6]}"
-    models.register(name)(made)
-    _forget_older(name)
-    return name
-
-
-def _forget_older(name: str) -> None:
-    if name in _unnamed:
-        _unnamed.remove(name)
-    _unnamed.append(name)
-    while len(_unnamed) > _KEPT:
-        models.forget(_unnamed.pop(0))
+    return register_object(models, made, type_name(held.source))

@@ -243,7 +243,7 @@ class Experiment(Settings):
 
     def hashed(self) -> dict[str, Any]:
         """The settings as identities of runs have always had them: everything by its first name."""
-        said = super().hashed()
+        said = super().hashed() | {"training": self.training.hashed()}
         for section, registry in PARTS.items():
             chosen: Choice | None = self.__dict__[section]
             if chosen is not None:

@@ -9,14 +9,15 @@ from typing import Any
 
 from fedstill.core.errors import InputError
 from fedstill.core.own_parts import fresh_token
+from fedstill.core.own_training import with_names
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
-from fedstill.engines import make_engine
+from fedstill.engines import WITH_WORKERS, make_engine
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
-from fedstill.runtime.identity import Known
+from fedstill.runtime.identity import Known, check_sendable
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.recipes import given_by
@@ -90,8 +91,8 @@ def assembled(
         raise InputError(
             "an experiment given as a mapping has no presets and variants, as recipes have: leave them out"
         )
-    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else dict(experiment)
-    for key, value in settings.items():
+    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else with_names(experiment)
+    for key, value in with_names(settings).items():
         given = (
             overlay(given, {key: value})
             if key in experiment_class().model_fields
@@ -164,10 +165,10 @@ def launch(
     known: Known | None = None,
 ) -> Run:
     """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
-    if device != "cpu" and engine in ("processes", "flower-ray"):
-        raise InputError(f"the {engine} engine runs on the cpu: use --engine in-process with another device")
-    made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
+    made = make_engine(engine, workers, device) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device, bundle=bundle, known=known)
+    if engine in WITH_WORKERS:
+        check_sendable(plan.experiment)
     with made as ready:
         folder = execute(plan, ready, out, observers)
         return Run(folder.path, reused=folder.reused)

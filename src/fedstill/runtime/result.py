@@ -159,7 +159,8 @@ class Run:
     @property
     def task(self) -> Classification:
         models = tuple(dict.fromkeys(self.experiment.architectures))
-        return task_of(models[0])(tuple(self.config["classes"]), tuple(self.config["shape"]), models)
+        classes, shape = tuple(self.config["classes"]), tuple(self.config["shape"])
+        return task_of(models[0])(classes, shape, models, precision=self.experiment.training.precision)
 
     def model(self, which: str = "last", client: int | None = None, architecture: str | None = None) -> nn.Module:
         """A trained model: `last`, `best` or `selected`; or a client's own, where the method has such.
