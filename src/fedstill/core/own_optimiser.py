@@ -100,7 +100,7 @@ class OwnOptimiser(Optimiser):
         if self.scheduler is None:
             return
         with warnings.catch_warnings():  # torch expects a step of the optimiser before each of the scheduler
-            warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.optim\.lr_scheduler")
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
             for _ in range(steps):
                 self.scheduler.step()
 
@@ -120,7 +120,7 @@ def _made(name: str, parameters: list[nn.Parameter]) -> tuple[Optimizer, Any]:
     inner, scheduler = made if isinstance(made, tuple | list) and len(made) == 2 else (made, None)
     if not isinstance(inner, Optimizer) or not isinstance(scheduler, LRScheduler | None):
         found = " and ".join(
-            f"a {type(one).__name__}" for one in ((inner,) if scheduler is None else (inner, scheduler))
+            f"an object of type {type(one).__name__}" for one in ((inner,) if scheduler is None else (inner, scheduler))
         )
         raise InputError(
             f"the optimiser {name} must return an optimiser of torch.optim, or a pair of it and a scheduler, and"

@@ -70,13 +70,13 @@ _WANTED = {
 
 
 def choices(setting: str) -> list[str]:
-    """The names that may be chosen for a setting."""
-    return [*OWN[setting].reserved, *OWN[setting].names()]
+    """The names that may be chosen for a setting, apart from those of objects."""
+    return [*OWN[setting].reserved, *(name for name in OWN[setting].names() if not is_passed(name))]
 
 
 def check_choice(setting: str, name: str) -> None:
     """Refuse a name that is not registered in this process."""
-    if name in choices(setting):
+    if name in OWN[setting] or name in OWN[setting].reserved:
         return
     said = f"training.{setting}: unknown choice {name!r}"
     if is_passed(name):
@@ -112,7 +112,7 @@ def _name_of(setting: str, value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
     if not callable(value):
-        raise InputError(f"{setting} is a name, or {_WANTED[setting]}, not a {type(value).__name__}")
+        raise InputError(f"{setting} is a name, or {_WANTED[setting]}, not an object of type {type(value).__name__}")
     held = deepcopy(value) if isinstance(value, nn.Module) else value  # later changes of a module are another loss
     return register_object(OWN[setting], PassedObject(held), object_name(value, setting.replace("_", "-")))
 

@@ -98,7 +98,8 @@ class Worker:
 class WorkerPool(Generic[Job]):
     """At most `size` workers that do one job each at a time; `greeting` is the first item each is sent.
 
-    Workers are numbered from 0; one that replaces another has its number. With `cuda` as device they share out the GPUs.
+    Workers are numbered from 0; one that replaces another has its number. With the device `cuda` they share out the
+    GPUs.
     """
 
     def __init__(self, size: int, work: Work, greeting: Callable[[], Any], device: str = "cpu") -> None:

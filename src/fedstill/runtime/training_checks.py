@@ -87,8 +87,8 @@ def _try_optimiser(task: Classification, architecture: str, experiment: Experime
 
 
 def _check_optimiser(optimiser: OwnOptimiser, training: Training) -> None:
-    needed = [one for one in signature(optimiser.inner.step).parameters.values() if one.default is Parameter.empty]
-    if needed:
+    closure = signature(type(optimiser.inner).step).parameters.get("closure")
+    if closure is not None and closure.default is Parameter.empty:
         raise InputError(
             f"the optimiser {optimiser.name} ({type(optimiser.inner).__name__}) needs a closure that computes the loss"
             " again: take its steps in a local update (local_update) of your own"
@@ -115,16 +115,21 @@ def _try_loss(task: Classification, architecture: str, chosen: dict[str, str]) -
             model = task.build(architecture).train()
             (found,) = task.forward(model, _two_samples(task)).terms.values()
             if not isinstance(found, Tensor) or found.ndim or not found.requires_grad:
-                shape = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-                if isinstance(found, Tensor) and not found.ndim:
-                    shape = "a number without a gradient"
-                raise InputError(f"{what} must return a scalar tensor that depends on the logits, and returns {shape}")
+                raise InputError(
+                    f"{what} must return a scalar tensor that depends on the logits, and returns {_described(found)}"
+                )
             found.backward()
         except InputError:
             raise
         except Exception as error:  # the user's function may raise anything
             why = " ".join(str(error).split())[:300]
             raise InputError(f"{what} failed when it was tried on two samples with {architecture}: {why}") from error
+
+
+def _described(found: object) -> str:
+    if not isinstance(found, Tensor):
+        return f"an object of type {type(found).__name__}"
+    return f"a tensor of shape {tuple(found.shape)}" if found.ndim else "a constant"
 
 
 def _two_samples(task: Classification) -> Batch:
