@@ -76,7 +76,7 @@ def test_it_is_told_where_it_is_and_reports_its_loss_and_steps() -> None:
     assert updated(lambda model, loader: None, client()).terms == {"loss": 0.0}
     assert updated(lambda model, loader: {"loss": 2}, client()).terms == {"loss": 2.0}
     assert updated(lambda model, loader: 1 / 0, client(1)).steps == 0  # nothing to train on: it is not called
-    with pytest.raises(TypeError, match="a number or {'loss': number}, not 'accuracy'"):
+    with pytest.raises(TypeError, match=r"a number or {'loss': number}, not 'accuracy'"):
         updated(lambda model, loader: {"accuracy": 1.0}, client())
 
 
@@ -156,18 +156,15 @@ def test_a_run_equals_built_in_training_and_itself_in_workers_and_after_resuming
     assert whole.path.name == apart.path.name
     assert whole.sha256 == apart.sha256
 
-    class Stop(Exception):
-        pass
-
     class Stopping(fedstill.runtime.observers.Observer):
         def start(self, *given: Any) -> None: ...
         def note(self, text: str) -> None: ...
         def warn(self, text: str) -> None: ...
         def finish(self) -> None: ...
         def round(self, record: Any) -> None:
-            raise Stop
+            raise KeyboardInterrupt
 
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         fedstill.run("fedavg", rounds=3, local_update=noisy, out=tmp_path, observers=[Stopping()], **SHORT)
     resumed = fedstill.run("fedavg", rounds=3, local_update=noisy, out=tmp_path, **SHORT)
     assert resumed.sha256 == whole.sha256

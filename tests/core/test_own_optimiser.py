@@ -53,7 +53,10 @@ def stepped(optimiser: Any, some: list[nn.Parameter], numbers: range) -> list[Te
     ("settings", "function"),
     [
         ({"optimiser": "sgd", "momentum": 0.9}, lambda given: torch.optim.SGD(given, 0.05, 0.9, fused=True)),
-        ({"optimiser": "adamw", "weight_decay": 0.1}, lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1, fused=True)),
+        (
+            {"optimiser": "adamw", "weight_decay": 0.1},
+            lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1, fused=True),
+        ),
     ],
 )
 def test_it_takes_the_steps_of_the_built_in_one(settings: dict[str, Any], function: Function) -> None:
@@ -107,7 +110,7 @@ def test_plain_numbers_are_kept_and_other_state_is_refused() -> None:
     assert after.inner.state[some[0]] == {"count": 3, "nothing": None, "half": 0.5, "held": 0}
     Counting.held = [1, 2]
     stepped(after, some, range(1))
-    with pytest.raises(InputError, match="keeps a list .held. between steps, which cannot be kept between rounds"):
+    with pytest.raises(InputError, match=r"keeps a list .held. between steps, which cannot be kept between rounds"):
         after.moments()
 
 
