@@ -141,7 +141,7 @@ def test_a_loss_is_refused_where_it_would_not_be_used() -> None:
     )
 
 
-def taught() -> nn.Module:
+def taught(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
