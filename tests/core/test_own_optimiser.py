@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
+import fedstill
 from fedstill.core.errors import InputError
 from fedstill.core.own_optimiser import OwnOptimiser
 from fedstill.core.own_training import optimisers
@@ -147,3 +149,22 @@ def test_cosine_annealing_over_rounds_by_hand() -> None:
         (moved, _) = stepped(optimiser, some, range(1))
         rate = 0.2 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * turn / 10)))
         torch.testing.assert_close(moved, start[0] - rate * gradients(0)[0], rtol=1e-5, atol=1e-6)
+
+
+def scheduled(given: list[nn.Parameter]) -> Any:
+    inner = torch.optim.Adam(given, lr=0.01)
+    return inner, StepLR(inner, step_size=2, gamma=0.3)
+
+
+@pytest.mark.parametrize("unit", ["round", "epoch", "step"])
+def test_a_run_has_the_same_bits_in_workers_and_after_resuming(unit: str, tmp_path: Path) -> None:
+    training = {"epochs": 2, "batch": 128, "keep_optimiser": True, "scheduler_step": unit}
+    given: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 2, "rounds": 2, "training": training}
+    runs = [
+        fedstill.run("fedavg", **given, optimizer=scheduled, engine=engine, out=tmp_path / engine)
+        for engine in ("in-process", "wire", *(["processes"] if unit == "epoch" else []))
+    ]
+    longer = fedstill.run("fedavg", **{**given, "rounds": 3}, optimizer=scheduled, out=tmp_path / "in-process")
+    afresh = fedstill.run("fedavg", **{**given, "rounds": 3}, optimizer=scheduled, out=tmp_path / "afresh")
+    assert len({run.sha256 for run in runs}) == 1
+    assert longer.sha256 == afresh.sha256 != runs[0].sha256

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.fit import Trained, shuffled
+from fedstill.core.global_generators import seeded_from
 from fedstill.core.own_training import local_updates
 from fedstill.core.protocols import Client, RoundContext
 from fedstill.core.streams import Streams
@@ -76,7 +74,7 @@ def update_locally(
         return Trained(0, {})
     update = local_updates[training.local_update]
     model.train()
-    with _seeded(streams.at("local update")):
+    with seeded_from(streams.at("local update")):
         returned = update(model, loader, known) if takes_context(update) else update(model, loader)
     return Trained(loader.steps, {OWN_LOSS: _loss(returned)})
 
@@ -103,18 +101,3 @@ def _loss(returned: Any) -> float:
             raise TypeError(f"a local update returns its mean loss, a number or {{'loss': number}}, not {strange[0]!r}")
         returned = returned.get(OWN_LOSS)
     return 0.0 if returned is None else float(returned)
-
-
-@contextmanager
-def _seeded(streams: Streams) -> Iterator[None]:
-    """The global generators of torch, numpy and Python at these streams; afterwards as they were."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    words = streams.draw("numpy").integers(0, 2**32, size=8, dtype=np.uint64)
-    np.random.seed(words.astype(np.uint32))
-    random.seed(int.from_bytes(streams.draw("python").bytes(16), "little"))
-    try:
-        with streams.ambient("torch"):
-            yield
-    finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)

@@ -146,9 +146,7 @@ class Exchange(ABC):
     name: str
     egress: Sequence[Egress] = ()
     min_replies: int | None = None  # replies it cannot do without; None: as many as the experiment says
-    update_prefix: str = (
-        "model/"  # what `norm_limit` measures: a reply's tensors below this name, against the request's
-    )
+    update_prefix: str = "model/"  # what `norm_limit` measures: the tensors below this name, against the request's
     first_contact_prefix: str | None = None  # what is below this name is sent at first contact only, and kept there
     spill_to_disk: bool = False  # True: replies wait for `aggregate` on disk, not in memory
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticKnownError
 from torch import nn
 
+from fedstill.core.errors import did_you_mean
 from fedstill.core.optimisers import Adam, Optimiser, Sgd
 from fedstill.core.own_optimiser import OwnOptimiser
 from fedstill.core.own_training import BUILT_IN, OWN, choices
@@ -60,7 +60,7 @@ class Training(Settings):
         known = choices(str(info.field_name))
         if name is None or name in known or is_passed(name):
             return name
-        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, known))})
+        raise ValueError(f"unknown choice {name!r}: {did_you_mean(name, known)}")
 
     def own(self) -> dict[str, str]:
         """The names of what is the user's own, by setting."""

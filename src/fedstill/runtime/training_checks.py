@@ -8,12 +8,14 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Batch
+from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
+from fedstill.core.fit import Learner, Schedule, fit, task_loss
 from fedstill.core.local_updates import takes_context
+from fedstill.core.optimisers import Sgd
 from fedstill.core.own_optimiser import OwnOptimiser
 from fedstill.core.own_training import check_choice, local_updates
-from fedstill.core.protocols import Method
+from fedstill.core.protocols import Meter, Method
 from fedstill.core.streams import Streams
 from fedstill.core.task import OWN_LOSS
 from fedstill.core.training import Training
@@ -108,7 +110,7 @@ def _check_optimiser(optimiser: OwnOptimiser, training: Training) -> None:
 
 
 def _try_loss(task: Classification, architecture: str, chosen: dict[str, str]) -> None:
-    """One forward and backward pass of a new model, on two samples."""
+    """One step of a new model, on two samples."""
     what = f"the loss {chosen['loss']}" if "loss" in chosen else f"training.precision={task.precision}"
     with Streams(0).ambient("trial"):
         try:
@@ -118,7 +120,8 @@ def _try_loss(task: Classification, architecture: str, chosen: dict[str, str]) -
                 raise InputError(
                     f"{what} must return a scalar tensor that depends on the logits, and returns {_described(found)}"
                 )
-            found.backward()
+            learner = Learner(model, task_loss, Sgd(model.parameters(), rate=0.0), Streams(0))
+            fit([learner], task, ArrayDataset(**_two_samples(task)), Schedule(range(1), 2), Streams(0), Meter())
         except InputError:
             raise
         except Exception as error:  # the user's function may raise anything
@@ -132,7 +135,7 @@ def _described(found: object) -> str:
     return f"a tensor of shape {tuple(found.shape)}" if found.ndim else "a constant"
 
 
-def _two_samples(task: Classification) -> Batch:
+def _two_samples(task: Classification) -> dict[str, Tensor]:
     inputs = torch.linspace(0, 1, 2 * torch.Size(task.shape).numel()).reshape(2, *task.shape)
     labels = torch.tensor([0, len(task.classes) - 1])
     points = type(task).labelled_rows is not Classification.labelled_rows
