@@ -44,10 +44,19 @@ def follow(page: str, folder: Path, warm: Warm) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/verifying.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/own-training.md", "docs/verifying.md"])
 def test_commands_of_a_page_work_in_an_empty_folder(page: str, tmp_path: Path, warm: Warm) -> None:
     follow(page, tmp_path, warm)
     assert (tmp_path / "runs").is_dir()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_code_of_the_page_about_own_training_works_in_a_script(number: int, tmp_path: Path, warm: Warm) -> None:
+    code = [body for file, body in blocks("docs/own-training.md", "python") if not file]
+    assert len(code) == 3
+    done = warm.python(code[number], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 0.3 < float(done.stdout) <= 1
 
 
 @pytest.mark.parametrize("page", ["docs/data.md", "docs/fleet.md"])

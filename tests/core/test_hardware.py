@@ -6,7 +6,16 @@ import sys
 import pytest
 import torch
 
-from fedstill.core.hardware import child_environment, one_thread, threads_of, usable_cores
+from fedstill.core import hardware
+from fedstill.core.errors import InputError
+from fedstill.core.hardware import (
+    check_device,
+    child_environment,
+    device_environment,
+    one_thread,
+    threads_of,
+    usable_cores,
+)
 from fedstill.studies.executor import executor_size
 
 
@@ -43,3 +52,28 @@ def test_a_child_computes_in_one_thread_with_the_same_modules(monkeypatch: pytes
     assert (made["KEPT"], made["MORE"]) == ("as it is", "too")
     assert made["PYTHONPATH"].split(os.pathsep) == ["a", "b"]
     assert os.environ["OMP_NUM_THREADS"] == "8"
+
+
+def test_a_device_is_one_of_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_device("cpu")
+    monkeypatch.setattr(hardware, "devices_here", lambda: ("cpu",))
+    with pytest.raises(InputError, match="this machine has no mps device: leave --device out to use the cpu"):
+        check_device("mps")
+    monkeypatch.setattr(hardware, "devices_here", lambda: ("cpu", "cuda:0", "cuda:1"))
+    for device in ("cpu", "cuda", "cuda:0", "cuda:1"):
+        check_device(device)
+    with pytest.raises(InputError, match="this machine has no cuda:2 device: there are cpu, cuda:0, cuda:1"):
+        check_device("cuda:2")
+    for device in ("cuda:", "cuda:x", "cpu:0", "mps:1", "gpu"):
+        with pytest.raises(InputError, match=f"unknown device '{device}'"):
+            check_device(device)
+
+
+def test_workers_share_out_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "devices_here", lambda: ("cpu", "cuda:0", "cuda:1"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    seen = [device_environment("cuda", worker)["CUDA_VISIBLE_DEVICES"] for worker in range(5)]
+    assert seen == ["0", "1", "0", "1", "0"]
+    assert device_environment("cuda:1", 3) == device_environment("cpu", 3) == device_environment("mps", 3) == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b,GPU-c")
+    assert device_environment("cuda", 4) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}

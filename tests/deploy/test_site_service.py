@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedstill.core.errors import RunError
+from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
 from fedstill.core.protocols import StateVersion
 from fedstill.data.catalogue import load
@@ -97,6 +97,21 @@ def test_what_is_no_experiment_is_refused(service: SiteService, text: str) -> No
     said = service.accept({**offer(service), "agreement": text})
     assert said["status"] == "refused"
     assert "cannot be read" in str(said["detail"])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("focal", "training.loss: unknown choice 'focal'"), ("focal-0a1b2c", "was passed as an object")],
+)
+def test_a_loss_that_a_site_does_not_have_is_refused(service: SiteService, name: str, sentence: str) -> None:
+    asked = offer(service)
+    agreement = json.loads(asked["agreement"])
+    agreement["experiment"]["training"]["loss"] = name
+    said = service.accept({**asked, "agreement": json.dumps(agreement)})
+    assert said["status"] == "refused"
+    assert sentence in str(said["detail"])
+    with pytest.raises(InputError, match="register it in a plugin file that the server and every site use"):
+        for_sites(make_experiment({"method": "fedavg", "training": {"loss": "focal-0a1b2c"}}), 2, "clinics")
 
 
 def test_an_experiment_names_parts_that_are_installed_here_and_brings_none(service: SiteService) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fedstill.core import hardware
 from fedstill.core.errors import InputError
 from fedstill.engines.workers import WorkerEnded, WorkerPool
 
@@ -29,6 +30,8 @@ def echo(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
         match item:
             case "print":
                 print("not a frame")
+            case "gpu":
+                item = os.environ.get("CUDA_VISIBLE_DEVICES")
             case "torch":
                 item = "torch" in sys.modules
             case "exit":
@@ -176,3 +179,20 @@ def _running(pid: int) -> bool:
 def test_a_pool_without_workers_is_refused() -> None:
     with pytest.raises(InputError, match="workers is 0: at least one is needed"):
         pool_of(0)
+
+
+def test_each_worker_sees_its_own_gpu_and_a_replacement_that_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "devices_here", lambda: ("cpu", "cuda:0", "cuda:1"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with WorkerPool[str](2, echo, lambda: "hello", "cuda") as made:
+        for job in ("exit", "gpu", "gpu"):
+            worker = made.assign(job)
+            worker.send(job)
+            if job == "exit":
+                lost = worker.number
+                assert isinstance(made.receive()[1], WorkerEnded)
+                made.finish(worker)
+        assert lost == 0
+        found = [made.receive() for _ in range(2)]
+        assert {(worker.number, item[2]) for worker, item in found} == {(0, "0"), (1, "1")}
+        made.abandon()

@@ -107,3 +107,14 @@ def test_a_damaged_shorter_run_is_left_alone(tmp_path: Path) -> None:
     watcher = Watcher()
     fedstill.run("fedavg", rounds=2, out=tmp_path, callbacks=watcher, **given)
     assert watcher.rounds == 2
+
+
+def test_a_local_update_that_is_told_the_number_of_rounds_starts_at_the_beginning(tmp_path: Path) -> None:
+    def annealed(model: Any, loader: Any, context: Any) -> None:
+        for parameter in model.parameters():
+            parameter.data.mul_(1 - 0.1 * len(list(loader)) / context.rounds)
+
+    given: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 2, "local_update": annealed}
+    for rounds in (1, 2):
+        found = fedstill.run("fedavg", **given, rounds=rounds, out=tmp_path / "together")
+    assert found.sha256 == fedstill.run("fedavg", **given, rounds=2, out=tmp_path / "alone").sha256

@@ -132,7 +132,7 @@ Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="cpu, cuda or mps; only cpu gives the same bits every time.",
+        help="cpu, cuda, cuda:N or mps; only cpu is tested, and gives the same bits every time.",
         autocompletion=one_of("cpu", "cuda", "mps"),
     ),
 ]

@@ -96,7 +96,7 @@ def fit(
                 break
             ambient = _Ambient(learner.streams.torch_state("dropout", epoch) for learner in learners)
             changes = streams.draw("augment", epoch)
-            for number, rows in enumerate(_batches(len(data), schedule.batch, streams.draw("order", epoch))):
+            for number, rows in enumerate(shuffled(len(data), schedule.batch, streams.draw("order", epoch))):
                 if tallies[0].steps == schedule.steps:
                     break
                 batch = data.batch(rows)
@@ -108,18 +108,25 @@ def fit(
                         extra = shared(batch)
                 for index, learner in enumerate(learners):
                     ambient.switch_to(index)
-                    tallies[index].add(_step(learner, task, batch, extra, schedule.clip))
+                    if (terms := _step(learner, task, batch, extra, schedule.clip)) is not None:
+                        tallies[index].add(terms)
                 meter.add(len(rows) * len(learners), len(rows) * len(learners))
+            for learner in learners:
+                learner.optimiser.end_epoch()
     finally:
         torch.default_generator.set_state(outside)
     return [tally.result() for tally in tallies]
 
 
-def _step(learner: Learner, task: Task, batch: Batch, extra: Mapping[str, Tensor], clip: float | None) -> Terms:
+def _step(learner: Learner, task: Task, batch: Batch, extra: Mapping[str, Tensor], clip: float | None) -> Terms | None:
+    """The loss terms of a step; None if it was skipped, since gradients in half precision had overflowed."""
     learner.optimiser.zero_grad()
-    terms = learner.loss(task.forward(learner.model, batch), batch, extra)
+    output = task.forward(learner.model, batch)
+    terms = learner.loss(output, batch, extra)
     total = next(iter(terms.values())) if len(terms) == 1 else torch.stack(list(terms.values())).sum()
-    total.backward()
+    (total if output.loss_scale == 1.0 else total * output.loss_scale).backward()
+    if output.loss_scale != 1.0 and not _unscale(learner.optimiser.parameters, output.loss_scale):
+        return None
     if learner.correct is not None:
         learner.correct(learner.model)
     if clip is not None:
@@ -128,7 +135,14 @@ def _step(learner: Learner, task: Task, batch: Batch, extra: Mapping[str, Tensor
     return terms
 
 
-def _batches(samples: int, size: int, order: np.random.Generator) -> Iterator[Tensor]:
+def _unscale(parameters: Iterable[nn.Parameter], scale: float) -> bool:
+    """Divide gradients by the scale of the loss; whether all of them are finite."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    torch._foreach_div_(gradients, scale)
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+def shuffled(samples: int, size: int, order: np.random.Generator) -> Iterator[Tensor]:
     """A shuffled epoch; a batch of one sample has no variance for BatchNorm and is skipped."""
     rows = torch.from_numpy(order.permutation(samples))
     return (piece for piece in rows.split(size) if len(piece) > 1)

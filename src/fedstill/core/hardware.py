@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from fedstill.core.errors import InputError, did_you_mean
 
 DEVICES = ("cpu", "cuda", "mps")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"  # which GPUs a process sees, by number or by name
 
 
 def one_thread() -> AbstractContextManager[None]:
@@ -41,12 +42,34 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that is unknown, or not in this machine."""
+def devices_here() -> tuple[str, ...]:
+    """The devices of this machine, GPUs by their number."""
     import torch
 
-    if device not in DEVICES:
-        raise InputError(f"unknown device {device!r}: {did_you_mean(device, DEVICES)}")
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not present[device]:
-        raise InputError(f"this machine has no {device} device: leave --device out to use the cpu")
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ("cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else []))
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is unknown, or not in this machine."""
+    kind, colon, number = device.partition(":")
+    if kind not in DEVICES or (colon and not (kind == "cuda" and number.isdecimal())):
+        raise InputError(f"unknown device {device!r}: {did_you_mean(device, (*DEVICES, 'cuda:0'))}")
+    here = devices_here()
+    if not any(one.partition(":")[0] == kind for one in here):
+        raise InputError(f"this machine has no {kind} device: leave --device out to use the cpu")
+    if colon and f"cuda:{int(number)}" not in here:
+        raise InputError(f"this machine has no {device} device: there are {', '.join(here)}")
+
+
+def device_environment(device: str, worker: int) -> dict[str, str]:
+    """The environment in which worker `worker` sees its own device only: with `cuda`, workers share out the GPUs.
+
+    A device with a number is that of all workers.
+    """
+    if device != "cuda":
+        return {}
+    visible = [one.partition(":")[2] for one in devices_here() if one.startswith("cuda:")]
+    named = [one.strip() for one in os.environ.get(_VISIBLE, "").split(",") if one.strip()]
+    mine = (named or visible)[worker % len(named or visible)]
+    return {_VISIBLE: mine}

@@ -20,17 +20,48 @@ _EPSILON = 1e-8
 
 
 class Optimiser(ABC):
-    """Steps parameters along their gradients; parameters without a gradient are left alone."""
+    """Steps parameters along their gradients."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, weight_decay: float) -> None:
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.rate, self.weight_decay = rate, weight_decay
-        self.factors = [1.0] * len(self.parameters)  # of the rate, by the parameter's position
-        self.held: dict[int, dict[str, Tensor]] = {}  # moments by the parameter's position
+    parameters: list[nn.Parameter]  # those that it moves
+    factors: list[float]  # of the rate, by the parameter's position
+    rate: float
+
+    def begin(self, rate: float, factor: float, passed: int) -> None:
+        """Called when a turn of training begins: the rate, its factor in this turn, and earlier scheduler steps."""
+        self.rate = rate * factor
+
+    def end_epoch(self) -> None:  # noqa: B027 - only optimisers with a scheduler have something to do
+        """Called after each pass over the data."""
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+    @abstractmethod
+    def step(self) -> None: ...
+
+    def slow_down(self, some: Collection[nn.Parameter], factor: float) -> None:
+        """Let these parameters learn at `factor` times the rate of the others."""
+        slow = {id(parameter) for parameter in some}
+        self.factors = [factor if id(parameter) in slow else 1.0 for parameter in self.parameters]
+
+    @abstractmethod
+    def moments(self) -> dict[str, Tensor]:
+        """A copy of all moments: they are state like any other."""
+
+    @abstractmethod
+    def load(self, moments: Tensors) -> None:
+        """Put back what `moments` gave; nothing to put back leaves the optimiser fresh."""
+
+
+class FusedOptimiser(Optimiser):
+    """An optimiser of this package; parameters without a gradient are left alone."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, weight_decay: float) -> None:
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.rate, self.weight_decay = rate, weight_decay
+        self.factors = [1.0] * len(self.parameters)
+        self.held: dict[int, dict[str, Tensor]] = {}  # moments by the parameter's position
 
     def step(self) -> None:
         moving = [index for index, parameter in enumerate(self.parameters) if parameter.grad is not None]
@@ -42,17 +73,11 @@ class Optimiser(ABC):
                 for factor in dict.fromkeys(self.factors[index] for index in group):
                     self.update([i for i in group if self.factors[i] == factor], first, self.rate * factor)
 
-    def slow_down(self, some: Collection[nn.Parameter], factor: float) -> None:
-        """Let these parameters learn at `factor` times the rate of the others."""
-        slow = {id(parameter) for parameter in some}
-        self.factors = [factor if id(parameter) in slow else 1.0 for parameter in self.parameters]
-
     @abstractmethod
     def update(self, group: list[int], first: bool, rate: float) -> None:
         """Move the parameters at these positions; `first`: they have no moments yet."""
 
     def moments(self) -> dict[str, Tensor]:
-        """A copy of all moments: they are state like any other."""
         return {
             f"{index}/{name}": tensor.detach().cpu().clone()
             for index, tensors in self.held.items()
@@ -60,7 +85,6 @@ class Optimiser(ABC):
         }
 
     def load(self, moments: Tensors) -> None:
-        """Put back what `moments` gave; nothing to put back leaves the optimiser fresh."""
         self.held = {}
         for path, tensor in moments.items():
             index, name = path.split("/", 1)
@@ -75,7 +99,7 @@ class Optimiser(ABC):
         return [self.held[index][name] for index in group]
 
 
-class Sgd(Optimiser):
+class Sgd(FusedOptimiser):
     """v = momentum v + (g + decay w); w = w - rate v. Without momentum nothing is kept."""
 
     def __init__(
@@ -103,7 +127,7 @@ class Sgd(Optimiser):
         )
 
 
-class Adam(Optimiser):
+class Adam(FusedOptimiser):
     """Adam with betas 0.9 and 0.999 and epsilon 1e-8; `decoupled` weight decay makes it AdamW."""
 
     def __init__(

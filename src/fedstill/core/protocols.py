@@ -146,12 +146,8 @@ class Exchange(ABC):
     name: str
     egress: Sequence[Egress] = ()
     min_replies: int | None = None  # replies it cannot do without; None: as many as the experiment says
-    update_prefix: str = (
-        "model/"  # what `norm_limit` measures of a reply: the tensors below this name, against the request's
-    )
-    first_contact_prefix: str | None = (
-        None  # what a request holds below this name goes to a client at first contact, and is kept there
-    )
+    update_prefix: str = "model/"  # what `norm_limit` measures: the tensors below this name, against the request's
+    first_contact_prefix: str | None = None  # what is below this name is sent at first contact only, and kept there
     spill_to_disk: bool = False  # True: replies wait for `aggregate` on disk, not in memory
 
     def __init_subclass__(cls, **settings: Any) -> None:
@@ -198,6 +194,7 @@ class Method(Exchange):
     trains_jointly: ClassVar[bool] = False  # True: `reply_jointly` answers several runs in one pass over the data
     wants: ClassVar[frozenset[str]] = frozenset()  # inputs that the planner hands over (see `runtime.method_inputs`)
     refuses: ClassVar[Mapping[str, str]] = {}  # parts of an experiment that do not go with it, each with why
+    local_updates: ClassVar[bool] = False  # True: the user's own function may take the place of local training
     needs: frozenset[str] = frozenset({"one-architecture", "labels"})
     pooled: ClassVar[bool] = False  # True: one client holds all the data
     personal: bool = False  # True: clients have models of their own (see `personalise`)
@@ -219,6 +216,11 @@ class Method(Exchange):
 
     def check(self) -> None:
         """Refuse settings that cannot work, before any work."""
+
+    def refusal(self, setting: str) -> str | None:
+        """Why a setting of training (`loss`, `local_update`) does not go with this method; None: it does."""
+        own_way = "this method trains in a way of its own: leave training.local_update out, or use fedavg"
+        return self.refuses.get(setting, own_way if setting == "local_update" and not self.local_updates else None)
 
     @classmethod
     def shared_samples(cls, settings: Any) -> SharedSamples | None:

@@ -19,7 +19,7 @@ from fedstill.core.slices import declared
 _log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
-_OBJECT = re.compile(r"\w+-[0-9a-f]{6}")  # the name of a part that was passed as an object
+PASSED = re.compile(r".+-[0-9a-f]{6}")  # the name of a part that was passed as an object, see `passed_objects`
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Registry(Generic[Part]):
         try:
             return self._parts[name]
         except KeyError:
-            if _OBJECT.fullmatch(name):
+            if PASSED.fullmatch(name):
                 raise InputError(
                     f"the {self.what} {name} was passed as an object, and is not known here: pass it again, in Python"
                 ) from None

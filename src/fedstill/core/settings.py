@@ -29,6 +29,9 @@ class Settings(BaseModel):
     # By setting, values of earlier releases and their current names: accepted, and still used in identities of runs.
     former_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
+    # Settings that earlier releases did not have: identities of runs contain only those that are not at their default.
+    added_later: ClassVar[frozenset[str]] = frozenset()
+
     @model_validator(mode="before")
     @classmethod
     def _aliases(cls, given: Any) -> Any:
@@ -51,8 +54,19 @@ class Settings(BaseModel):
         return cls.former_values.get(name, {}).get(value, value) if isinstance(value, str) else value
 
     def hashed(self) -> dict[str, Any]:
-        """The settings as identities of runs have always had them: values by their first names."""
+        """The settings as identities of runs have always had them: values by their first names.
+
+        >>> class Training(Settings):
+        ...     rate: float = 0.1
+        ...     loss: str | None = None
+        ...     added_later = frozenset({"loss"})
+        >>> Training().hashed(), Training(loss="mine").hashed()
+        ({'rate': 0.1}, {'rate': 0.1, 'loss': 'mine'})
+        """
         said = self.model_dump(mode="json")
+        for name in self.added_later:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del said[name]
         for name, values in self.former_values.items():
             first = {now: former for former, now in values.items()}
             said[name] = first.get(said[name], said[name])

@@ -13,6 +13,7 @@ from fedstill.core.dataset import Batch, Dataset
 from fedstill.core.streams import Streams
 
 Tensors = Mapping[str, Tensor]
+OWN_LOSS = "loss"  # the loss term of training with a loss or a local update of the user's own
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Output:
     features: Tensor
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     returned: Tensor | None = None  # what the model returned, where that was not log-probabilities
+    loss_scale: float = 1.0  # of a loss before the backward pass: in half precision small gradients are rounded to zero
 
     @property
     def logits(self) -> Tensor:
@@ -54,6 +56,11 @@ class Task(Protocol):
         ...
 
     @property
+    def device(self) -> str:
+        """Where its models are."""
+        ...
+
+    @property
     def headlines(self) -> tuple[str, ...]:
         """The metrics that are said of clients' own models, as means over clients; `accuracy` is among them."""
         ...
@@ -73,6 +80,10 @@ class Task(Protocol):
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The only way a method calls a model."""
+        ...
+
+    def labels_of(self, batch: Batch) -> Tensor:
+        """The labels that a model is trained on, on the task's device."""
         ...
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedstill._version import __version__
 from fedstill.core.errors import InputError
+from fedstill.core.passed_objects import is_passed
 from fedstill.core.plugins import loaded_plugins
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import Bundle
@@ -111,6 +112,11 @@ def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
         raise InputError("attacks are simulated, and this is a deployment: leave `attack` out")
     if any(one.simulated for one in experiment.sections().values()) or experiment.dropout.name == "trace":
         raise InputError("batteries and traces are simulated, and this is a deployment: leave `fleet` and `trace` out")
+    if passed := [f"training.{setting}" for setting, name in experiment.training.own().items() if is_passed(name)]:
+        raise InputError(
+            f"{passed[0]} was passed as an object, which is not sent to sites: register it in a plugin file that the"
+            " server and every site use (--plugin), and choose it by its name"
+        )
     privacy = experiment.privacy.settings
     assert isinstance(privacy, Privacy)
     given = experiment.model_dump(mode="json", exclude_unset=True)

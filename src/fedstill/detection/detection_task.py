@@ -51,6 +51,13 @@ class Detection(Classification):
 
     finds_boxes: ClassVar[bool] = True
     measures: ClassVar[Mapping[str, str]] = MEASURES
+    refuses: ClassVar[Mapping[str, str]] = {
+        "loss": "a detector is trained on losses of classes, boxes and tokens together, not on logits and labels: leave"
+        " training.loss out",
+        "local_update": "a detector is trained on boxes beside labels, which a local update is not given: leave"
+        " training.local_update out",
+        "precision": "the losses of a detector are computed in single precision: leave training.precision out",
+    }
 
     terms: tuple[str, ...] = TERMS
     headlines: tuple[str, ...] = ("accuracy", "class_accuracy", "map_25", "map_50", "ar_25", "ar_50", "loss")

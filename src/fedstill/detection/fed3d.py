@@ -79,6 +79,12 @@ class Fed3D(FedAvg):
     settings: Fed3DSettings  # type: ignore[assignment]  # running statistics are averaged, as far as they travel
     task: Classification
     first_contact_prefix = FROZEN
+    local_updates = False
+    refuses: ClassVar[Mapping[str, str]] = {
+        "loss": "fed3d weights the cross-entropy of each object by its class: leave training.loss out, or use fedavg",
+        "local_update": "fed3d freezes a part of the model and weights the loss of each object, which a local update"
+        " does not: leave training.local_update out, or use fedavg",
+    }
 
     @property
     def egress(self) -> Sequence[Egress]:  # type: ignore[override]

@@ -156,7 +156,7 @@ class _Attempt:
         training, epochs = self.settings.training, self.settings.epochs
         for epoch in range(len(self.losses), epochs):
             began = perf_counter()
-            self.optimiser.rate = training.rate_in(epoch, epochs)
+            training.begin(self.optimiser, epoch, epochs, len(self.data))
             schedule = Schedule(range(epoch, epoch + 1), training.batch, training.clip)
             (trained,) = fit(
                 [learner], self.task, self.data, schedule, self.streams, Meter(), augment=self.task.augment

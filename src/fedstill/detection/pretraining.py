@@ -67,12 +67,14 @@ class Pretraining(Settings):
     def _one_pass(cls, training: Training) -> Training:
         if training.epochs != 1:
             raise ValueError("leave epochs out here: how many there are is said by --epochs")
+        if own := [*training.own(), *(["precision"] if training.precision != "fp32" else [])]:
+            raise ValueError(f"a pre-training has the built-in optimisers, loss and precision: leave {own[0]} out")
         return training
 
     def digest(self, fingerprint: str) -> str:
         """The digest of settings, data and the kernel's behaviour."""
         facts = {
-            "pretraining": self.model_dump(mode="json"),
+            "pretraining": {**self.model_dump(mode="json"), "training": self.training.hashed()},
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": [],

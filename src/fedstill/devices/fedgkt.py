@@ -110,6 +110,10 @@ class FedGkt(Method):
     settings: FedGktSettings
     task: Classification
     spill_to_disk = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "local_update": "clients train a part of the model on the server's logits, which a local update is not given:"
+        " leave training.local_update out, or use fedavg"
+    }
     # For images, which the literature's settings are for; clouds keep their own.
     defaults_by_kind: ClassVar = {
         "image": {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedstill.core.errors import InputError
-from fedstill.core.task import Output, Task
+from fedstill.core.task import OWN_LOSS, Output, Task
 from fedstill.distillation.objective import Objective
 from fedstill.distillation.outputs import finds_boxes, width_of
 from fedstill.distillation.teachers import TeacherModel, first_outputs
@@ -84,6 +84,8 @@ def term_names(
     else:
         said = torch.full((2, widths.classes), 0.5).log()
         student, teacher = (Output(said, torch.eye(2, width)) for width in (widths.student, sum(widths.teachers)))
+        if OWN_LOSS in task.terms:
+            student = replace(student, terms={OWN_LOSS: torch.zeros(())})
     return tuple(objective.terms(student, teacher, torch.tensor([0, 1]), adapters))
 
 

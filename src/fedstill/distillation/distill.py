@@ -85,6 +85,8 @@ class Distillation(Method):
     refuses: ClassVar = {
         "attack": "distillation has one client, which holds the proxy: leave `attack` out",
         "on-site": "distillation is evaluated where the proxy data is: leave evaluation=on-site out",
+        "local_update": "a student is trained on its teachers' outputs, which a local update is not given: write an"
+        " objective of your own instead",
     }
 
     def __init__(
@@ -99,6 +101,14 @@ class Distillation(Method):
             teaching: Teaching = inputs["teaching"]
             self.objective = under_labels(teaching.objective, settings.labels)
             self.teachers, self.teacher_cache = teaching.teachers, TeacherCache(teaching.teachers)
+
+    def refusal(self, setting: str) -> str | None:
+        if setting == "loss" and not self.objective.hard_label_weight:
+            return (
+                f"the objective {self.objective.name} reads no labels here, and so has no use for a loss of your own:"
+                " leave training.loss out"
+            )
+        return super().refusal(setting)
 
     def check(self) -> None:
         check_objective(self.objective, self.task)
@@ -142,6 +152,8 @@ class Distillation(Method):
         """The masking ceiling, for `vanilla` and `self` with labelled proxy data."""
         objective, labels = self.objective, data.labels()
         if objective.name not in ("vanilla", "self") or labels is None or not objective.hard_label_weight:
+            return None
+        if self.training.loss is not None:  # the ceiling is that of the cross-entropy
             return None
         settings = objective.settings
         assert isinstance(settings, Softened)
@@ -234,7 +246,7 @@ class JointStudent:
             self.optimiser.slow_down(list(slow()), training.encoder_rate)
         if training.keep_optimiser:
             self.optimiser.load(part(client.state, moments(self.generation)))
-        self.optimiser.rate = training.rate_in(epoch, epochs)
+        training.begin(self.optimiser, epoch, epochs, len(client.data))
         taught_by = request.part(before(self.generation))
         self.before = (
             TeacherModel("before", architecture, client.task.build(architecture, taught_by)) if taught_by else None
@@ -332,7 +344,7 @@ def _lesson(student: JointStudent) -> tuple[object, ...]:
         student.client.streams,
         len(student.client.data),
         (method.settings.proxy, method.settings.share),
-        (task.shape, task.augmentation),
+        (task.shape, task.augmentation, task.own_loss, task.precision),
         [id(teacher) for teacher in method.teachers],
         (method.training.epochs, method.training.batch, method.training.clip),
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
-from fedstill.core.task import Output
+from fedstill.core.task import OWN_LOSS, Output
 from fedstill.distillation.numerics import bounded
 from fedstill.distillation.outputs import finds_boxes, named_outputs, output_of
 
@@ -99,8 +99,8 @@ class Objective(ABC):
         return {**{name: self.hard_label_weight * term for name, term in told.items()}, **terms}
 
     def from_labels(self, student: Output, labels: Tensor) -> Terms:
-        """The unweighted label terms: a cross-entropy; for a detector, its task's own terms."""
-        if finds_boxes(student):
+        """The unweighted label terms: a cross-entropy; for a detector or with the user's own loss, the task's terms."""
+        if finds_boxes(student) or OWN_LOSS in student.terms:
             return dict(student.terms)
         return {"cross-entropy": cross_entropy(student.log_probabilities, labels)}
 

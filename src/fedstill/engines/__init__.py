@@ -9,10 +9,10 @@ from fedstill.core.lazy import lazily
 if TYPE_CHECKING:
     from fedstill.engines.in_process import InProcess
     from fedstill.engines.processes import Processes
-    from fedstill.engines.registered import engines, flower_ray, make_engine
+    from fedstill.engines.registered import WITH_WORKERS, engines, flower_ray, make_engine
     from fedstill.engines.wire import Wire
 
-__all__ = ["InProcess", "Processes", "Wire", "engines", "flower_ray", "make_engine"]
+__all__ = ["WITH_WORKERS", "InProcess", "Processes", "Wire", "engines", "flower_ray", "make_engine"]
 
 # Loaded when first used: a worker process imports this package, and not all its work needs torch.
 __getattr__ = lazily(
@@ -20,7 +20,7 @@ __getattr__ = lazily(
     {
         "fedstill.engines.in_process": ["InProcess"],
         "fedstill.engines.processes": ["Processes"],
-        "fedstill.engines.registered": ["engines", "flower_ray", "make_engine"],
+        "fedstill.engines.registered": ["WITH_WORKERS", "engines", "flower_ray", "make_engine"],
         "fedstill.engines.wire": ["Wire"],
     },
 )

@@ -33,8 +33,8 @@ class Processes:
 
     at_sites = False
 
-    def __init__(self, workers: int = 2) -> None:
-        self.pool: WorkerPool[Profile] = WorkerPool(workers, answer_clients, lambda: ("hello",))
+    def __init__(self, workers: int = 2, device: str = "cpu") -> None:
+        self.pool: WorkerPool[Profile] = WorkerPool(workers, answer_clients, lambda: ("hello",), device)
         self.size = workers
         self._own = OwnParts()
         self._own_parts = self._factory = b""

@@ -28,10 +28,14 @@ engines.register("in-process")(InProcess)
 engines.register("processes")(Processes)
 engines.register("wire")(Wire)
 engines.register("flower-ray")(flower_ray)
-_WITH_WORKERS = (Processes, flower_ray)
+WITH_WORKERS = ("processes", "flower-ray")
 
 
-def make_engine(name: str, workers: int = 2) -> Engine:
-    """An engine by name; only those that start processes have workers."""
+def make_engine(name: str, workers: int = 2, device: str = "cpu") -> Engine:
+    """An engine by name; only those that start processes have workers, which share out the devices."""
     make = engines[name]
-    return make(workers) if make in _WITH_WORKERS else make()
+    if name == "flower-ray" and device != "cpu":
+        raise InputError("the flower-ray engine runs on the cpu: use --engine processes with another device")
+    if name == "processes":
+        return make(workers, device)
+    return make(workers) if name in WITH_WORKERS else make()

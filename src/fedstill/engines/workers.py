@@ -14,7 +14,7 @@ import pickle
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeVar
 
 from fedstill.core.errors import InputError
-from fedstill.core.hardware import child_environment
+from fedstill.core.hardware import child_environment, device_environment
 from fedstill.core.logs import log_as_parent_does
 from fedstill.engines.scratch import Scratch, sweep
 
@@ -51,13 +51,16 @@ class WorkerEnded:
 class Worker:
     """A worker process and the thread that reads from it."""
 
-    def __init__(self, work: Work, inbox: SimpleQueue[tuple[Worker, Any]]) -> None:
+    def __init__(
+        self, work: Work, inbox: SimpleQueue[tuple[Worker, Any]], number: int, environment: Mapping[str, str]
+    ) -> None:
+        self.number = number
         code = f"from {__name__} import run_worker; from {work.__module__} import {work.__name__} as work"
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"{code}; run_worker(work)"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=child_environment(),
+            env=child_environment(**environment),
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -93,15 +96,19 @@ class Worker:
 
 
 class WorkerPool(Generic[Job]):
-    """At most `size` workers that do one job each at a time; `greeting` is the first item each is sent."""
+    """At most `size` workers that do one job each at a time; `greeting` is the first item each is sent.
 
-    def __init__(self, size: int, work: Work, greeting: Callable[[], Any]) -> None:
+    Workers are numbered from 0; one that replaces another has its number. With the device `cuda` they share out the
+    GPUs.
+    """
+
+    def __init__(self, size: int, work: Work, greeting: Callable[[], Any], device: str = "cpu") -> None:
         if size < 1:
             raise InputError(f"workers is {size}: at least one is needed")
         self.size = size
         self.workers: list[Worker] = []
         self.busy: dict[Worker, Job] = {}
-        self._work, self._greeting = work, greeting
+        self._work, self._greeting, self._device = work, greeting, device
         self._inbox: SimpleQueue[tuple[Worker, Any]] = SimpleQueue()
         self._scratch: Scratch | None = None
 
@@ -153,7 +160,9 @@ class WorkerPool(Generic[Job]):
         return Path(self._scratch.name)
 
     def _start(self) -> Worker:
-        worker = Worker(self._work, self._inbox)
+        taken = {worker.number for worker in self.workers}
+        number = next(number for number in range(self.size) if number not in taken)
+        worker = Worker(self._work, self._inbox, number, device_environment(self._device, number))
         self.workers.append(worker)
         _log.debug("worker %d started", worker.process.pid)
         worker.send(self._greeting())

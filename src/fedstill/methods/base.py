@@ -12,6 +12,7 @@ from fedstill.core.dataset import Batch, Dataset
 from fedstill.core.egress import Egress
 from fedstill.core.fit import Correct, Learner, Loss, Schedule, Trained, fit, task_loss, together
 from fedstill.core.kinds import PARAMETERS, state_of
+from fedstill.core.local_updates import update_locally
 from fedstill.core.message import part, under
 from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Method, RoundContext, Shape
@@ -59,12 +60,16 @@ def train(
     from the first. `data` replaces the client's own data. `stop` is called after every epoch and ends training if it
     returns True.
     """
-    streams = streams or client.streams
+    streams, data = streams or client.streams, data or client.data
+    if training.local_update is not None:
+        if loss is not task_loss or any(one is not None for one in (correct, shared, stop)):
+            raise TypeError("this method changes the steps of local training, which a local update takes itself")
+        return _took_steps(update_locally(client, model, training, context, data, streams), data)
     optimiser = training.optimiser_of(model)
     if training.keep_optimiser:
         optimiser.load(part(client.state, moments))
-    optimiser.rate = training.rate_in(context.round, context.rounds)
-    learner, data = Learner(model, loss, optimiser, streams, correct), data or client.data
+    training.begin(optimiser, context.round, context.rounds, len(data))
+    learner = Learner(model, loss, optimiser, streams, correct)
     every = range(training.epochs)
     parts = [every] if stop is None else [range(epoch, epoch + 1) for epoch in every]
     done: list[Trained] = []
@@ -82,11 +87,18 @@ def train(
         )
         if stop is not None and stop():
             break
-    trained = together(done)
-    if trained.steps == 0:
-        raise Abstain(f"no step: no batch of at least two in {count(len(data), 'sample')}")
+    trained = _took_steps(together(done), data)
     if training.keep_optimiser:
         client.state = {**client.state, **under(moments, optimiser.moments())}
+    return trained
+
+
+def _took_steps(trained: Trained, data: Dataset) -> Trained:
+    """What was trained, if it was at all."""
+    if trained.steps == 0 and len(data) > 1:
+        raise Abstain("no step: no batch was used, or every gradient had overflowed")
+    if trained.steps == 0:
+        raise Abstain(f"no step: no batch of at least two in {count(len(data), 'sample')}")
     return trained
 
 

@@ -11,6 +11,8 @@ v_i, which never leave their clients. A client's first v_i is initialised from w
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from fedstill.core.kinds import state_of
@@ -36,6 +38,11 @@ class Ditto(FedAvg):
 
     Options = DittoSettings
     settings: DittoSettings
+    local_updates = False
+    refuses: ClassVar = {
+        "local_update": "ditto regularises the steps of a second model on each client, and a local update trains one"
+        " model in its own way: leave training.local_update out, or use fedavg or fine-tuned"
+    }
     personal = True
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:

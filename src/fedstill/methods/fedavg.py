@@ -75,9 +75,19 @@ class FedAvg(Method):
 
     name = "train"
     egress: Sequence[Egress] = (*MODEL_EGRESS, *WORK_EGRESS)
+    local_updates: ClassVar[bool] = True
     Options: ClassVar[type[Settings]] = FedAvgSettings
     settings: ModelSettings
     reads_steps: ClassVar[bool] = False  # True: `rule` also reads `steps` in each reply
+
+    def refusal(self, setting: str) -> str | None:
+        changed = type(self).loss is not FedAvg.loss or type(self).correct is not FedAvg.correct
+        if setting == "local_update" and changed and setting not in self.refuses:
+            return (
+                "this method changes the loss or the gradient of each step, which a local update takes itself: leave"
+                " training.local_update out, or use fedavg"
+            )
+        return super().refusal(setting)
 
     def start(self, streams: Streams) -> Tensors:
         architecture = self.task.architectures[0]

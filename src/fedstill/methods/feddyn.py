@@ -13,6 +13,7 @@ The corrected model w is the shared model and the start of the next round; the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -39,6 +40,11 @@ class FedDyn(FedAvg):
 
     Options = FedDynSettings
     settings: FedDynSettings
+    local_updates = False
+    refuses: ClassVar = {
+        "local_update": "feddyn adds its regulariser to the gradient of each step, and a local update takes its steps"
+        " itself: leave training.local_update out, or use fedavg"
+    }
 
     def start(self, streams: Streams) -> Tensors:
         server = super().start(streams)

@@ -8,8 +8,9 @@ https://arxiv.org/abs/2007.07481
     w      <- w - tau_eff sum_i p_i (w - w_i) / a_i
 
 tau_i is the number of steps actually taken. a_i assumes that momentum starts from zero in each round; there is no such
-formula for Adam, for which a_i = tau_i. If all clients take the same number of steps this is FedAvg, so compare it only
-with FedAvg under the same local optimiser.
+formula for Adam, for an optimiser of the user's own or for a local update, for which a_i = tau_i; the steps of a local
+update are the batches that it was given. If all clients take the same number of steps this is FedAvg, so compare it
+only with FedAvg under the same local optimiser.
 """
 
 from __future__ import annotations
@@ -33,11 +34,17 @@ class FedNova(FedAvg):
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.9}}
 
     def check(self) -> None:
-        if self.training.keep_optimiser and self.training.optimiser == "sgd" and self.training.momentum:
+        if self.training.keep_optimiser and self.momentum:
             raise InputError(
                 "fednova normalises by steps whose momentum starts from zero in each round: set"
                 " training.keep_optimiser=false, or training.momentum=0"
             )
+
+    @property
+    def momentum(self) -> float:
+        """rho of local training, as far as it is known."""
+        known = self.training.optimiser == "sgd" and self.training.local_update is None
+        return self.training.momentum if known else 0.0
 
     def rule(self, state: Tensors, replies: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         merged = super().rule(state, replies, weights)
@@ -57,5 +64,5 @@ class FedNova(FedAvg):
 
         For two steps with rho = 0.9 the first gradient moves the weights by 1 + 0.9 and the second by 1, in total 2.9.
         """
-        rho = self.training.momentum if self.training.optimiser == "sgd" else 0.0
+        rho = self.momentum
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -32,5 +32,17 @@ class FedProx(FedAvg):
     Options = FedProxSettings
     settings: FedProxSettings
 
-    def correct(self, client: Client, model: nn.Module, request: Message) -> Correct:
+    def refusal(self, setting: str) -> str | None:
+        if setting != "local_update":
+            return super().refusal(setting)
+        if not self.settings.mu:
+            return None
+        return (
+            "fedprox adds its proximal term to the gradient of each step, which a local update takes itself: set"
+            " method.mu=0, or use fedavg and add the term in the update"
+        )
+
+    def correct(self, client: Client, model: nn.Module, request: Message) -> Correct | None:
+        if self.training.local_update is not None:  # with mu = 0: see `refusal`
+            return None
         return correction(model, pull=self.settings.mu, anchor=request.part(WEIGHTS))

@@ -50,8 +50,17 @@ class LocalOnly(Method):
     egress: Sequence[Egress] = WORK_EGRESS
     needs = frozenset({"labels"})
     personal = True
+    local_updates = True
     Options: ClassVar[type[Settings]] = LocalSettings
     settings: LocalSettings
+
+    def refusal(self, setting: str) -> str | None:
+        if setting == "local_update" and self.settings.patience is not None:
+            return (
+                "with patience a client stops between epochs, which a local update counts itself: leave method.patience"
+                " out, and stop early in the update"
+            )
+        return super().refusal(setting)
 
     def start(self, streams: Streams) -> Tensors:
         return fresh_models(self.task, streams, START)

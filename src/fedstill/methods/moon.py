@@ -15,6 +15,7 @@ The paper places a learnt projection head between the features and z; here z are
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,11 @@ class Moon(FedAvg):
 
     Options = MoonSettings
     settings: MoonSettings
+    local_updates = False
+    refuses: ClassVar = {
+        "local_update": "moon adds a contrastive term to the loss of each step, and a local update has its own loss:"
+        " leave training.local_update out, or use fedavg"
+    }
     needs = FedAvg.needs | {"features"}
 
     @property

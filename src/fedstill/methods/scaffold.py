@@ -54,6 +54,11 @@ class Scaffold(FedAvg):
 
     Options = ScaffoldSettings
     settings: ScaffoldSettings
+    local_updates = False
+    refuses: ClassVar = {
+        "local_update": "scaffold corrects the gradient of each step by control variates, and a local update takes its"
+        " steps itself: leave training.local_update out, or use fedavg"
+    }
     egress = (*FedAvg.egress, Egress("control/*", "parameters", "the change of the client's control variate"))
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.0}}
 

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedstill.core.content import content_of
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.origins import UserObject, is_outside
+from fedstill.core.passed_objects import object_name, register_object
 from fedstill.core.registry import Registration
 from fedstill.core.task import Task
 from fedstill.models.builders import models
@@ -30,9 +30,6 @@ from fedstill.models.surgery import duplicate
 _SHAPE = ("shape", "input_shape")
 _CLASSES = ("classes", "num_classes", "n_classes", "num_labels")
 _log = logging.getLogger(__name__)
-
-_KEPT = 16  # models without a name of the user's; workers are sent all of them
-_unnamed: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -155,8 +152,7 @@ def type_name(source: Any) -> str:
     >>> type_name(nn.Flatten()), type_name(nn.Flatten), type_name(lambda: None)
     ('Flatten', 'Flatten', 'model')
     """
-    name = str(getattr(source, "__name__", type(source).__name__))
-    return name if name.isidentifier() else "model"
+    return object_name(source, "model")
 
 
 def named_model(given: ModelInput, **notes: Any) -> str:
@@ -184,24 +180,13 @@ def named_model(given: ModelInput, **notes: Any) -> str:
     if held.name is not None:
         models.register(held.name)(made)
         return held.name
-    name = f"{type_name(held.source)}-{content_of(made, reads=False).digest[:6]}"
-    models.register(name)(made)
-    _forget_older(name)
-    return name
+    return register_object(models, made, type_name(held.source))
 
 
 def own_models(names: Iterable[str]) -> tuple[Registration, ...]:
     """Those of these models that were passed as objects."""
     held = {name: models[name] for name in names if name in models}
     return tuple(Registration(models, name, one, 1) for name, one in held.items() if isinstance(one, OwnModel))
-
-
-def _forget_older(name: str) -> None:
-    if name in _unnamed:
-        _unnamed.remove(name)
-    _unnamed.append(name)
-    while len(_unnamed) > _KEPT:
-        models.forget(_unnamed.pop(0))
 
 
 def check_features(what: str, task: Task) -> None:

@@ -76,6 +76,12 @@ class PeerMethod(Method):
     wants: ClassVar = frozenset({"queries"})
     terms: ClassVar[Sequence[str]] = ()  # the loss terms of the transfer
     defaults: ClassVar[Mapping[str, Any]] = {"rounds": 1}
+    refuses: ClassVar[Mapping[str, str]] = {
+        "loss": "methods with queries add terms to the cross-entropy that their formulas assume: leave training.loss"
+        " out",
+        "local_update": "methods with queries train on peers' outputs, which a local update is not given: leave"
+        " training.local_update out, or use local-only",
+    }
 
     def __init__(
         self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None

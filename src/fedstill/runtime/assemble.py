@@ -149,6 +149,8 @@ def place_of(key: str, sections: Mapping[str, type[Settings]], whole: type[Setti
     places = [section for section, kind in sections.items() if key in kind.model_fields]
     if not places and key in ALIASES:
         return place_of(ALIASES[key], sections, whole)
+    if len(places) > 1:  # a setting that was added later gives way to one that had the name before
+        places = [section for section in places if key not in sections[section].added_later] or places
     if len(places) == 1:
         return [places[0], key]
     if places:

@@ -245,7 +245,7 @@ class Experiment(Settings):
 
     def hashed(self) -> dict[str, Any]:
         """The settings as identities of runs have always had them: everything by its first name."""
-        said = super().hashed()
+        said = super().hashed() | {"training": self.training.hashed()}
         for section, registry in PARTS.items():
             chosen: Choice | None = self.__dict__[section]
             if chosen is not None:
@@ -314,5 +314,6 @@ def sentence(error: ValidationError, fields: Iterable[str], prefix: str = "") ->
         choices = re.findall(r"'([^']*)'", first["ctx"]["expected"])
         return f"{where}: unknown choice {first['input']!r}: {did_you_mean(first['input'], choices)}"
     what = first["msg"].removeprefix("Value error, ")
-    value = f" (got {first['input']!r})" if path and isinstance(first["input"], str | int | float) else ""
+    said = not isinstance(first["input"], str | int | float) or what.startswith(f"unknown choice {first['input']!r}")
+    value = f" (got {first['input']!r})" if path and not said else ""
     return f"{where.rstrip('.') or 'the experiment'}: {what[0].lower()}{what[1:]}{value}"

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from fedstill.core.content import content_of
-from fedstill.core.origins import is_outside
-from fedstill.core.own_parts import fresh_token
+from fedstill.core.errors import InputError
+from fedstill.core.origins import MODULE_PREFIX, is_outside
+from fedstill.core.own_parts import fresh_token, pickled
+from fedstill.core.own_training import OWN
 from fedstill.core.registry import Registry
 from fedstill.core.sections import sections
 from fedstill.core.task import Task
@@ -121,12 +123,13 @@ def _used(experiment: Experiment) -> Iterator[tuple[str, str]]:
     for model in dict.fromkeys((*own, *taught_by)):
         yield "model", model
         yield "task", task_name(model)
+    yield from experiment.training.own().items()
     yield from (("section", name) for name in experiment.sections())
     yield from (("teacher", teacher.call) for teacher in experiment.teachers if teacher.call is not None)
 
 
 def _registries() -> dict[str, Registry[Any]]:
-    return {**PARTS, "input": method_inputs, "model": models, "task": tasks, "section": sections}
+    return {**PARTS, "input": method_inputs, "model": models, "task": tasks, "section": sections, **OWN}
 
 
 def _looked_at(what: str, name: str) -> tuple[int | str, list[str]]:
@@ -145,6 +148,22 @@ def _looked_at(what: str, name: str) -> tuple[int | str, list[str]]:
     else:
         return version, []
     return content.digest, [f"the {what} {name} {why}" for why in content.unknown]
+
+
+def check_sendable(*experiments: Experiment) -> None:
+    """Refuse experiments with a part of the user's own that worker processes cannot be sent."""
+    for what, name in dict.fromkeys(part for experiment in experiments for part in _used(experiment)):
+        part = None if what == "teacher" else _registries()[what][name]
+        if part is None or not is_outside(part) or str(getattr(part, "__module__", "")).startswith(MODULE_PREFIX):
+            continue
+        try:
+            pickled(part)
+        except Exception as error:  # of whatever the part holds
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise InputError(
+                f"the {what.replace('_', ' ')} {name} cannot be sent to worker processes ({why}): use the engine"
+                " in-process and one worker, or define it in a plugin file"
+            ) from error
 
 
 def _patches(part: Any) -> list[types.FunctionType]:

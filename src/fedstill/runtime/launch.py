@@ -11,17 +11,18 @@ from torch import nn
 
 from fedstill.core.errors import InputError
 from fedstill.core.own_parts import fresh_token
+from fedstill.core.own_training import with_names
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
-from fedstill.engines import make_engine
+from fedstill.engines import WITH_WORKERS, make_engine
 from fedstill.models.own_models import Model, ModelInput, named_model, own_models
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.callbacks import CallbackInput
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.given_objects import MODEL_NOTES, named_objects
-from fedstill.runtime.identity import Known
+from fedstill.runtime.identity import Known, check_sendable
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.recipes import given_by
@@ -62,7 +63,7 @@ def run(
     (0.1, True)
     """
     use_plugins(plugins)
-    settings, bundle = named_objects(settings)
+    experiment, settings, bundle = _without_objects(experiment, settings)
     made = watched(
         lambda watchers: launch(
             assembled(experiment, preset, variant, settings),
@@ -99,8 +100,19 @@ def egress(
     """
     use_plugins(plugins)
     root = None if data_root is None else Path(data_root)
-    settings, bundle = named_objects(settings)
+    experiment, settings, bundle = _without_objects(experiment, settings)
     return egress_manifest(make_plan(assembled(experiment, preset, variant, settings), root, bundle=bundle))
+
+
+def _without_objects(
+    experiment: str | Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[str | Mapping[str, Any], dict[str, Any], Bundle | None]:
+    """Experiment and settings with names in place of objects; and the data, where it is an object."""
+    named, bundle = named_objects(settings)
+    if isinstance(experiment, str):
+        return experiment, named, bundle
+    below, data = named_objects(experiment)
+    return below, named, data if "data" not in named else bundle
 
 
 def assembled(
@@ -111,8 +123,8 @@ def assembled(
         raise InputError(
             "an experiment given as a mapping has no presets and variants, as recipes have: leave them out"
         )
-    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else dict(experiment)
-    for key, value in settings.items():
+    given = given_by(experiment, preset, variant) if isinstance(experiment, str) else with_names(experiment)
+    for key, value in with_names(settings).items():
         given = (
             overlay(given, {key: value})
             if key in experiment_class().model_fields
@@ -195,10 +207,10 @@ def launch(
     known: Known | None = None,
 ) -> Run:
     """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
-    if device != "cpu" and engine in ("processes", "flower-ray"):
-        raise InputError(f"the {engine} engine runs on the cpu: use --engine in-process with another device")
-    made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
+    made = make_engine(engine, workers, device) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device, bundle=bundle, known=known)
+    if engine in WITH_WORKERS:
+        check_sendable(plan.experiment)
     with made as ready:
         folder = execute(plan, ready, out, observers)
         return Run(folder.path, reused=folder.reused, own=own_models(plan.experiment.architectures))

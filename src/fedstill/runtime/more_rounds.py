@@ -9,7 +9,9 @@ from __future__ import annotations
 import shutil
 
 from fedstill.core.files import read_json, take_lock, write_atomically
+from fedstill.core.local_updates import takes_context
 from fedstill.core.origins import is_outside
+from fedstill.core.own_training import local_updates
 from fedstill.methods import methods
 from fedstill.runtime import checkpoint
 from fedstill.runtime.plan import Plan
@@ -54,6 +56,8 @@ def _depends_on_the_total(plan: Plan, rounds: int) -> str | None:
     training, every = plan.experiment.training, plan.experiment.evaluate_every
     if any(training.factor(turn, rounds) != training.factor(turn, plan.rounds) for turn in range(rounds)):
         return "the schedule of its learning rate depends on the number of rounds"
+    if training.local_update is not None and takes_context(local_updates[training.local_update]):
+        return "its local update is told the number of rounds"
     if rounds % every:
         return f"that one's last round was evaluated, which in this run is no round of evaluation (every {every})"
     name = plan.experiment.method.name

@@ -38,6 +38,7 @@ from fedstill.runtime.method_inputs import PlanContext, inputs_for
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
 from fedstill.runtime.simulated_clients import SimulatedClients, parted
 from fedstill.runtime.teacher_loader import TeacherLoader
+from fedstill.runtime.training_checks import check_training, trained_as
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.task_choice import task_kind, tasks
 
@@ -170,6 +171,7 @@ def task_of_kind(
     augmentation = experiment.augmentation.settings
     assert isinstance(augmentation, Augmentation)
     task = kind(classes, shape, tuple(dict.fromkeys(experiment.architectures)), device, augmentation)
+    task = trained_as(task, experiment.training)
     for architecture in task.architectures:
         model = task.build(architecture)
         if is_outside(models[architecture]) and not kind.finds_boxes:
@@ -189,6 +191,7 @@ def make_method(context: PlanContext, streams: Streams, labelled: bool) -> tuple
     given = (inputs,) if kind.wants else ()
     method = kind(experiment.method.settings, task, experiment.training, *given)
     check_needs(method, experiment, labelled)
+    check_training(method, task, experiment, labelled)
     return _wrapped(method, experiment, streams), inputs.get("shared samples")
 
 

@@ -187,7 +187,8 @@ class Run:
     @property
     def task(self) -> Classification:
         models = tuple(dict.fromkeys(self.experiment.architectures))
-        return task_of(models[0])(tuple(self.config["classes"]), tuple(self.config["shape"]), models)
+        classes, shape = tuple(self.config["classes"]), tuple(self.config["shape"])
+        return task_of(models[0])(classes, shape, models, precision=self.experiment.training.precision)
 
     def model(
         self,

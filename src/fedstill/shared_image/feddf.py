@@ -116,6 +116,10 @@ class FedDF(Method):
     wants: ClassVar = frozenset({"shared samples"})
     task: Classification
     settings: EnsembleSettings
+    refuses: ClassVar[Mapping[str, str]] = {
+        "local_update": "the server distils clients' logits in the built-in training loop, and clients train in it too:"
+        " leave training.local_update out, or use fedavg"
+    }
 
     def __init__(
         self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None

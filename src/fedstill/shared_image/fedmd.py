@@ -65,6 +65,10 @@ class FedMD(Method):
     task: Classification
     settings: FedMDSettings
     personal = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "local_update": "clients also learn from the mean logits of all, which a local update is not given: leave"
+        " training.local_update out, or use local-only"
+    }
 
     def __init__(
         self, settings: Settings, task: Task, training: Training, inputs: Mapping[str, Any] | None = None

@@ -89,7 +89,9 @@ class LocalExecutor:
 
     def __init__(self, size: int, place: Place) -> None:
         self.size, self.place = size, place
-        self.pool: WorkerPool[tuple[Lesson, OnProgress]] = WorkerPool(size, perform_lessons, lambda: place)
+        self.pool: WorkerPool[tuple[Lesson, OnProgress]] = WorkerPool(
+            size, perform_lessons, lambda: place, place.device
+        )
         self.done: list[tuple[Lesson, list[JobOutcome]]] = []  # by this process
 
     @property

@@ -13,14 +13,19 @@ from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.kinds import load_state, state_of
+from fedstill.core.own_training import loss_on
 from fedstill.core.streams import Streams
-from fedstill.core.task import Output, Tensors
+from fedstill.core.task import OWN_LOSS, Output, Tensors
+from fedstill.core.training import FloatType
 from fedstill.data.augmentation import Augmentation, NoAugmentation
 from fedstill.models import build_model, duplicate
-from fedstill.models.model_outputs import read_outputs
+from fedstill.models.model_outputs import ModelOutput, read_outputs
 
 Weigh = Callable[[Tensor, Tensor], Tensor]
 """`(probability of the true class, label) -> weight`, (n,) each: how much every labelled thing counts in a loss."""
+
+_TYPES: dict[FloatType, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
+_LOSS_SCALE = 1024.0  # with fp16: small gradients would be rounded to zero
 
 
 class _Templates(dict[str, nn.Module]):
@@ -40,6 +45,7 @@ class Classification:
 
     finds_boxes: ClassVar[bool] = False  # True: models predict bounding boxes
     measures: ClassVar[Mapping[str, str]] = {}  # metrics beside accuracy with their titles; the first ranks rounds
+    refuses: ClassVar[Mapping[str, str]] = {}  # settings of training that do not go with it, each with why
 
     classes: tuple[str, ...]
     shape: tuple[int, ...]
@@ -49,6 +55,8 @@ class Classification:
     terms: tuple[str, ...] = ("cross-entropy",)
     headlines: tuple[str, ...] = ("accuracy", "class_accuracy", "loss")
     initial: Tensors = field(default_factory=dict, compare=False, repr=False)  # loaded into a new model
+    own_loss: str | None = None  # the name of a loss that training uses in place of the cross-entropy
+    precision: FloatType = "fp32"
     _templates: _Templates = field(default_factory=_Templates, compare=False, repr=False)
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
@@ -76,11 +84,35 @@ class Classification:
         return self.augmentation(batch, generator)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
-        log_probabilities, features, returned = read_outputs(model, batch["inputs"].to(self.device))
-        terms = {}
-        if "labels" in batch:
-            terms["cross-entropy"] = F.nll_loss(log_probabilities, batch["labels"].to(self.device))
-        return Output(log_probabilities, features, terms, returned)
+        found = self._read(model, batch["inputs"].to(self.device))
+        terms = self._terms(model, found, batch) if "labels" in batch else {}
+        scale = _LOSS_SCALE if self.precision == "fp16" else 1.0
+        return Output(found.log_probabilities, found.features, terms, found.returned, scale)
+
+    def _read(self, model: nn.Module, inputs: Tensor) -> ModelOutput:
+        """A model's outputs in single precision, whatever the precision in which they are computed."""
+        if self.precision == "fp32":
+            return read_outputs(model, inputs)
+        with torch.autocast(self.device.partition(":")[0], dtype=_TYPES[self.precision]):
+            found = read_outputs(model, inputs)
+        if found.returned is None:  # normalised again, since exponentials of rounded log-probabilities do not sum to 1
+            return ModelOutput(F.log_softmax(found.log_probabilities.float(), dim=-1), found.features.float())
+        return ModelOutput(found.log_probabilities.float(), found.features.float(), found.returned.float())
+
+    def _terms(self, model: nn.Module, found: ModelOutput, batch: Batch) -> dict[str, Tensor]:
+        """The cross-entropy; or, in training, the user's own loss of what the model returned."""
+        labels = self.labels_of(batch)
+        if self.own_loss is None or not model.training:
+            return {"cross-entropy": F.nll_loss(*self.labelled_rows(found.log_probabilities, labels))}
+        logits = found.log_probabilities if found.returned is None else found.returned
+        return {OWN_LOSS: loss_on(self.own_loss, self.device)(*self.labelled_rows(logits, labels))}
+
+    def labels_of(self, batch: Batch) -> Tensor:
+        return batch["labels"].to(self.device)
+
+    def labelled_rows(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """One row of outputs for each label."""
+        return outputs, labels
 
     def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
         """The loss terms with each sample's loss multiplied by its weight from `weigh`; still divided by their number.

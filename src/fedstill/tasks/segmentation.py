@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.task import Output
-from fedstill.models.model_outputs import read_outputs
 from fedstill.tasks.classification import Classification, Weigh, metrics_from, weighted_nll
 from fedstill.tasks.task_choice import tasks
 
@@ -36,20 +35,18 @@ class Segmentation(Classification):
             changed["labels"] = torch.where(became_first, labels[:, :1], labels)
         return changed
 
-    def forward(self, model: nn.Module, batch: Batch) -> Output:
-        log_probabilities, features, returned = read_outputs(model, batch["inputs"].to(self.device))
-        terms = {}
-        if "labels" in batch:
-            labels = point_labels(batch).to(self.device)
-            terms["cross-entropy"] = F.nll_loss(log_probabilities.flatten(0, 1), labels.flatten())
-        return Output(log_probabilities, features, terms, returned)
+    def labels_of(self, batch: Batch) -> Tensor:
+        return point_labels(batch).to(self.device)
+
+    def labelled_rows(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return outputs.flatten(0, 1), labels.flatten()
 
     def weighted(self, output: Output, batch: Batch, weigh: Weigh) -> dict[str, Tensor]:
         """As in classification, per point: `weigh` is called once for all points of the batch."""
         if "labels" not in batch:
             return {}
-        labels = point_labels(batch).to(self.device).flatten()
-        return {"cross-entropy": weighted_nll(output.log_probabilities.flatten(0, 1), labels, weigh)}
+        rows, labels = self.labelled_rows(output.log_probabilities, self.labels_of(batch))
+        return {"cross-entropy": weighted_nll(rows, labels, weigh)}
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         """Sums over points (confusion matrix with truth in rows, loss, non-finite outputs) and over shapes."""
