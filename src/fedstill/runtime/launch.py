@@ -10,12 +10,13 @@ from typing import Any
 from torch import nn
 
 from fedstill.core.errors import InputError
-from fedstill.core.own_parts import fresh_token
+from fedstill.core.own_parts import check_sendable, fresh_token
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
-from fedstill.engines import make_engine
-from fedstill.models.own_models import Model, ModelInput, named_model
+from fedstill.data.joined_data import lazily_read
+from fedstill.engines import Processes, make_engine
+from fedstill.models.own_models import Model, ModelInput, OwnModel, check_same, forget_older, named_model, own_models
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
@@ -55,16 +56,19 @@ def run(
     """
     use_plugins(plugins)
     settings, bundle = named_objects(settings)
-    made = launch(
-        assembled(experiment, preset, variant, settings),
-        bundle=bundle,
-        out=Path(out),
-        engine=engine,
-        workers=workers,
-        data_root=None if data_root is None else Path(data_root),
-        device=device,
-        observers=observers,
-    )
+    try:
+        made = launch(
+            assembled(experiment, preset, variant, settings),
+            bundle=bundle,
+            out=Path(out),
+            engine=engine,
+            workers=workers,
+            data_root=None if data_root is None else Path(data_root),
+            device=device,
+            observers=observers,
+        )
+    finally:
+        forget_older()
     fresh_token.renew()
     return made
 
@@ -136,7 +140,10 @@ def distill(
     ('cnn', 'mlp')
     """
     name = named_model(student, **{key: settings.pop(key) for key in MODEL_NOTES if key in settings})
-    return run(distillation(teacher, name, objective, labels, which), **settings)
+    held = own_models([name])
+    given = distillation(teacher, name, objective, labels, which)
+    check_same(held)
+    return run(given, **settings)
 
 
 def distillation(
@@ -148,7 +155,11 @@ def distillation(
 ) -> dict[str, Any]:
     """The experiment that distils these teachers, as a mapping."""
     several = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
-    sources = [_teacher_source(one, which) for one in several]
+    sources, held = [], dict[str, OwnModel]()
+    for one in several:
+        sources.append(_teacher_source(one, which))
+        check_same(held)
+        held |= own_models([sources[-1].get("model") or ""])
     runs = [source["run"] for source in sources if source.get("run")]
     data = {"data": Run(runs[0]).experiment.data} if runs else {}
     return {
@@ -164,6 +175,8 @@ def _teacher_source(teacher: Any, which: str) -> dict[str, Any]:
     """A teacher as a configuration has it."""
     if isinstance(teacher, Mapping):
         return dict(teacher)
+    if isinstance(teacher, Run):
+        teacher.remember_models()
     if isinstance(teacher, str | Path | Run):
         return {"run": str(teacher.path if isinstance(teacher, Run) else teacher), "which": which}
     return {"model": named_model(teacher)}
@@ -186,6 +199,11 @@ def launch(
         raise InputError(f"the {engine} engine runs on the cpu: use --engine in-process with another device")
     made = make_engine(engine, workers) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device, bundle=bundle, known=known)
+    if engine in ("processes", "flower-ray") or isinstance(engine, Processes):
+        for name, model in own_models(plan.task.architectures).items():
+            check_sendable(model, f"the model {name}")
+        for items in lazily_read(plan.bundle.splits().values()):
+            check_sendable(items, f"the data set {items.name}")
     with made as ready:
         folder = execute(plan, ready, out, observers)
-        return Run(folder.path, reused=folder.reused)
+        return Run(folder.path, reused=folder.reused, own=own_models(plan.task.architectures))

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.kinds import load_state
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
-from fedstill.models.own_models import plain
+from fedstill.models import models
+from fedstill.models.own_models import OwnModel, fill, plain, remember
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
@@ -46,8 +46,9 @@ def _of_another_version(path: Path, why: str) -> InputError:
 class Run:
     """What a run directory holds: `Run("runs/fedavg-digits-…").accuracy`."""
 
-    def __init__(self, path: str | Path, reused: bool = False) -> None:
+    def __init__(self, path: str | Path, reused: bool = False, own: Mapping[str, OwnModel] | None = None) -> None:
         self.path = Path(path)
+        self._own = dict(own or {})  # its models that were passed as objects
         self.reused = reused  # whether it was found finished when it was asked for
         self._folder = RunFolder(self.path)
         self.config = _Config(self._folder.config(), self.path)
@@ -61,8 +62,17 @@ class Run:
         state = f"accuracy {self.accuracy:.4f}" if self.finished else f"{len(self.journal)} rounds so far"
         return f"Run({str(self.path)!r}, {state})"
 
-    @cached_property
+    def remember_models(self) -> None:
+        """Let its models that were passed as objects be known by name again, where others took their places."""
+        remember({name: model for name, model in self._own.items() if name not in models})
+
+    @property
     def experiment(self) -> Experiment:
+        self.remember_models()
+        return self._experiment
+
+    @cached_property
+    def _experiment(self) -> Experiment:
         said = self.config["experiment"]
         try:
             return experiment_class().model_validate(said)
@@ -160,8 +170,8 @@ class Run:
 
     @property
     def task(self) -> Classification:
-        models = tuple(dict.fromkeys(self.experiment.architectures))
-        return task_of(models[0])(tuple(self.config["classes"]), tuple(self.config["shape"]), models)
+        names = tuple(dict.fromkeys(self.experiment.architectures))
+        return task_of(names[0])(tuple(self.config["classes"]), tuple(self.config["shape"]), names)
 
     def model(
         self,
@@ -203,7 +213,7 @@ class Run:
         if name not in held:
             raise InputError(f"the run {self.path} has no {which} model {architecture or ''}: {self._why_not(which)}")
         try:
-            load_state(module, held[name])
+            fill(module, held[name])
         except RuntimeError as error:
             why = " ".join(str(error).split())[:200]
             raise InputError(f"the weights of {self.path} do not fit this module: {why}") from None
