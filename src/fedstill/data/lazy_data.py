@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import Batch, as_floats
-from fedstill.core.errors import InputError, RunError
+from fedstill.core.errors import DataChangedError, InputError
 from fedstill.data.arrangement import Arrangement, as_tensor
 
 _log = logging.getLogger(__name__)
@@ -103,10 +103,15 @@ class LazyDataset:
 
     def batch(self, rows: Tensor) -> Batch:
         wanted = self.rows.index_select(0, rows)
-        inputs = _stacked(self.items.read(wanted.tolist())[0], self.items.name)
+        try:
+            inputs = _stacked(self.items.read(wanted.tolist())[0], self.items.name)
+        except InputError as error:
+            raise DataChangedError(str(error)) from error
         if self.stable and not torch.equal(found := _checksums(inputs), self.checksums[wanted]):
             at = int(wanted[(found != self.checksums[wanted]).nonzero()[0]])
-            raise RunError(f"sample {at} of {self.items.name} is not what it was when the data set was examined")
+            raise DataChangedError(
+                f"sample {at} of {self.items.name} is not what it was when the data set was examined: pass it again"
+            )
         columns = {"inputs": as_floats(self.arrangement(inputs)), "sample_id": wanted}
         if self.all_labels is not None:
             columns["labels"] = self.all_labels[wanted]
