@@ -207,7 +207,7 @@ def _leaves(output: Tensor) -> Iterator[Tensor]:
 def _check_normalised(name: str, output: ModelOutput) -> None:
     """Refuse probabilities in place of logits, and log-probabilities that are none: training would fail silently."""
     if output.returned is None:
-        sums = output.log_probabilities.exp().sum(dim=-1)
+        sums = output.log_probabilities.detach().exp().sum(dim=-1)
         if not torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
             raise InputError(
                 f"the model {name} declares log-probabilities, and their exponentials sum to"
