@@ -166,7 +166,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "NaN": (lambda row: (X[row] * (np.nan if row == 9 else 1), row % 3), "sample 9 of Items holds NaN"),
     "unreadable": (
         lambda row: Path(f"/no/{row}").read_bytes(),
-        r"sample 0 of Items cannot be read \(FileNotFoundError",
+        r"sample 0 of Items cannot be read \(FileNotFound",
     ),
     "texts": (lambda row: ("a text", row % 3), "give numbers"),
 }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,6 +19,7 @@ from fedstill.core.errors import InputError
 from fedstill.data.lookup import load
 
 from ..own_objects import SMALL, X_TEST, Y_TEST, Net, Rows, X, Y, net, started
+from ..warm import Warm
 
 pd = pytest.importorskip("pandas")
 hf = pytest.importorskip("datasets")
@@ -97,7 +96,6 @@ def test_an_array_that_is_edited_in_place_is_another_run(tmp_path: Path) -> None
 
 
 SCRIPT = """
-import sys
 import numpy as np, torch
 from torch import nn
 import fedstill
@@ -113,22 +111,14 @@ class Mine(nn.Module):
 x = np.random.default_rng(0).random((30, 5), dtype=np.float32)
 torch.manual_seed(0)
 for model in (Mine, Mine()):
-    made = fedstill.run("fedavg", data=(x, np.arange(30) % 3), model=model, clients=2, rounds=1, epochs=1, out=sys.argv[1])
+    data = x, np.arange(30) % 3
+    made = fedstill.run("fedavg", data=data, model=model, clients=2, rounds=1, epochs=1, out="runs")
     print(made.reused, made.sha256, made.model().fc.weight.sum().item())
 """
 
 
-def test_another_process_finds_the_run(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-
-    def said() -> list[list[str]]:
-        command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "runs")]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-        return [line.split() for line in done.stdout.splitlines()]
-
-    first, second = said(), said()
+def test_another_process_finds_the_run(tmp_path: Path, warm: Warm) -> None:
+    first, second = ([line.split() for line in warm.python(SCRIPT, tmp_path).stdout.splitlines()] for _ in range(2))
     assert [line[0] for line in first] == ["False", "False"]
     assert [line[0] for line in second] == ["True", "True"]
     assert [line[1:] for line in first] == [line[1:] for line in second]
