@@ -127,7 +127,7 @@ def _read(given: Any, kind: str | None, label: str | None, name: str) -> _Part:
         return _arrays(*given, name)
     if type(given) is torch.utils.data.TensorDataset and len(given.tensors) == 2:  # a subclass may change samples
         return _arrays(*given.tensors, name)
-    if isinstance(given, torch.utils.data.DataLoader):
+    if any(kind.__name__ == "DataLoader" for kind in type(given).__mro__):
         raise InputError(f"{name} is a DataLoader: pass its data set, loader.dataset")
     if isinstance(given, torch.utils.data.IterableDataset):
         raise InputError(f"{name} can only be read in order, and clients read samples by number: give it a __getitem__")
