@@ -64,7 +64,7 @@ class Stubborn(Plain):
 
 class Talkative(Plain):
     def forward(self, inputs):
-        return {"logits": self.layers(inputs)}
+        return {"scores": self.layers(inputs)}
 
 
 def plain(shape, classes): return Plain(classes)
@@ -189,7 +189,11 @@ def test_a_function_may_give_features(own: str) -> None:
         ("plain", "rkd", "compares features"),
         ("eleven", "vanilla", r"own_teachers:eleven says \(11,\) numbers of an input, and there are 10 classes"),
         ("broken", "vanilla", "outputs that are not finite for 100% of the test samples"),
-        ("talkative", "vanilla", r"cannot read an input .*it must return logits, or \(logits, features\)"),
+        (
+            "talkative",
+            "vanilla",
+            r"cannot read an input .*return logits, \(logits, features\), or an object with .logits",
+        ),
         ("no_module", "vanilla", "must return a torch module, not int"),
         ("tired", "vanilla", "cannot be made: not today"),
         ("absent", "vanilla", "cannot be made: module 'own_teachers' has no attribute 'absent'"),

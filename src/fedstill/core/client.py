@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from fedstill.core.egress import UndeclaredEgressError, check_egress
+from fedstill.core.egress import check_egress
+from fedstill.core.errors import EndsRunError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Abstain, ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
@@ -30,7 +31,7 @@ def answer(
         return Reply(who, message, client.state, work)
     except Abstain as reason:
         return Failure(who, "abstained", str(reason), work)
-    except UndeclaredEgressError:
+    except EndsRunError:
         raise
     except Exception as error:  # whatever a client's code raises, the others go on
         _log.info("client %d failed in %s", who.id, exchange.name, exc_info=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedstill.core.errors import RunError
+from fedstill.core.errors import EndsRunError
 
 Kind = Literal["parameters", "logits", "features", "labels", "inputs", "statistics", "metrics"]
 
@@ -24,7 +24,7 @@ class Egress:
     to: Literal["server", "peers"] = "server"
 
 
-class UndeclaredEgressError(RunError):
+class UndeclaredEgressError(EndsRunError):
     """A reply held a tensor that its exchange never declared; the reply is not sent, and the run stops."""
 
 

@@ -46,6 +46,14 @@ class RunError(FedstillError):
     """Something failed while running; what was committed before is kept (exit code 1)."""
 
 
+class EndsRunError(RunError):
+    """Ends the run although a single client raised it: the others' results would be wrong, too."""
+
+
+class DataChangedError(EndsRunError):
+    """Samples are no longer what the run's identity was made of."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The tail of a sentence about an unknown name.
 

@@ -73,6 +73,18 @@ def pickled(item: Any) -> bytes:
     return data
 
 
+def check_sendable(item: Any, what: str) -> None:
+    """Refuse what worker processes cannot be sent."""
+    try:
+        pickled(item)
+    except Exception as error:  # an object may refuse in its own way
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(
+            f"{what} cannot be sent to worker processes ({why}): use the engine in-process and one worker, define it in"
+            " a plugin file, or leave out what cannot be pickled"
+        ) from error
+
+
 def _packed() -> Iterator[bytes]:
     """Registered parts that come neither with a package nor with a plugin file."""
     for registration in registered():

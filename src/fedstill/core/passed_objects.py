@@ -14,7 +14,7 @@ from fedstill.core.registry import PASSED, Registry
 
 _DIGITS = 6  # of the digest in a name, as `PASSED` has it
 _KEPT = 16  # objects of each registry; workers are sent all of them
-_names: dict[str, list[str]] = {}  # by registry, the oldest first
+_used: list[tuple[Registry[Any], str]] = []  # the oldest first
 
 
 class PassedObject(UserObject):
@@ -41,17 +41,36 @@ def object_name(source: Any, otherwise: str) -> str:
     return name if name.isidentifier() else otherwise
 
 
-def register_object(registry: Registry[Any], part: Any, called: str) -> str:
-    """Register a part under what it is called and a digest of its content; the oldest beyond some are forgotten."""
-    name = f"{called}-{content_of(part, reads=False).digest[:_DIGITS]}"
-    registry.register(name)(part)
-    names = _names.setdefault(registry.what, [])
-    if name in names:
-        names.remove(name)
-    names.append(name)
-    while len(names) > _KEPT:
-        registry.forget(names.pop(0))
+def register_object(registry: Registry[Any], part: Any, called: str, given: Any = None) -> str:
+    """Register a part under what it is called and a digest of its content.
+
+    What cannot be looked at as a whole is told apart by the object that was `given`.
+    """
+    content = content_of(part, reads=False)
+    told_apart = content.unknown and given is not None
+    digest = content_of(content.digest, id(given)).digest if told_apart else content.digest
+    name = f"{called}-{digest[:_DIGITS]}"
+    remember_object(registry, name, part)
     return name
+
+
+def remember_object(registry: Registry[Any], name: str, part: Any) -> None:
+    """Register a part as the one that was used last."""
+    registry.register(name)(part)
+    key = registry, name
+    if key in _used:
+        _used.remove(key)
+    _used.append(key)
+
+
+def forget_older() -> None:
+    """Withdraw objects that were not used lately."""
+    kept: dict[str, int] = {}
+    for registry, name in reversed(list(_used)):
+        kept[registry.what] = kept.get(registry.what, 0) + 1
+        if kept[registry.what] > _KEPT:
+            registry.forget(name)
+            _used.remove((registry, name))
 
 
 def is_passed(name: str) -> bool:

@@ -77,17 +77,28 @@ def as_tensor(value: Any, name: str) -> Tensor:
     >>> as_tensor([[1, 2]], "x").dtype, as_tensor(np.zeros(2, dtype=np.uint8), "x").dtype
     (torch.float32, torch.uint8)
     """
-    if isinstance(value, Tensor):
-        tensor = value.detach().cpu()
-    else:
-        array = np.asarray(value)  # also of a picture
+    if not isinstance(value, Tensor):
+        array = as_array(value, f"samples of {name}")  # also of a picture
         if array.dtype.kind not in "biuf":
             raise InputError(
                 f"samples of {name} are of type {array.dtype}: give numbers, in one array with the same shape for all"
             )
-        if array.dtype.kind == "u" and array.dtype != np.uint8:
-            array = array.astype(np.float32)
-        tensor = torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else array.copy())
-    if tensor.is_complex() or tensor.layout != torch.strided:
-        raise InputError(f"samples of {name} are of type {tensor.dtype} ({tensor.layout}): give dense real numbers")
+        if array.dtype not in (np.uint8, np.float32):
+            with np.errstate(over="ignore"):  # infinity is refused where samples are looked at
+                array = array.astype(np.float32)
+        return torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else array.copy())
+    if value.is_complex() or value.layout != torch.strided or value.is_meta:
+        where = f"{value.layout}, {value.device}"
+        raise InputError(f"samples of {name} are of type {value.dtype} ({where}): give dense real numbers")
+    tensor = value.detach().cpu()
     return tensor if tensor.dtype in (torch.uint8, torch.float32) else tensor.float()
+
+
+def as_array(value: Any, what: str) -> np.ndarray[Any, Any]:
+    """Nested lists, tensors or a picture as an array; refuses parts of different shapes."""
+    if isinstance(value, list | tuple):
+        value = [one.detach().cpu().numpy() if isinstance(one, Tensor) else one for one in value]
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InputError(f"{what} differ in shape: give all the same") from None

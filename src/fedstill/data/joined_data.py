@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import Batch, Dataset, column
+from fedstill.data.lazy_data import Items, LazyDataset
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,15 @@ class JoinedDataset:
         """What stands for its content in a fingerprint."""
         for part in self.parts:
             yield from contents_of(part)
+
+
+def lazily_read(sets: Iterable[Dataset]) -> Iterator[Items]:
+    """The data sets of the user's own that these read samples from."""
+    for data in sets:
+        if isinstance(data, JoinedDataset):
+            yield from lazily_read(data.parts)
+        elif isinstance(data, LazyDataset):
+            yield data.items
 
 
 def contents_of(data: Dataset) -> Iterator[tuple[str, Tensor]]:

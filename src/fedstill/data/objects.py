@@ -14,8 +14,8 @@ from torch import Tensor
 from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
-from fedstill.data.arrangement import Arrangement, as_tensor
-from fedstill.data.bundle import Bundle
+from fedstill.data.arrangement import Arrangement, as_array, as_tensor
+from fedstill.data.bundle import Bundle, datasets
 from fedstill.data.joined_data import JoinedDataset
 from fedstill.data.lazy_data import Examined, Items, LazyDataset, TorchItems, examined
 from fedstill.data.readers.raw import PARTS
@@ -26,7 +26,7 @@ _PAIR = "pass (x, y), or train and test: ((x_train, y_train), (x_test, y_test))"
 _HELD_OUT = "a fifth of every class is held out for testing, since no test data was given"
 
 tables: Registry[Any] = Registry("kind of data object")
-tables.declare("fedstill.data.frames", "pandas", "datasets")
+tables.declare("fedstill.data.data_frames", "pandas", "datasets")
 
 
 @dataclass
@@ -70,6 +70,8 @@ def dataset(
     """
     if isinstance(data, Bundle):
         return data
+    if name is not None and name in datasets:
+        raise InputError(f"there is a data set called {name!r} in fedstill: choose another name")
     more = {part: one for part, one in (("test", test), ("validation", validation)) if one is not None}
     by_client = isinstance(data, list)
     if by_client and more:
@@ -112,24 +114,20 @@ def _parts(given: Any) -> Iterator[tuple[str, Any]]:
 def _is_array(value: Any) -> bool:
     """Whether it can be the labels of `(x, y)`, and is no data set of its own."""
     if isinstance(value, list):
-        return not value or not _is_pair(value[0])
+        return not value or not isinstance(value[0], tuple | Tensor | np.ndarray) or np.ndim(value[0]) == 0
     return isinstance(value, Tensor | np.ndarray) or type(value).__name__ in ("Series", "Index")
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list | Tensor | np.ndarray) and np.ndim(value) != 0
 
 
 def _read(given: Any, kind: str | None, label: str | None, name: str) -> _Part:
     """One split of one client."""
     package = type(given).__module__.partition(".")[0]
     if package in ("pandas", "datasets"):
-        return _table(tables[package](given, label, name), kind, name)
+        return _table(tables[package](given, None if label is None else str(label), name), kind, name)
     if isinstance(given, tuple) and len(given) == 2:
         return _arrays(*given, name)
-    if isinstance(given, torch.utils.data.TensorDataset) and len(given.tensors) == 2:
+    if type(given) is torch.utils.data.TensorDataset and len(given.tensors) == 2:  # a subclass may change samples
         return _arrays(*given.tensors, name)
-    if isinstance(given, torch.utils.data.DataLoader):
+    if any(kind.__name__ == "DataLoader" for kind in type(given).__mro__):
         raise InputError(f"{name} is a DataLoader: pass its data set, loader.dataset")
     if isinstance(given, torch.utils.data.IterableDataset):
         raise InputError(f"{name} can only be read in order, and clients read samples by number: give it a __getitem__")
@@ -139,7 +137,7 @@ def _read(given: Any, kind: str | None, label: str | None, name: str) -> _Part:
         raise InputError(
             f"{name} is of type {type(given).__name__}: {_PAIR}; or a torch data set, a frame, or a list per client"
         )
-    return _lazy(TorchItems(given, type(given).__name__), kind)
+    return _lazy(TorchItems(given, type(given).__name__, label), kind)
 
 
 def _table(made: Items | tuple[Any, Any], kind: str | None, name: str) -> _Part:
@@ -148,7 +146,7 @@ def _table(made: Items | tuple[Any, Any], kind: str | None, name: str) -> _Part:
 
 def _arrays(x: Any, y: Any, name: str) -> _Part:
     inputs = as_tensor(x, name)
-    labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    labels = as_array(y.detach().cpu() if isinstance(y, Tensor) else y, f"labels of {name}")
     if inputs.ndim == 0 or labels.ndim == 0:
         raise InputError(f"{name} has one value where arrays are expected: {_PAIR}")
     if len(inputs) != len(labels):
@@ -162,7 +160,7 @@ def _arrays(x: Any, y: Any, name: str) -> _Part:
                 f"{len(bad):,} samples of {name} hold NaN or infinity, the first is row {int(bad[0])}: leave them out,"
                 " or replace the values"
             )
-    if inputs.data_ptr() and isinstance(x, Tensor | np.ndarray):
+    if not isinstance(x, list | tuple):
         inputs = inputs.clone()  # the user may change the array later
     return _Part(inputs, labels, name)
 
@@ -176,15 +174,17 @@ def _bundle(
     clients: list[Splits], by_client: bool, classes: Sequence[str] | None, name: str | None, kind: str | None
 ) -> Bundle:
     parts = [part for splits in clients for part in splits.values()]
-    numbers, names = _numbered(parts, tuple(classes) if classes is not None else None)
+    numbers, names = _numbered(parts, tuple(map(str, classes)) if classes is not None else None)
     labels = dict(zip(map(id, parts), numbers, strict=True))
     made: dict[str, list[Dataset]] = {}
     kinds: dict[tuple[str, tuple[int, ...]], str] = {}
+    types: dict[bool, str] = {}  # whose samples are 8-bit, and whose are not
     notes: list[str] = []
     for site, splits in enumerate(clients):
         for part, one in splits.items():
             data, arrangement, shape = _columns(one, labels[id(one)], site if by_client else None, kind)
             kinds.setdefault((arrangement.kind, shape), one.name)
+            types.setdefault(_is_8_bit(one), one.name)
             notes += one.data.notes if isinstance(one.data, Examined) else arrangement.notes
             if part != "whole":
                 made.setdefault(part, []).append(data)
@@ -195,6 +195,11 @@ def _bundle(
     if len(kinds) > 1:
         each = [f"{whose} has {what}s of shape {shape}" for (what, shape), whose in kinds.items()]
         raise InputError(f"samples differ in shape: {each[0]}, {each[1]}")
+    if len(types) > 1:
+        raise InputError(
+            f"{types[True]} has 8-bit integers, which reach models as -1..1, and {types[False]} has other numbers: give"
+            " all the same type"
+        )
     ((found, shape),) = kinds
     splits_made = {part: _joined(sets) for part, sets in made.items()}
     _check(splits_made, names)
@@ -211,6 +216,10 @@ def _bundle(
         sites=len(clients) if by_client else 0,
     )
     return bundle if name else _named(bundle, _title(parts[0]))
+
+
+def _is_8_bit(part: _Part) -> bool:
+    return part.data.dtype == torch.uint8
 
 
 def _named(bundle: Bundle, title: str) -> Bundle:
@@ -282,7 +291,7 @@ def _label_array(part: _Part) -> np.ndarray[Any, Any]:
     """The labels of a part: whole numbers or texts, one per sample."""
     given = part.labels
     if isinstance(given, list):
-        given = np.asarray([one.item() if isinstance(one, Tensor) and one.ndim == 0 else one for one in given])
+        given = as_array(given, f"labels of {part.name}")
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
     if given.ndim != 1:

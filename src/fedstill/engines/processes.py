@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.client import answer
-from fedstill.core.egress import UndeclaredEgressError
-from fedstill.core.errors import InputError, RunError
+from fedstill.core.errors import EndsRunError, InputError, RunError
 from fedstill.core.message import Message
 from fedstill.core.own_parts import OwnParts, own_modules_by_value, pickled
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
@@ -118,7 +117,7 @@ def _replied(
 ) -> Any:
     try:
         outcome = answer(factory, exchange, who, Message.decode(request), Message.decode(state), context)
-    except UndeclaredEgressError as error:
+    except EndsRunError as error:
         return error
     if isinstance(outcome, Failure):
         return outcome

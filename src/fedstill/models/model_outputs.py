@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.origins import PACKAGE
+from fedstill.models.surgery import duplicate
 
 Outputs = Literal["logits", "log-probabilities"]
 LOG_PROBABILITIES: Outputs = "log-probabilities"
@@ -41,13 +42,13 @@ def declare(model: nn.Module, outputs: Outputs | None = None, features: str | No
     """
     if outputs is not None:
         if outputs not in get_args(Outputs):
-            raise InputError(f"unknown outputs {outputs!r}: {did_you_mean(outputs, get_args(Outputs))}")
+            raise InputError(f"unknown outputs {outputs!r}: {did_you_mean(str(outputs), get_args(Outputs))}")
         vars(model)[_OUTPUTS] = outputs
     if features is not None:
         layers = [name for name, _ in model.named_modules() if name]
-        if features not in layers:
+        if not isinstance(features, str) or features not in layers:
             raise InputError(
-                f"the model has no layer {features!r} to take features from: {did_you_mean(features, layers)}"
+                f"the model has no layer {features!r} to take features from: {did_you_mean(str(features), layers)}"
             )
         vars(model)[_LAYER] = features
     return model
@@ -55,9 +56,9 @@ def declare(model: nn.Module, outputs: Outputs | None = None, features: str | No
 
 def read_outputs(model: nn.Module, inputs: Tensor) -> ModelOutput:
     """Call a model and normalise what it returns."""
-    if _ours(model):
-        return ModelOutput(*model(inputs))
     layer: str | None = vars(model).get(_LAYER)
+    if layer is None and _ours(model):
+        return ModelOutput(*model(inputs))
     if layer is None:
         returned, features = _separated(model(inputs))
     else:
@@ -149,21 +150,25 @@ def feature_width(model: nn.Module, shape: tuple[int, ...]) -> int:
         return read_outputs(model.eval(), dummy_inputs(shape)).features.shape[-1]
 
 
-def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int, points: bool = False) -> None:
-    """Refuse a model that cannot be used for inputs of this shape and so many classes."""
-    inputs = dummy_inputs(shape)
-    was_training = model.training
+@contextmanager
+def reading(name: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """Turn whatever a user's own module raises when it is called into one sentence."""
     try:
-        with torch.no_grad():
-            output = read_outputs(model.eval(), inputs)
+        yield
     except InputError:
         raise
-    except Exception as error:  # a user's own module may raise anything
-        why = " ".join(str(error).split())[:300]
+    except Exception as error:
+        why = " ".join(str(error).split())[:300] or type(error).__name__
         sides = "x".join(map(str, shape))
         raise InputError(f"the model {name} cannot read a batch of inputs of shape {sides}: {why}") from error
-    finally:
-        model.train(was_training)
+
+
+def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int, points: bool = False) -> None:
+    """Refuse a model that cannot be used for inputs of this shape and so many classes."""
+    with reading(name, shape):
+        copy = duplicate(model).eval()
+        with torch.enable_grad():
+            output = read_outputs(copy, dummy_inputs(shape))
     wanted = (2, shape[0], classes) if points else (2, classes)
     if tuple(output.log_probabilities.shape) != wanted:
         found = tuple(output.log_probabilities.shape)
@@ -171,15 +176,38 @@ def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: 
             f"the model {name} returns outputs of shape {found} for two samples, and must return {wanted}, since there"
             f" are {classes} classes: give its last layer {classes} outputs"
         )
-    _check_normalised(model, name, output)
+    _check_normalised(name, output)
+    own = {id(parameter) for parameter in copy.parameters()}
+    if any(id(leaf) not in own for leaf in _leaves(output.log_probabilities)):
+        raise InputError(
+            f"the model {name} computes with parameters that are not its own, and so would not be trained: keep layers"
+            " as attributes or in nn.ModuleList, not in a list, a lambda or a closure"
+        )
+
+
+def check_trainable(model: nn.Module, name: str) -> None:
+    """Refuse a model without parameters that training can change."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InputError(f"the model {name} has no parameters that can be trained")
+        raise InputError(f"the model {name} has no parameters that can be trained: set requires_grad of some")
 
 
-def _check_normalised(model: nn.Module, name: str, output: ModelOutput) -> None:
+def _leaves(output: Tensor) -> Iterator[Tensor]:
+    """The tensors that receive gradients of an output."""
+    waiting, seen = [output.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(variable := getattr(node, "variable", None), Tensor):
+            yield variable
+        waiting += [following for following, _ in node.next_functions]
+
+
+def _check_normalised(name: str, output: ModelOutput) -> None:
     """Refuse probabilities in place of logits, and log-probabilities that are none: training would fail silently."""
     if output.returned is None:
-        sums = output.log_probabilities.exp().sum(dim=-1)
+        sums = output.log_probabilities.detach().exp().sum(dim=-1)
         if not torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
             raise InputError(
                 f"the model {name} declares log-probabilities, and their exponentials sum to"

@@ -7,7 +7,8 @@ classes of one name, or two states of one notebook cell, are two models.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -17,19 +18,21 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from fedstill.core.content import content_of
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.origins import UserObject, is_outside
-from fedstill.core.passed_objects import object_name, register_object
-from fedstill.core.registry import Registration
-from fedstill.core.task import Task
+from fedstill.core.passed_objects import object_name, register_object, remember_object
+from fedstill.core.task import Task, Tensors
 from fedstill.models.builders import models
 from fedstill.models.classifier import Classifier
-from fedstill.models.model_outputs import Outputs, declare, dummy_inputs, feature_width, read_outputs
+from fedstill.models.model_outputs import Outputs, declare, dummy_inputs, feature_width, read_outputs, reading
 from fedstill.models.surgery import duplicate
 
 _SHAPE = ("shape", "input_shape")
 _CLASSES = ("classes", "num_classes", "n_classes", "num_labels")
 _log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class OwnModel(UserObject):
 
     def __init__(self, given: Model) -> None:
         source = given.source
-        if isinstance(source, nn.Module):
-            source = deepcopy(source).cpu()  # later changes of the user's module are another model
+        if isinstance(source, nn.Module):  # later changes of the user's module are another model; its mode is none
+            source = _copied(source).cpu().train()
         self.source, self.features, self.outputs, self.head = source, given.features, given.outputs, given.head
         if isinstance(task := getattr(source, "task", None), str):
             self.task = task
@@ -75,17 +78,24 @@ class OwnModel(UserObject):
         return f"{type_name(self.source)}, passed as an object."
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        made = deepcopy(self.source) if isinstance(self.source, nn.Module) else self._called(shape, classes)
-        if any(map(is_lazy, made.parameters())):  # their shapes are known after a first call
-            with torch.no_grad():
-                made(torch.zeros(2, *shape))
+        made = self.source if isinstance(self.source, nn.Module) else self._called(shape, classes)
+        if any(map(is_lazy, (*made.parameters(), *made.buffers()))):  # their shapes are known after a first call
+            made = made if made is not self.source else _copied(made)
+            with torch.no_grad(), reading(type_name(self.source), shape):
+                made.eval()(torch.zeros(2, *shape))
+            made.train()
+        made = _copied(made)  # a function may return one module again and again
         return (
             declare(made, self.outputs, self.features) if self.head is None else SplitModel.of(made, self.head, shape)
         )
 
     def _called(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        name = type_name(self.source)
-        made = self.source(**self._arguments(shape, classes))
+        name, arguments = type_name(self.source), self._arguments(shape, classes)
+        try:
+            made = self.source(**arguments)
+        except Exception as error:  # a user's own function may raise anything
+            why = " ".join(str(error).split())[:200]
+            raise InputError(f"{name} cannot make a model ({type(error).__name__}: {why}): mend it") from error
         if not isinstance(made, nn.Module):
             raise InputError(f"{name} must return a torch module, not a {type(made).__name__}")
         return made
@@ -117,7 +127,8 @@ class SplitModel(Classifier):
             raise InputError(f"the model has no layer {name!r} to be its head: {did_you_mean(name, layers)}")
         inputs, split = dummy_inputs(shape), None
         with torch.no_grad():
-            wanted = read_outputs(model.eval(), inputs).log_probabilities
+            with reading(type(model).__name__, shape):
+                wanted = read_outputs(model.eval(), inputs).log_probabilities
             head = model.get_submodule(name)
             model.set_submodule(name, nn.Identity())
             try:
@@ -136,14 +147,32 @@ class SplitModel(Classifier):
 
     def whole(self) -> nn.Module:
         """The user's model, in one piece."""
-        model = duplicate(self.extractor)
-        model.set_submodule(self.head_name, duplicate(self.head))
-        return model
+        twin = duplicate(self)  # both together, since they may share weights
+        assert isinstance(twin, SplitModel)
+        twin.extractor.set_submodule(self.head_name, twin.head)
+        return twin.extractor
 
 
 def plain(model: nn.Module) -> nn.Module:
     """A model as its author knows it."""
     return model.whole() if isinstance(model, SplitModel) else model
+
+
+def fill(module: nn.Module, state: Tensors) -> None:
+    """Load a state into a user's module; one that was split gets its head back where the module lacks tensors."""
+    names = {name: name.split("/", 1)[1] for name in state}
+    expected = set(module.state_dict())
+    if set(names.values()) != expected and all(name.startswith(("extractor.", "head.")) for name in names.values()):
+        for prefix in {name.rpartition(".")[0] for name in expected}:
+            whole = {key: _in_one_piece(name, prefix) for key, name in names.items()}
+            if set(whole.values()) == expected:
+                names = whole
+    module.load_state_dict({names[key]: tensor for key, tensor in state.items()})
+
+
+def _in_one_piece(name: str, head: str) -> str:
+    part, _, rest = name.partition(".")
+    return rest if part == "extractor" else f"{head}.{rest}"
 
 
 def type_name(source: Any) -> str:
@@ -178,15 +207,40 @@ def named_model(given: ModelInput, **notes: Any) -> str:
         raise InputError("features and outputs of a model with a head are what its head reads and returns: omit them")
     made = OwnModel(held)
     if held.name is not None:
+        if not _NAME.fullmatch(held.name):
+            raise InputError(f"a model cannot be called {held.name!r}: use letters, digits, '-', '_' and '.'")
         models.register(held.name)(made)
         return held.name
-    return register_object(models, made, type_name(held.source))
+    return register_object(models, made, type_name(held.source), held.source)
 
 
-def own_models(names: Iterable[str]) -> tuple[Registration, ...]:
-    """Those of these models that were passed as objects."""
-    held = {name: models[name] for name in names if name in models}
-    return tuple(Registration(models, name, one, 1) for name, one in held.items() if isinstance(one, OwnModel))
+def remember(made: Mapping[str, OwnModel]) -> None:
+    """Register models again, as those that were used last."""
+    for name, model in made.items():
+        remember_object(models, name, model)
+
+
+def own_models(names: Iterable[str]) -> dict[str, OwnModel]:
+    """Those of the models of these names that were passed as objects."""
+    return {name: model for name in names if name in models and isinstance(model := models[name], OwnModel)}
+
+
+def check_same(held: Mapping[str, OwnModel]) -> None:
+    """Refuse an experiment in which two different models were given one name."""
+    for name, model in held.items():
+        if content_of(model).digest != content_of(models[name]).digest:
+            raise InputError(f"two different models are called {name!r}: give each its own name")
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return deepcopy(module)
+    except Exception as error:  # e.g. a tensor with a gradient as an attribute, or a lock
+        why = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"the model {type_name(module)} cannot be copied ({why}): keep nothing but layers, parameters and buffers"
+            " in it, or pass a function that makes it"
+        ) from error
 
 
 def check_features(what: str, task: Task) -> None:

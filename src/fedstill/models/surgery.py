@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 
+import torch
 from torch import nn
 
+from fedstill.core.origins import PACKAGE
+
 _CONTAINERS = (dict, list, set)
+_ATOMS = frozenset({NoneType, bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device})
+_COPIED = frozenset({"_parameters", "_buffers", "_modules"})
 
 
 class _StaysInEval:
@@ -38,11 +45,30 @@ def freeze(module: nn.Module) -> None:
 def duplicate(module: nn.Module) -> nn.Module:
     """A copy with its own tensors, several times as fast as `deepcopy`.
 
-    Parameters and buffers are copied (tied ones stay tied), containers too; other attributes of a module are shared,
-    except in models with frozen parts or hooks, which reference their own modules and are copied by `deepcopy`.
+    Parameters and buffers are copied (tied ones stay tied), containers too; other attributes of a module are shared.
+    Models whose attributes can reference their own modules or tensors (frozen parts, hooks, recurrent layers, a list of
+    layers) are copied by `deepcopy`.
     """
-    entangled = any("train" in vars(one) or one._forward_hooks or one._forward_pre_hooks for one in module.modules())
-    return deepcopy(module) if entangled else _duplicate(module, {})
+    return deepcopy(module) if any(map(_entangled, module.modules())) else _duplicate(module, {})
+
+
+def _entangled(module: nn.Module) -> bool:
+    """Whether an attribute of a module may reference modules or tensors, which a copy must have of its own."""
+    if "train" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+        return True
+    if type(module).__module__.partition(".")[0] == PACKAGE:
+        return False
+    return any(name not in _COPIED and not _is_plain(value) for name, value in vars(module).items())
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in _ATOMS:
+        return True
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_plain, value))
+    return isinstance(value, type | FunctionType | BuiltinFunctionType | Enum)
 
 
 def _duplicate(module: nn.Module, done: dict[int, Any]) -> nn.Module:

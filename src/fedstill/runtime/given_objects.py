@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle, datasets
 from fedstill.data.lookup import hold
 from fedstill.data.objects import dataset, path_name
-from fedstill.models.own_models import named_model
+from fedstill.models.own_models import check_same, named_model, own_models
 
 MODEL_NOTES = ("features", "outputs", "head")  # what is said of a model that is given as an object
 
@@ -21,7 +22,7 @@ def named_objects(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Bundle |
     if named.get("model") is not None or notes:
         named["model"] = named_model(named.get("model") or "the default model", **notes)
     if isinstance(models := named.get("models"), Mapping):
-        named["models"] = {named_model(model): count for model, count in models.items()}
+        named["models"] = _named_models(models)
     bundle = None
     if "data" in named:
         named["data"], bundle = named_data(named["data"])
@@ -29,6 +30,18 @@ def named_objects(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Bundle |
         named.setdefault("clients", bundle.sites)
         named.setdefault("partition", "sites")
     return named, bundle
+
+
+def _named_models(given: Mapping[Any, Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for model, count in given.items():
+        held = own_models(named)
+        name = named_model(model)
+        check_same(held)
+        if name in named:
+            raise InputError(f"the model {name} is given twice: give it once, with the number of both")
+        named[name] = count
+    return named
 
 
 def named_data(data: Any) -> tuple[str, Bundle | None]:

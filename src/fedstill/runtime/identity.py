@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from fedstill.core.content import content_of
-from fedstill.core.errors import InputError
 from fedstill.core.origins import MODULE_PREFIX, is_outside
-from fedstill.core.own_parts import fresh_token, pickled
+from fedstill.core.own_parts import check_sendable, fresh_token
 from fedstill.core.own_training import OWN
 from fedstill.core.registry import Registry
 from fedstill.core.sections import sections
@@ -150,20 +149,13 @@ def _looked_at(what: str, name: str) -> tuple[int | str, list[str]]:
     return content.digest, [f"the {what} {name} {why}" for why in content.unknown]
 
 
-def check_sendable(*experiments: Experiment) -> None:
+def check_parts_sendable(*experiments: Experiment) -> None:
     """Refuse experiments with a part of the user's own that worker processes cannot be sent."""
     for what, name in dict.fromkeys(part for experiment in experiments for part in _used(experiment)):
         part = None if what == "teacher" else _registries()[what][name]
         if part is None or not is_outside(part) or str(getattr(part, "__module__", "")).startswith(MODULE_PREFIX):
             continue
-        try:
-            pickled(part)
-        except Exception as error:  # of whatever the part holds
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise InputError(
-                f"the {what.replace('_', ' ')} {name} cannot be sent to worker processes ({why}): use the engine"
-                " in-process and one worker, or define it in a plugin file"
-            ) from error
+        check_sendable(part, f"the {what.replace('_', ' ')} {name}")
 
 
 def _patches(part: Any) -> list[types.FunctionType]:

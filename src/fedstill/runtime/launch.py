@@ -10,19 +10,21 @@ from typing import Any
 from torch import nn
 
 from fedstill.core.errors import InputError
-from fedstill.core.own_parts import fresh_token
+from fedstill.core.own_parts import check_sendable, fresh_token
 from fedstill.core.own_training import with_names
+from fedstill.core.passed_objects import forget_older
 from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Engine
 from fedstill.data.bundle import Bundle
-from fedstill.engines import WITH_WORKERS, make_engine
-from fedstill.models.own_models import Model, ModelInput, named_model, own_models
+from fedstill.data.joined_data import lazily_read
+from fedstill.engines import WITH_WORKERS, Processes, make_engine
+from fedstill.models.own_models import Model, ModelInput, OwnModel, check_same, named_model, own_models
 from fedstill.runtime.assemble import make_experiment, overlay, override_value
 from fedstill.runtime.callbacks import CallbackInput
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.given_objects import MODEL_NOTES, named_objects
-from fedstill.runtime.identity import Known, check_sendable
+from fedstill.runtime.identity import Known, check_parts_sendable
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.recipes import given_by
@@ -79,6 +81,7 @@ def run(
         progress,
         observers,
     )
+    forget_older()
     fresh_token.renew()
     return made
 
@@ -161,7 +164,10 @@ def distill(
     ('cnn', 'mlp')
     """
     name = named_model(student, **{key: settings.pop(key) for key in MODEL_NOTES if key in settings})
-    return run(distillation(teacher, name, objective, labels, which), **settings)
+    held = own_models([name])
+    given = distillation(teacher, name, objective, labels, which)
+    check_same(held)
+    return run(given, **settings)
 
 
 def distillation(
@@ -173,7 +179,11 @@ def distillation(
 ) -> dict[str, Any]:
     """The experiment that distils these teachers, as a mapping."""
     several = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
-    sources = [_teacher_source(one, which) for one in several]
+    sources, held = [], dict[str, OwnModel]()
+    for one in several:
+        sources.append(_teacher_source(one, which))
+        check_same(held)
+        held |= own_models([sources[-1].get("model") or ""])
     runs = [source["run"] for source in sources if source.get("run")]
     data = {"data": Run(runs[0]).experiment.data} if runs else {}
     return {
@@ -189,6 +199,8 @@ def _teacher_source(teacher: Any, which: str) -> dict[str, Any]:
     """A teacher as a configuration has it."""
     if isinstance(teacher, Mapping):
         return dict(teacher)
+    if isinstance(teacher, Run):
+        teacher.remember_models()
     if isinstance(teacher, str | Path | Run):
         return {"run": str(teacher.path if isinstance(teacher, Run) else teacher), "which": which}
     return {"model": named_model(teacher)}
@@ -209,8 +221,10 @@ def launch(
     """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
     made = make_engine(engine, workers, device) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device, bundle=bundle, known=known)
-    if engine in WITH_WORKERS:
-        check_sendable(plan.experiment)
+    if engine in WITH_WORKERS or isinstance(engine, Processes):
+        check_parts_sendable(plan.experiment)
+        for items in lazily_read(plan.bundle.splits().values()):
+            check_sendable(items, f"the data set {items.name}")
     with made as ready:
         folder = execute(plan, ready, out, observers)
-        return Run(folder.path, reused=folder.reused, own=own_models(plan.experiment.architectures))
+        return Run(folder.path, reused=folder.reused, own=own_models(plan.task.architectures))

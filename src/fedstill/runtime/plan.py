@@ -24,7 +24,7 @@ from fedstill.data.splits import split_validation
 from fedstill.methods import methods
 from fedstill.methods.wrappers.choices import Attack, Mitigation, Privacy
 from fedstill.models import models
-from fedstill.models.model_outputs import check_outputs
+from fedstill.models.model_outputs import check_outputs, check_trainable
 from fedstill.models.own_models import check_features
 from fedstill.participation.dropout import Dropout
 from fedstill.participation.policies import Policy
@@ -176,6 +176,7 @@ def task_of_kind(
         model = task.build(architecture)
         if is_outside(models[architecture]) and not kind.finds_boxes:
             check_outputs(model.cpu(), architecture, shape, len(classes), issubclass(kind, tasks["segmentation"]))
+            check_trainable(model, architecture)
     return task
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,12 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.kinds import load_state
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
-from fedstill.core.registry import Registration
 from fedstill.core.task import Tensors
 from fedstill.core.views import view
 from fedstill.methods import methods
-from fedstill.models.own_models import plain
+from fedstill.models import models
+from fedstill.models.own_models import OwnModel, fill, plain, remember
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
@@ -53,10 +52,10 @@ def _of_another_version(path: Path, why: str) -> InputError:
 class Run:
     """What a run directory holds: `Run("runs/fedavg-digits-…").accuracy`."""
 
-    def __init__(self, path: str | Path, reused: bool = False, own: Sequence[Registration] = ()) -> None:
+    def __init__(self, path: str | Path, reused: bool = False, own: Mapping[str, OwnModel] | None = None) -> None:
         self.path = Path(path)
+        self._own = dict(own or {})  # its models that were passed as objects
         self.reused = reused  # whether it was found finished when it was asked for
-        self._own = own  # models that were passed as objects: the registry does not keep all of them
         self._folder = RunFolder(self.path)
         self.config = _Config(self._folder.config(), self.path)
 
@@ -72,8 +71,17 @@ class Run:
     def _repr_html_(self) -> str:
         return run_panel(self)
 
-    @cached_property
+    def remember_models(self) -> None:
+        """Let its models that were passed as objects be known by name again, where others took their places."""
+        remember({name: model for name, model in self._own.items() if name not in models})
+
+    @property
     def experiment(self) -> Experiment:
+        self.remember_models()
+        return self._experiment
+
+    @cached_property
+    def _experiment(self) -> Experiment:
         said = self.config["experiment"]
         try:
             return experiment_class().model_validate(said)
@@ -186,9 +194,9 @@ class Run:
 
     @property
     def task(self) -> Classification:
-        models = tuple(dict.fromkeys(self.experiment.architectures))
+        names = tuple(dict.fromkeys(self.experiment.architectures))
         classes, shape = tuple(self.config["classes"]), tuple(self.config["shape"])
-        return task_of(models[0])(classes, shape, models, precision=self.experiment.training.precision)
+        return task_of(names[0])(classes, shape, names, precision=self.experiment.training.precision)
 
     def model(
         self,
@@ -208,8 +216,6 @@ class Run:
 
     def built(self, which: str = "last", client: int | None = None, architecture: str | None = None) -> nn.Module:
         """The same as methods use it: a model of the user's own may be split into extractor and head."""
-        for registration in self._own:
-            registration.apply()
         architecture = self.architecture(architecture, client)
         if client is not None and which != "last":
             raise InputError(f"a client's own model is kept of the last round only: leave --which {which} out")
@@ -232,7 +238,7 @@ class Run:
         if name not in held:
             raise InputError(f"the run {self.path} has no {which} model {architecture or ''}: {self._why_not(which)}")
         try:
-            load_state(module, held[name])
+            fill(module, held[name])
         except RuntimeError as error:
             why = " ".join(str(error).split())[:200]
             raise InputError(f"the weights of {self.path} do not fit this module: {why}") from None

@@ -22,10 +22,11 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
+from fedstill.data.point_labels import has_point_labels
 from fedstill.distillation.teachers import TeacherModel, teacher_outputs
 from fedstill.methods.recalibration import recalibrated
 from fedstill.models import build_model, models
-from fedstill.models.model_outputs import Normalised
+from fedstill.models.model_outputs import Normalised, check_outputs
 from fedstill.runtime.experiment import Experiment, TeacherSource
 from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import tasks
@@ -128,6 +129,8 @@ def _load(source: TeacherSource, bundle: Bundle) -> TeacherModel:
     if source.file is None:
         if not is_outside(models[source.model]):
             raise InputError(f"the teacher {source.model} has no weights: name a run, or a file of weights beside it")
+        if not tasks[data_kinds[bundle.kind].task].finds_boxes:
+            check_outputs(model, source.model, bundle.shape, len(bundle.classes), has_point_labels(bundle.train))
         return TeacherModel(source.model, source.model, model)
     _fill(model, Path(source.file), source.model)
     return TeacherModel(Path(source.file).name, source.model, model)

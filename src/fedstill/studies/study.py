@@ -21,7 +21,7 @@ from fedstill.core.own_parts import OwnParts, fresh_token
 from fedstill.core.plugins import use_plugins
 from fedstill.core.table import Table
 from fedstill.runtime.callbacks import CallbackInput, StopRun, former_observers
-from fedstill.runtime.identity import check_sendable
+from fedstill.runtime.identity import check_parts_sendable
 from fedstill.runtime.recipes import Recipe, recipe_by
 from fedstill.studies.executor import Executor, Lesson, executor_maker, executor_size
 from fedstill.studies.extensions import PlannedRun, study_figures
@@ -159,7 +159,7 @@ class Study:
         hired = executor_maker(executor, workers, address, self.device)
         self.study_plan.check_data()
         if executor == "ray" or executor_size(workers) > 1:
-            check_sendable(*(job.experiment for job in self.study_plan.jobs))
+            check_parts_sendable(*(job.experiment for job in self.study_plan.jobs))
         forget_data()
         folder = writable_folder(Path(out))
         root = None if self.data_root is None else str(self.data_root)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedstill.core.client import answer
 from fedstill.core.egress import UndeclaredEgressError
-from fedstill.core.errors import InputError, RunError
+from fedstill.core.errors import EndsRunError, InputError, RunError
 from fedstill.core.message import Message, under
 from fedstill.core.own_parts import OwnParts
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
@@ -138,6 +138,8 @@ class Clients:
             outcome = answer(factory, exchange, who, Message(message.part("request/")), message.part("state/"), context)
         except UndeclaredEgressError as error:
             return packed({}, {"what": "undeclared", "detail": str(error)})
+        except EndsRunError as error:
+            return packed({}, {"what": "ended", "detail": str(error)})
         if isinstance(outcome, Failure):
             return packed({}, {"what": outcome.reason, "detail": outcome.detail, "work": outcome.work})
         told = under("message/", outcome.message)
@@ -175,6 +177,8 @@ def _outcome(who: Profile, reply: FlowerMessage) -> Reply | Failure:
     what, detail, work = str(header["what"]), str(header.get("detail", "")), float(header.get("work", 0.0))
     if what == "undeclared":
         raise UndeclaredEgressError(detail)
+    if what == "ended":
+        raise EndsRunError(detail)
     if what == "unready":
         raise RunError(f"a client process on Ray cannot load this experiment: {detail}")
     if what != "reply":

@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.data.lazy_data import INPUTS, LABELS
+from fedstill.data.lazy_data import INPUTS, LABELS, Items, TorchItems
 from fedstill.data.objects import tables
 
 
 @tables.register("pandas")
 def frame_arrays(frame: Any, label: str | None, name: str) -> tuple[Any, Any]:
     """A frame with a column of labels: all other columns are features, or one column holds arrays."""
+    if type(frame).__name__ != "DataFrame":
+        raise InputError(f"{name} is a {type(frame).__name__} without labels: give a frame with a column `label`")
     columns = [str(column) for column in frame.columns]
+    if twice := [column for column in columns if columns.count(column) > 1]:
+        raise InputError(f"{name} has several columns called {twice[0]!r}: rename or drop all but one")
+    frame = frame.set_axis(columns, axis=1)
     target = _label_column(columns, label, name)
-    rest = [column for column in frame.columns if str(column) != target]
+    rest = [column for column in columns if column != target]
     if not rest:
         raise InputError(f"{name} has no column beside {target!r}: give features, too")
     labels = frame[target].to_numpy()
@@ -27,14 +32,14 @@ def frame_arrays(frame: Any, label: str | None, name: str) -> tuple[Any, Any]:
         )
     first = frame[rest[0]].iloc[0] if len(frame) else None
     if len(rest) == 1 and isinstance(first, np.ndarray | list | tuple):
-        return np.stack([np.asarray(one) for one in frame[rest[0]]]), labels
-    texts = [str(column) for column in rest if frame[column].dtype.kind not in "biuf"]
+        return list(frame[rest[0]]), labels
+    texts = [column for column in rest if frame[column].dtype.kind not in "biuf"]
     if texts:
         raise InputError(
             f"{name} has columns that are no numbers ({_few(texts)}): encode them, e.g. with pandas.get_dummies, or"
             " leave them out"
         )
-    gaps = [str(column) for column in rest if frame[column].isna().any()]
+    gaps = [column for column in rest if frame[column].isna().any()]
     if gaps:
         raise InputError(f"{name} has columns with missing values ({_few(gaps)}): fill them in, e.g. with frame.fillna")
     return frame[rest].to_numpy(dtype=np.float32), labels
@@ -57,6 +62,7 @@ class HuggingFaceItems:
         self.inputs = found[0]
         self.source = source.with_format("numpy", columns=[self.inputs, self.label])
         self.name = name
+        self.is_8_bit = _leaf_type(source.features[self.inputs]) == "uint8"
         names = getattr(source.features[self.label], "names", None)
         self.classes = tuple(names) if names else None
 
@@ -65,16 +71,28 @@ class HuggingFaceItems:
 
     def read(self, rows: Sequence[int]) -> tuple[Any, Sequence[Any]]:
         held = self.source[list(rows)]
-        return list(held[self.inputs]), list(held[self.label])
+        inputs = list(held[self.inputs])
+        if self.is_8_bit:  # the format turns all integers into 64-bit ones
+            inputs = [np.asarray(one).astype(np.uint8) for one in inputs]
+        return inputs, list(held[self.label])
+
+
+def _leaf_type(feature: Any) -> str:
+    """The type of the numbers in a column, which may hold lists of them."""
+    while (inner := getattr(feature, "feature", None)) is not None:
+        feature = inner
+    return str(getattr(feature, "dtype", ""))
 
 
 @tables.register("datasets")
-def hugging_face_items(source: Any, label: str | None, name: str) -> HuggingFaceItems:
+def hugging_face_items(source: Any, label: str | None, name: str) -> Items:
     """A `datasets.Dataset` with its columns of inputs and labels found by type, then by name."""
-    if not hasattr(source, "__getitem__") or not hasattr(source, "features"):
+    if not hasattr(source, "__len__") or not hasattr(source, "features"):
         raise InputError(
             f"{name} is a {type(source).__name__}, which can only be read in order: load it without streaming"
         )
+    if source.format["type"] == "custom":  # a transform of the user's own, which decides on the columns
+        return TorchItems(source, name, label)
     return HuggingFaceItems(source, label, name)
 
 
