@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Batch, Dataset, column
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset, column
 from fedstill.data.lazy_data import Items, LazyDataset
 
 
@@ -66,6 +66,17 @@ def lazily_read(sets: Iterable[Dataset]) -> Iterator[Items]:
             yield from lazily_read(data.parts)
         elif isinstance(data, LazyDataset):
             yield data.items
+
+
+def joined(sets: Sequence[Dataset]) -> Dataset:
+    """The parts of all clients as one data set, in memory if all are; each sample has a number of its own."""
+    if len(sets) == 1:
+        return sets[0]
+    arrays = [one for one in sets if isinstance(one, ArrayDataset)]
+    if len(arrays) < len(sets):
+        return JoinedDataset(tuple(sets))
+    names = [name for name in arrays[0].columns if name != "sample_id"]
+    return ArrayDataset(**{name: torch.cat([one.columns[name] for one in arrays]) for name in names})
 
 
 def contents_of(data: Dataset) -> Iterator[tuple[str, Tensor]]:

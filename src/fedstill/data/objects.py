@@ -16,7 +16,8 @@ from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.data.arrangement import Arrangement, as_array, as_tensor
 from fedstill.data.bundle import Bundle, datasets
-from fedstill.data.joined_data import JoinedDataset
+from fedstill.data.client_bundles import of_clients
+from fedstill.data.joined_data import joined
 from fedstill.data.lazy_data import Examined, Items, LazyDataset, TorchItems, examined
 from fedstill.data.readers.raw import PARTS
 from fedstill.data.splits import hold_out
@@ -59,8 +60,9 @@ def dataset(
 
     `data` is `(x, y)`, arrays or tensors; a torch data set with samples `(input, label)`; a Hugging Face data set; a
     pandas frame with a column `label`; a pair or mapping of these for train and test; or a list with one of these for
-    each client. Without test data a fifth of every class is held out. `kind` is image, cloud or array (numbers of any
-    shape, never changed); unset, the shape decides. 8-bit values 0..255 reach models as -1..1, others as they are.
+    each client, which may also be a name, a path or a data set of this function. Without test data a fifth of every
+    class is held out. `kind` is image, cloud or array (numbers of any shape, never changed); unset, the shape decides.
+    8-bit values 0..255 reach models as -1..1, others as they are.
 
     >>> import fedstill, numpy as np
     >>> x, y = np.random.default_rng(0).random((60, 5)), np.arange(60) % 3
@@ -78,6 +80,9 @@ def dataset(
         raise InputError("a list has one data set per client: put each client's test data into it, as (train, test)")
     if by_client and not data:
         raise InputError("the list of clients' data sets is empty: give one data set for each client")
+    if by_client and any(isinstance(one, Bundle | str | Path) for one in data):
+        made = of_clients(data, lambda one: dataset(one, classes=classes, kind=kind, label=label))
+        return replace(made, name=name) if name else _named(made, "clients")
     given = data if by_client else [{"train": data, **more} if more else data]
     clients = [
         _splits(one, kind, label, f"data of client {at}" if by_client else "the data") for at, one in enumerate(given)
@@ -201,7 +206,7 @@ def _bundle(
             " all the same type"
         )
     ((found, shape),) = kinds
-    splits_made = {part: _joined(sets) for part, sets in made.items()}
+    splits_made = {part: joined(sets) for part, sets in made.items()}
     _check(splits_made, names)
     bundle = Bundle(
         name or "",
@@ -240,16 +245,6 @@ def _columns(
     inputs = arrangement(part.data)
     more = {} if where is None else {"site": where}
     return ArrayDataset(inputs=inputs, labels=labels, **more), arrangement, tuple(inputs.shape[1:])
-
-
-def _joined(sets: list[Dataset]) -> Dataset:
-    """The parts of all clients as one data set; each sample has a number of its own."""
-    if len(sets) == 1:
-        return sets[0]
-    if all(isinstance(one, ArrayDataset) for one in sets):
-        columns = [{name: column for name, column in one.columns.items() if name != "sample_id"} for one in sets]  # type: ignore[attr-defined]
-        return ArrayDataset(**{name: torch.cat([one[name] for one in columns]) for name in columns[0]})
-    return JoinedDataset(tuple(sets))
 
 
 def taken(data: ArrayDataset | LazyDataset, rows: Tensor) -> Dataset:
@@ -332,8 +327,3 @@ def _title(part: _Part) -> str:
     if not isinstance(part.data, Examined):
         return "arrays"
     return "".join(letter if letter.isalnum() else "-" for letter in part.name)
-
-
-def path_name(path: Path) -> str:
-    """A folder or archive of samples by its path, as a data set's name."""
-    return f"{'folder' if path.is_dir() else 'npz'}:{path}"

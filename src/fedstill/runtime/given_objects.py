@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import InputError
-from fedstill.data.bundle import Bundle, datasets
+from fedstill.data.bundle import Bundle
+from fedstill.data.client_bundles import by_name
 from fedstill.data.lookup import hold
-from fedstill.data.objects import dataset, path_name
+from fedstill.data.objects import dataset
 from fedstill.models.own_models import check_same, named_model, own_models
 
 MODEL_NOTES = ("features", "outputs", "head")  # what is said of a model that is given as an object
@@ -46,11 +47,8 @@ def _named_models(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 def named_data(data: Any) -> tuple[str, Bundle | None]:
     """The name of a data set; and the data set itself, where it was given as an object."""
-    if isinstance(data, Path):
-        return path_name(data), None
-    if isinstance(data, str):
-        own = data not in datasets and ":" not in data and Path(data).expanduser().exists()
-        return (path_name(Path(data)) if own else data), None
+    if isinstance(data, str | Path):
+        return by_name(data), None
     bundle = dataset(data)
     hold(bundle)
     return bundle.name, bundle
