@@ -326,4 +326,6 @@ def _unstable(parts: Iterable[_Part]) -> Iterator[str]:
 def _title(part: _Part) -> str:
     if not isinstance(part.data, Examined):
         return "arrays"
+    if " " in part.name:  # no name of its own, such as "the data" in messages
+        return "data"
     return "".join(letter if letter.isalnum() else "-" for letter in part.name)

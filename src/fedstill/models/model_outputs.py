@@ -160,7 +160,9 @@ def reading(name: str, shape: tuple[int, ...]) -> Iterator[None]:
     except Exception as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
         sides = "x".join(map(str, shape))
-        raise InputError(f"the model {name} cannot read a batch of inputs of shape {sides}: {why}") from error
+        raise InputError(
+            f"the model {name} cannot read a batch of inputs of shape {sides} ({why}): make its layers fit the data"
+        ) from error
 
 
 def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int, points: bool = False) -> None:
