@@ -106,8 +106,8 @@ def change_rates(monkeypatch: Any, by: float) -> None:
     """Let every local training use a learning rate that is off by so much, which no setting says."""
     from fedstill.core.training import Training
 
-    usual = Training.rate_in
-    monkeypatch.setattr(Training, "rate_in", lambda self, turn, turns: usual(self, turn, turns) + by)
+    usual = Training.factor  # of the rate
+    monkeypatch.setattr(Training, "factor", lambda self, turn, turns: usual(self, turn, turns) + by / self.rate)
 
 
 def rooms(scenes: int, points: int) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fedstill
+from fedstill import cli
 from fedstill.cli.app import COMMANDS, DATA_COMMANDS, DEPLOY_COMMANDS, EXAMPLES
 
 pytestmark = pytest.mark.xdist_group("wrong-names")  # so that the runs are made once
@@ -215,6 +216,26 @@ def test_a_group_alone_prints_its_help(call: Call, words: str) -> None:
     assert out == call(*words.split(), "--help")[1]
     assert out.startswith("Usage: ")
     assert "\n  --help" in out
+
+
+def test_the_overview_needs_no_command_and_is_that_of_the_assembled_commands(call: Call) -> None:
+    code = """
+import sys
+from unittest.mock import patch
+from fedstill.cli import main
+sys.argv = ["bin/fedstill", "--help"]
+with patch("shutil.get_terminal_size", return_value=__import__("os").terminal_size((100, 24))):
+    main()
+print("typer" in sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["False"]
+    assert done.stdout.split()[2:] == call("--help")[1].split()[2:]  # "Usage: fedstill"
+
+
+def test_a_narrow_terminal_gets_help_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli._overview() is None
 
 
 def test_help_and_version_are_quick_to_import() -> None:

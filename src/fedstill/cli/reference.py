@@ -18,6 +18,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+from fedstill.cli import HELP_WIDTH
 from fedstill.cli.list import shelves
 from fedstill.cli.options import Plugin
 from fedstill.core.files import writable_file, write_atomically
@@ -70,8 +71,18 @@ def completed_names() -> dict[str, Any]:
         "metrics": {name: what for name, (what, _, _) in metrics().items()},
         "findings": dict.fromkeys([*SEVERITIES, *TOPICS], ""),
         "presets": {recipe: kinds["presets"] for recipe, kinds in layers.items() if kinds["presets"]},
+        "help": overview(),
         "variants": {recipe: kinds["variants"] for recipe, kinds in layers.items() if kinds["variants"]},
     }
+
+
+def overview() -> str:
+    """The help of the whole command line at its usual width."""
+    from fedstill.cli.app import app
+
+    command = typer.main.get_command(app)
+    context = command.make_context("fedstill", [], resilient_parsing=True, terminal_width=HELP_WIDTH)
+    return command.get_help(context) + "\n"
 
 
 @dataclass(frozen=True)
