@@ -9,7 +9,7 @@ def main() -> None:
     """Run the command that was typed; the overview of all commands is printed without assembling them."""
     if sys.argv[1:] in ([], ["--help"]) and sys.argv[0].rpartition("/")[2] == "fedstill" and (text := _overview()):
         sys.stdout.write(text)
-        return
+        sys.exit(0)
     from fedstill.cli.app import main as run_command
 
     run_command()
