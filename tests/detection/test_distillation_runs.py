@@ -141,7 +141,7 @@ def test_scenes_that_never_change_are_spoken_of_once(teacher: Any, engine: Engin
     plan = planned(teacher, augmentation="none")
     run = finished(plan, engine, tmp_path)
     assert isinstance(plan.method, Distillation)
-    assert set(plan.method.teacher_cache.held) == {"ids", "logits", "features", "boxes", "queries"}
+    assert set(plan.method.teacher_cache.held) == {"ids", "log_probabilities", "features", "boxes", "queries"}
     assert run.journal[0].loss["soft-targets"] > 0
 
 

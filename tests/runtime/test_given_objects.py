@@ -183,7 +183,7 @@ def parametrised() -> nn.Module:
 @pytest.mark.parametrize("which", ["data", "model"])
 def test_what_cannot_be_sent_to_worker_processes_is_refused(tmp_path: Path, engines: Any, which: str) -> None:
     given = {"data": Locked()} if which == "data" else {"model": parametrised()}
-    with pytest.raises(InputError, match="use engine='in-process'"):
+    with pytest.raises(InputError, match="use the engine in-process"):
         started(tmp_path / "runs", engine=engines["processes-2"], **given)
     assert not os.listdir(tmp_path)
     assert started(tmp_path / "runs", **given).finished

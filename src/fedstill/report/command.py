@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedstill.core.numbers import listed
+from fedstill.core.passed_objects import is_passed
 from fedstill.core.sections import sections
 from fedstill.data.data_kinds import data_kinds
 from fedstill.data.lookup import is_object_name
@@ -67,15 +68,15 @@ def command(experiment: Experiment) -> str:
 
 
 def _objects(experiment: Experiment) -> list[str]:
-    """Which of data and model this experiment was given as objects, or are not known here."""
-    own = [name for name in experiment.architectures if experiment.model is not None and name not in models]
-    of_objects = own or own_models(experiment.architectures)
-    return [*(["data"] if is_object_name(experiment.data) else []), *(["model"] if of_objects else [])]
+    """Which of data and model this experiment was given as objects."""
+    names = experiment.architectures
+    model = any(map(is_passed, names)) or bool(own_models(names))
+    return [*(["data"] if is_object_name(experiment.data) else []), *(["model"] if model else [])]
 
 
 def _without_saying(experiment: Experiment, base: Experiment) -> Experiment:
     """What the data's kind and the model would fill in by themselves, as they did in an experiment that was run."""
-    if experiment.augmentation is None:
+    if experiment.augmentation is None or str(experiment.model) not in models:
         return base
     kind = "image" if experiment.points is None else _kind_of_points(str(experiment.model))
     decided = decided_by(kind, experiment.model, methods[experiment.method.name])
