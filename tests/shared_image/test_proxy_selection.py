@@ -255,6 +255,8 @@ def test_tables_that_do_not_belong_together() -> None:
 class Probe(nn.Module):
     """Features are the inputs, logits their negatives; says if it is ever asked in training mode."""
 
+    outputs = "log-probabilities"
+
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         assert not self.training
         assert torch.is_inference_mode_enabled()
