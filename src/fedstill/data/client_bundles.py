@@ -12,22 +12,10 @@ from torch import Tensor
 
 from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
-from fedstill.data.bundle import Bundle, datasets
+from fedstill.data.bundle import Bundle
 from fedstill.data.joined_data import joined
 from fedstill.data.lazy_data import LazyDataset
-from fedstill.data.lookup import load
-
-
-def path_name(path: Path) -> str:
-    """A folder or archive of samples by its path, as a data set's name."""
-    return f"{'folder' if path.is_dir() else 'npz'}:{path}"
-
-
-def by_name(given: str | Path) -> str:
-    """The name of a data set; what is no name, but the path of a folder or archive, becomes one."""
-    path = Path(given).expanduser()
-    named = isinstance(given, str) and (given in datasets or ":" in given or not path.exists())
-    return str(given) if named else path_name(path)
+from fedstill.data.lookup import by_name, load
 
 
 def of_clients(given: Sequence[Any], other: Callable[[Any], Bundle]) -> Bundle:

@@ -36,6 +36,18 @@ def hold(bundle: Bundle) -> None:
         del _held[next(iter(_held))]
 
 
+def _path_name(path: Path) -> str:
+    """A folder or archive of samples by its path, as a data set's name."""
+    return f"{'folder' if path.is_dir() else 'npz'}:{path}"
+
+
+def by_name(given: str | Path) -> str:
+    """The name of a data set; what is no name, but the path of a folder or archive, becomes one."""
+    path = Path(given).expanduser()
+    named = isinstance(given, str) and (given in datasets or ":" in given or not path.exists())
+    return str(given) if named else _path_name(path)
+
+
 def load(name: str, root: Path | None = None, path: Path | None = None, part: bool = False) -> Bundle:
     """The data set of that name, from the data root or from a given path; with `part`, one site's part of one.
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
-from fedstill.data.client_bundles import by_name
-from fedstill.data.lookup import hold
-from fedstill.data.objects import dataset
+from fedstill.data.lookup import by_name, hold
 from fedstill.models.own_models import check_same, named_model, own_models
 
 MODEL_NOTES = ("features", "outputs", "head")  # what is said of a model that is given as an object
@@ -49,6 +47,8 @@ def named_data(data: Any) -> tuple[str, Bundle | None]:
     """The name of a data set; and the data set itself, where it was given as an object."""
     if isinstance(data, str | Path):
         return by_name(data), None
+    from fedstill.data.objects import dataset  # which data by name does not need
+
     bundle = dataset(data)
     hold(bundle)
     return bundle.name, bundle
