@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -72,8 +74,10 @@ def test_the_bootstrap_is_what_drawing_every_sample_gives() -> None:
     ours = paired_bootstrap(differences, Streams(1).draw("ours"), draws=40_000)
     plain = [float(draw.choice(differences, size=200).mean()) for _ in range(4_000)]
     assert ours == pytest.approx(tuple(np.quantile(plain, [0.025, 0.975])), abs=0.012)
+    # scipy 1.15 has renamed the argument.
+    name = "rng" if "rng" in signature(scipy.stats.bootstrap).parameters else "random_state"
     theirs = scipy.stats.bootstrap(
-        (differences,), np.mean, method="percentile", n_resamples=4_000, rng=np.random.default_rng(0)
+        (differences,), np.mean, method="percentile", n_resamples=4_000, **{name: np.random.default_rng(0)}
     ).confidence_interval
     assert ours == pytest.approx((theirs.low, theirs.high), abs=0.012)
 

@@ -52,7 +52,8 @@ def test_what_lies_in_the_repository_is_what_would_be_written(tmp_path: Path, wa
     assert {"run", "study", "data", "deploy", "detect", "query"} <= set(listed[0])
     if version("typer") == PINNED["typer"] and version("click") == PINNED["click"]:
         assert helps[0] == helps[1], AGAIN
-    assert (tmp_path / "schema.json").read_text() == (DOCS / "records.schema.json").read_text(), AGAIN
+    if version("pydantic") == PINNED["pydantic"]:  # releases of pydantic write schemas differently
+        assert (tmp_path / "schema.json").read_text() == (DOCS / "records.schema.json").read_text(), AGAIN
 
 
 def test_every_link_leads_somewhere(page: str) -> None:

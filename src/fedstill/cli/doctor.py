@@ -50,7 +50,8 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "flower": (("flwr", "cryptography", "httpx", "uvicorn"), "a federation across machines (`fedstill deploy`)"),
     "ray": (("ray",), "studies on many machines (`--executor ray`), and with flower the engine flower-ray"),
     "privacy": (("dp-accounting",), "how much privacy a run has spent"),
-    "pandas": (("pandas",), "histories and comparisons of runs as data frames (`to_pandas`)"),
+    "pandas": (("pandas",), "data frames as data, and histories and comparisons of runs as such"),
+    "datasets": (("datasets", "pyarrow"), "data sets of Hugging Face as data"),
 }
 
 

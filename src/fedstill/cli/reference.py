@@ -23,6 +23,7 @@ from fedstill.cli.list import shelves
 from fedstill.cli.options import Plugin
 from fedstill.core.files import writable_file, write_atomically
 from fedstill.core.plugins import use_plugins
+from fedstill.core.slices import slices
 from fedstill.core.table import markdown_rows
 
 # What a value is called in usage lines, by its type.
@@ -72,6 +73,7 @@ def completed_names() -> dict[str, Any]:
         "findings": dict.fromkeys([*SEVERITIES, *TOPICS], ""),
         "presets": {recipe: kinds["presets"] for recipe, kinds in layers.items() if kinds["presets"]},
         "help": overview(),
+        "slices": list(slices()),
         "variants": {recipe: kinds["variants"] for recipe, kinds in layers.items() if kinds["variants"]},
     }
 
