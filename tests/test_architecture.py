@@ -55,8 +55,9 @@ DOOR = "__main__"
 
 # What packages are called where they are installed, if not as they are imported.
 INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
-# Imported by name only, where they are needed, or by others: torch's exporter needs onnxscript, a user has the frames.
-UNSEEN = {"datasets", "dp-accounting", "onnx", "onnxruntime", "onnxscript", "pandas"}
+# Imported by name only, where they are needed, or by others: torch's exporter needs onnxscript, a user has the frames,
+# and datasets reads with pyarrow, whose releases differ in the numpy that they work with.
+UNSEEN = {"datasets", "dp-accounting", "onnx", "onnxruntime", "onnxscript", "pandas", "pyarrow"}
 
 
 @cache
