@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, NoneType
@@ -49,7 +50,14 @@ def duplicate(module: nn.Module) -> nn.Module:
     Models whose attributes can reference their own modules or tensors (frozen parts, hooks, recurrent layers, a list of
     layers) are copied by `deepcopy`.
     """
-    return deepcopy(module) if any(map(_entangled, module.modules())) else _duplicate(module, {})
+    return copies_of(module)()
+
+
+def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
+    """A function that duplicates a module, which must not change: how it can be copied is found out once."""
+    if any(map(_entangled, module.modules())):
+        return lambda: deepcopy(module)
+    return lambda: _duplicate(module, {})
 
 
 def _entangled(module: nn.Module) -> bool:

@@ -18,8 +18,9 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import OWN_LOSS, Output, Tensors
 from fedstill.core.training import FloatType
 from fedstill.data.augmentation import Augmentation, NoAugmentation
-from fedstill.models import build_model, duplicate
+from fedstill.models import build_model
 from fedstill.models.model_outputs import ModelOutput, read_outputs
+from fedstill.models.surgery import copies_of
 
 Weigh = Callable[[Tensor, Tensor], Tensor]
 """`(probability of the true class, label) -> weight`, (n,) each: how much every labelled thing counts in a loss."""
@@ -28,8 +29,8 @@ _TYPES: dict[FloatType, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.fl
 _LOSS_SCALE = 1024.0  # with fp16: small gradients would be rounded to zero
 
 
-class _Templates(dict[str, nn.Module]):
-    """Template models by architecture, to be copied: initialisation costs more than training a small client.
+class _Templates(dict[str, Callable[[], nn.Module]]):
+    """By architecture, what copies a template model: initialisation costs more than training a small client.
 
     Each task has its own templates, so that a new run sees the current version of a user-defined model; so has a copy
     of the task in another process.
@@ -66,8 +67,8 @@ class Classification:
                 load_state(model, {**state_of(model), **self.initial})
             return model.to(self.device)
         if architecture not in self._templates:
-            self._templates[architecture] = self._initialised(architecture, Streams(0))
-        model = duplicate(self._templates[architecture])
+            self._templates[architecture] = copies_of(self._initialised(architecture, Streams(0)))
+        model = self._templates[architecture]()
         load_state(model, state)
         return model if self.device == "cpu" else model.to(self.device)
 
