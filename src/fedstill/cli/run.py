@@ -169,6 +169,8 @@ def run_to_dict(run: Run) -> dict[str, Any]:
 
 def show_result(run: Run, begun: str = "") -> None:
     """A finished run's figures; `begun` says how much of it was there before."""
+    from fedstill.runtime.batchnorm_check import check_sentence
+
     result = run.result
     console.print(
         f"{result.method} on {result.data}: {result.model}, {count(result.clients, 'client')},"
@@ -188,6 +190,8 @@ def show_result(run: Run, begun: str = "") -> None:
         console.print(f"{name}: {value:.4g}")
     if result.failures or result.skipped:
         _show_failures(run)
+    if result.batchnorm is not None:
+        console.print(check_sentence(result.batchnorm), soft_wrap=True)
     if not result.finite:
         console.print("some rounds had models that are not finite: they are never `best`", style="bold")
     if begun:

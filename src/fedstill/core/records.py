@@ -123,6 +123,24 @@ class PersonalMetrics(Record):
     non_finite: int = Field(description="number of models with outputs that are not finite")
 
 
+class BatchNormCheck(Record):
+    """What re-estimated BatchNorm statistics would gain: whether those of the last model fit its weights."""
+
+    accuracy: Number | None = Field(None, description="test accuracy of the model as it is")
+    recalibrated: Number | None = Field(
+        None, description="test accuracy of the same weights with statistics re-estimated; absent: not measured"
+    )
+    samples: int = Field(description="training samples that the statistics were re-estimated on")
+    traffic: TrafficRecord | None = Field(None, description="of the exchanges for it, where sites measure")
+    not_measured: str | None = Field(None, description="why it was not measured, and how it can be")
+
+    @property
+    def gain(self) -> float | None:
+        """Accuracy that re-estimation adds, where both are known."""
+        known = self.accuracy is not None and self.recalibrated is not None
+        return float(self.recalibrated) - float(self.accuracy) if known else None  # type: ignore[arg-type]
+
+
 class Evaluation(Record):
     """Metrics of the models after a round."""
 
@@ -135,6 +153,9 @@ class Evaluation(Record):
     extra_models: dict[str, Metrics] = Field(description="test metrics of further models, by name")
     negative_variances: float = Field(description="share of BatchNorm's running variances that are below zero")
     sites: SiteEvaluation | None = Field(None, description="of an evaluation on site")
+    batchnorm: BatchNormCheck | None = Field(
+        None, description="after the last round, of shared models with BatchNorm: what re-estimated statistics gain"
+    )
 
 
 class RoundRecord(Record):
@@ -221,6 +242,9 @@ class RunFigures(Record):
     extra_models: dict[str, Number] = Field(description="test accuracy of further models, by name")
     personal: PersonalMetrics | None = Field(None, description="of clients' own models after the last round")
     method_metrics: Metrics = Field(description="numbers that the method reports, after the last round")
+    batchnorm: BatchNormCheck | None = Field(
+        None, description="of shared models with BatchNorm: what re-estimated statistics gain"
+    )
     teachers: tuple[TeacherRecord, ...] = Field(description="of a distillation")
     ceiling: float | None = Field(None, description="masking ceiling: accuracy that the teachers leave room for")
     bytes: TrafficRecord = Field(description="traffic of all rounds, evaluation on site not included")

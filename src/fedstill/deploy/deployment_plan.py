@@ -85,7 +85,7 @@ def sites_plan(
         make_participants(experiment, method, question.labelled),
         list(profiles),
         _NoClients() if own is None else OwnClient(task, own, experiment.validation, proxy),
-        OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(experiment.validation)),
+        OnSiteEvaluator.of(experiment, method, task, streams),
         streams,
         [],
         None,

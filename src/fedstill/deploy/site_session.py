@@ -84,11 +84,11 @@ class SiteSession:
         self.digest = experiment_digest(self.experiment)
         self.plan = self._planned(self.experiment)
         self.states = SiteStates(states)
-        known = [*self.plan.method.every_exchange(), *self.plan.participants.exchanges()]
-        self.exchanges: dict[str, Exchange] = {one.name: one.on_site() for one in known}
         assert isinstance(self.plan.evaluator, OnSiteEvaluator)
-        scores = self.plan.evaluator.exchange(self.plan.method)
-        self.exchanges[scores.name] = scores
+        method = self.plan.method
+        trained = [*method.every_exchange(), *self.plan.participants.exchanges()]
+        known = [*(one.on_site() for one in trained), *self.plan.evaluator.exchanges(method)]
+        self.exchanges: dict[str, Exchange] = {one.name: one for one in known}
 
     def _check(self, bundle: Bundle) -> None:
         """An experiment for real sites, and for data such as is here."""

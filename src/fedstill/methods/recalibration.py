@@ -31,6 +31,8 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
 
+STATISTICS = "norm/*"  # what leaves a client in a recalibration
+
 
 def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
     """The exchanges that follow an aggregation; none for a model without BatchNorm."""
@@ -43,32 +45,45 @@ def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
 
 
 def recalibrated(model: nn.Module, task: Task, data: Dataset, streams: Streams, batch: int = 64) -> nn.Module | None:
-    """A copy of the model with BatchNorm statistics measured on this data, in one pass of shuffled batches.
+    """A copy of the model with BatchNorm statistics measured on this data; None where `recalibrate` can do nothing."""
+    if not running(model, "running_var"):
+        return None
+    copy = deepcopy(model)
+    return copy if recalibrate(copy, task, data, streams, batch) else None
 
-    None for a model without BatchNorm, or for data with fewer samples than a batch of two.
+
+def recalibrate(model: nn.Module, task: Task, data: Dataset, streams: Streams, batch: int = 64) -> bool:
+    """Set a model's BatchNorm statistics to those measured on this data, in one pass of shuffled batches.
+
+    False for a model without BatchNorm, or for data with fewer samples than a batch of two. A layer that no sample
+    passes keeps its statistics.
     """
     statistics = [running(model, statistic) for statistic in ("running_mean", "running_var")]
     rows = torch.from_numpy(streams.draw("order").permutation(len(data)))
     batches = [piece for piece in rows.split(batch) if len(piece) > 1]
     if not statistics[0] or not batches:
-        return None
-    copy = deepcopy(model).eval()
-    with _Measured(copy, list(statistics[0]), by_batch=True) as measured, torch.no_grad():
+        return False
+    model.eval()
+    before = dict(state_of(model))
+    with _Measured(model, list(statistics[0]), by_batch=True) as measured, torch.no_grad():
         for piece in batches:
-            task.forward(copy, data.batch(piece))
-    state, sums = dict(state_of(copy)), measured.sums()
+            task.forward(model, data.batch(piece))
+    state, sums = dict(state_of(model)), measured.sums()
     for layer, mean_name in statistics[0].items():
-        mean, variance = _moments([part(sums, f"norm/{layer}/")])
-        for name, value in ((mean_name, mean), (statistics[1][layer], variance)):
+        found = part(sums, f"norm/{layer}/")
+        names = (mean_name, statistics[1][layer])
+        values = _moments([found]) if found else (before[names[0]], before[names[1]])
+        for name, value in zip(names, values, strict=True):
             state[name] = value.to(state[name].dtype)
-    load_state(copy, state)
-    return copy.eval()
+    load_state(model, state)
+    model.eval()
+    return True
 
 
 class Recalibration(Exchange):
     """An exchange that measures the inputs of some BatchNorm layers and sets their running statistics."""
 
-    egress = (Egress("norm/*", "statistics", "rows that a BatchNorm layer saw: number, sum, sum of squares"),)
+    egress = (Egress(STATISTICS, "statistics", "rows that a BatchNorm layer saw: number, sum, sum of squares"),)
 
     def __init__(self, task: Task, name: str, layers: Sequence[str], batch: int, by_batch: bool) -> None:
         self.name, self.layers, self.batch, self.by_batch = name, list(layers), batch, by_batch

@@ -116,6 +116,11 @@ def _class_accuracy(run: Facts) -> Cell:
     return percent(None if run.detects else run.class_accuracy)
 
 
+def _recalibrated(run: Facts) -> Cell:
+    """Of shared models with BatchNorm, where it was measured."""
+    return percent(None if run.result.batchnorm is None else run.result.batchnorm.recalibrated)
+
+
 def _columns(measure: str) -> tuple[Column[Facts], ...]:
     return (
         Column("Way", "way", lambda run: text(run.title), right=False),
@@ -127,6 +132,7 @@ def _columns(measure: str) -> tuple[Column[Facts], ...]:
         Column(f"Best {measure}", "accuracy_best", lambda run: percent(run.accuracy("best"))),
         Column(f"Selected {measure}", "accuracy_selected", lambda run: percent(run.accuracy("selected")), always=False),
         Column("Class accuracy", "class_accuracy_last", _class_accuracy, always=ACCURACY in measure),
+        Column("Last, BatchNorm re-estimated", "recalibrated", _recalibrated, always=False),
         Column("Own models, all classes", "personal_mean", lambda run: _personal(run, ""), always=False),
         Column("Own models, own mix", "personal_own_mean", lambda run: _personal(run, "own"), always=False),
         Column("Sent up", "bytes_up", lambda run: _traffic(run, "up")),

@@ -62,7 +62,7 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     surveys, evaluator = plan.participants.exchanges(method.models(server)), plan.evaluator
     exchanges = [*surveys, *method.exchanges(server, 0)]
     if on_site := isinstance(evaluator, OnSiteEvaluator):
-        exchanges.append(evaluator.exchange(method))
+        exchanges += evaluator.exchanges(method)
     for step in first_round(plan, exchanges, server, plan.profiles[0]):
         arrives += step.request.nbytes
         reply = _rehearsed(plan, step) if rehearse else step.expected()

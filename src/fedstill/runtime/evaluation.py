@@ -31,7 +31,7 @@ class CentralEvaluator:
 
     def __call__(self, method: Method, server: Tensors, profiles: list[Profile], store: ClientStore) -> Evaluation:
         models = method.models(server)
-        test = self._shared(models, self.test)
+        test = self.test_metrics(models)
         validation = self._shared(models, self.validation) if self.validation is not None else {}
         every, own = self._personal(method, server, profiles, store)
         personal = spread_of(every, own)
@@ -50,6 +50,10 @@ class CentralEvaluator:
             extra_models={name: dict(metrics) for name, metrics in extra.items()},
             negative_variances=negative_variances(self.task, models),
         )
+
+    def test_metrics(self, models: Mapping[str, Tensors]) -> Metrics:
+        """Metrics of these models on the test data, or their mean over architectures."""
+        return self._shared(models, self.test)
 
     def truth(self) -> list[int] | None:
         """The label of every test sample; None where a sample has several."""

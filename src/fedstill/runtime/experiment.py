@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import blake2b
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     Field,
@@ -164,6 +164,8 @@ class Experiment(Settings):
     Slices add sections of their own (see `core.sections`), so instances are of the class that `experiment_class` gives.
     """
 
+    added_later: ClassVar[frozenset[str]] = frozenset({"check_statistics"})
+
     method: Choice = Field(description="what is sent, what is learned at the clients, how replies are aggregated")
     data: str = Field("digits", min_length=1, description="a data set, npz:FILE or folder:FOLDER")
     model: str | None = Field(None, description="name of the model; unset: the default for the kind of data")
@@ -198,6 +200,11 @@ class Experiment(Settings):
     )
     evaluation: Literal["central", "on-site"] = Field(
         "central", description="where models are evaluated: on the server's test data, or at the sites, which send sums"
+    )
+    check_statistics: bool = Field(
+        False,
+        description="with on-site evaluation, ask sites at the end for what re-estimated BatchNorm statistics would"
+        " gain; central evaluation always measures it",
     )
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")

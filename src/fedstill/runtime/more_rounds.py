@@ -7,17 +7,19 @@ where nothing in the first ten rounds depends on how many there are in all; othe
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 from fedstill.core.files import read_json, take_lock, write_atomically
 from fedstill.core.local_updates import takes_context
 from fedstill.core.origins import is_outside
 from fedstill.core.own_training import local_updates
+from fedstill.core.records import RoundRecord
 from fedstill.methods import methods
 from fedstill.runtime import checkpoint
 from fedstill.runtime.plan import Plan
 from fedstill.runtime.run_folder import RunFolder
 
-_COPIED = (checkpoint.NAME, "journal.jsonl", "timing.json")
+_TIMING = "timing.json"
 
 
 def continued(plan: Plan, folder: RunFolder) -> str | None:
@@ -79,7 +81,16 @@ def _copied(found: RunFolder, folder: RunFolder, rounds: int) -> str | None:
     for which, leader in held[0].leaders.items():
         if (path := found.model_path(which)).exists():
             shutil.copyfile(path, folder.model_path(which, leader.round))
-    for name in reversed(_COPIED):
-        if (found.path / name).exists():
-            write_atomically(folder.path / name, (found.path / name).read_bytes())
+    if (found.path / _TIMING).exists():
+        write_atomically(folder.path / _TIMING, (found.path / _TIMING).read_bytes())
+    journal = (*held[0].journal[:-1], _not_last(held[0].journal[-1]))
+    folder.restore_journal(journal)
+    checkpoint.save(folder.path, replace(held[0], journal=journal))
     return f"going on after the {rounds} rounds of {found.path.name}"
+
+
+def _not_last(record: RoundRecord) -> RoundRecord:
+    """A record without what is checked after a run's last round only."""
+    if record.evaluation is None:
+        return record
+    return record.model_copy(update={"evaluation": record.evaluation.model_copy(update={"batchnorm": None})})

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from fedstill.core.dataset import Dataset
 from fedstill.core.egress import Egress
+from fedstill.core.errors import InputError
+from fedstill.core.kinds import running
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import (
     Abstain,
@@ -29,16 +31,20 @@ from fedstill.core.protocols import (
     RoundContext,
     Shape,
 )
-from fedstill.core.records import Evaluation, SiteEvaluation
+from fedstill.core.records import BatchNormCheck, Evaluation, SiteEvaluation, TrafficRecord
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
+from fedstill.methods.recalibration import STATISTICS, Recalibration
+from fedstill.runtime.batchnorm_check import has_statistics
 from fedstill.runtime.client_store import Store
 from fedstill.runtime.dispatch import dispatch
 from fedstill.runtime.evaluation import Metrics, all_finite_models, means_of, negative_variances, spread_of
+from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.round_outcome import RoundOutcome, failure_records
 
 SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
+_RECALIBRATED = "recalibrated/"  # in the state: the last model with statistics that the sites have measured
 _SERVER = "server/"  # the part of the request that makes a client's own model complete
 
 
@@ -50,11 +56,16 @@ class SiteScores(Exchange):
 
     def __init__(self, method: Method, task: Task, validation: bool = False) -> None:
         self.method, self.task, self.validation = method, task, validation
+        self.personal = method.personal
+
+    def models(self, state: Tensors) -> Mapping[str, Tensors]:
+        """The shared models that are scored, by architecture."""
+        return self.method.models(state)
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
-        models = self.method.models(state)
+        models = self.models(state)
         shared = {n: t for name, model in models.items() for n, t in under(f"shared/{name}/", model).items()}
-        own = under(_SERVER, part(state, MODEL)) if self.method.personal else {}
+        own = under(_SERVER, part(state, MODEL)) if self.personal else {}
         return Message({**shared, **own})
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
@@ -71,7 +82,7 @@ class SiteScores(Exchange):
                 models = [model] if held is not None and len(held) else []
                 kept = dict(client.task.score(models, held if models and held else cast(Dataset, _NoData())))
                 scores |= under(f"{VALIDATION}{architecture}/", kept)
-        if self.method.personal:
+        if self.personal:
             state = self.method.personalise(under(MODEL, request.part(_SERVER)), client.state)
             own = [] if state is None else [self.method.assemble(client.profile.architecture, state)]
             scores |= under(OWN, dict(client.task.score(own, client.test)))
@@ -81,8 +92,8 @@ class SiteScores(Exchange):
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         nothing = dict(self.task.score([], cast(Dataset, _NoData())))
         scored = (SHARED, VALIDATION) if self.validation else (SHARED,)
-        places = [f"{place}{name}/" for place in scored for name in self.method.models(state)]
-        places += [OWN] if self.method.personal else []
+        places = [f"{place}{name}/" for place in scored for name in self.models(state)]
+        places += [OWN] if self.personal else []
         return {
             f"{place}{name}": (tuple(tensor.shape), tensor.dtype)
             for place in places
@@ -91,6 +102,44 @@ class SiteScores(Exchange):
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         return state  # nothing is learnt from it
+
+
+class SiteStatistics(Recalibration):
+    """The exchange in which every site measures what BatchNorm layers of the last model see of its training data."""
+
+    def __init__(self, method: Method, task: Task, batch: int) -> None:
+        layers = list(running(task.build(task.architectures[0]), "running_var"))
+        super().__init__(task, "check statistics", layers, batch, by_batch=True)
+        self.method = method
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        return super().request(self._last(state), who, context)
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
+        return super().expect(self._last(state), who, request)
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        """The last model with new statistics, beside the server's state."""
+        anew = super().aggregate(self._last(state), replies, context)
+        return {**state, **under(_RECALIBRATED, part(anew, MODEL))}
+
+    def _last(self, state: Tensors) -> Tensors:
+        (model,) = self.method.models(state).values()
+        return under(MODEL, model)
+
+
+class RecalibratedScores(SiteScores):
+    """The exchange in which every site scores that model."""
+
+    name = "evaluate recalibrated"
+
+    def __init__(self, method: Method, task: Task) -> None:
+        super().__init__(method, task)
+        self.personal = False
+
+    def models(self, state: Tensors) -> Mapping[str, Tensors]:
+        anew = part(state, _RECALIBRATED)
+        return {self.task.architectures[0]: anew} if anew else super().models(state)
 
 
 class _NoData:
@@ -111,9 +160,64 @@ class OnSiteEvaluator:
     streams: Streams
     rounds: int
     validation: bool = False  # whether sites keep a share of their training data to select a round by
+    check_batch: int | None = None  # of the check of BatchNorm statistics; None: sites were not asked for them
 
-    def exchange(self, method: Method) -> SiteScores:
-        return SiteScores(method, self.task, self.validation)
+    @classmethod
+    def of(cls, experiment: Experiment, method: Method, task: Task, streams: Streams) -> OnSiteEvaluator:
+        """The evaluator of an experiment; where the method recalibrates, sites send statistics anyhow."""
+        private = experiment.privacy.name != "none"
+        if experiment.check_statistics and private:
+            raise InputError(
+                "check_statistics sends statistics of the clients' data that privacy does not cover: leave it out"
+            )
+        lines = [line.name for exchange in method.every_exchange() for line in exchange.egress]
+        asks = experiment.check_statistics or (STATISTICS in lines and not private)
+        batch = experiment.training.batch if asks and len(task.architectures) == 1 else None
+        return cls(task, streams, method.rounds(experiment.rounds), bool(experiment.validation), batch)
+
+    def exchanges(self, method: Method) -> list[Exchange]:
+        """All that sites may be sent for evaluation."""
+        scores = SiteScores(method, self.task, self.validation)
+        if self.check_batch is None or not running(self.task.build(self.task.architectures[0]), "running_var"):
+            return [scores]
+        return [scores, SiteStatistics(method, self.task, self.check_batch), RecalibratedScores(method, self.task)]
+
+    def check(
+        self,
+        method: Method,
+        server: Tensors,
+        profiles: Sequence[Profile],
+        store: Store,
+        round: int,
+        engine: Engine,
+        accuracy: float | None,
+    ) -> BatchNormCheck | None:
+        """What the sites find with BatchNorm statistics that they have re-estimated; None without BatchNorm."""
+        if not has_statistics(self.task, method.models(server)):
+            return None
+        exchanges = self.exchanges(method)[1:]
+        if not exchanges:
+            why = "sites would have to send statistics, and clients have different models"
+            one = len(self.task.architectures) == 1
+            ask = "sites were not asked for statistics: set check_statistics=true, which their policies must allow"
+            return BatchNormCheck(accuracy=accuracy, samples=0, not_measured=ask if one else why)
+        outcome, accepted = RoundOutcome(), list[list[Reply]]()
+        for exchange in exchanges:
+            context = RoundContext.of(self.streams, round, self.rounds, len(profiles), exchange.name)
+            replies = dispatch(engine, exchange, server, profiles, context, store, outcome)
+            if not replies:
+                return BatchNormCheck(accuracy=accuracy, samples=0, not_measured="no site replied")
+            server = exchange.aggregate(server, replies, context)
+            accepted.append(replies)
+        metrics = self._shared(list(self.task.architectures), accepted[1], SHARED)
+        return BatchNormCheck(
+            accuracy=accuracy,
+            recalibrated=metrics["accuracy"],
+            samples=sum(reply.profile.samples for reply in accepted[0]),
+            traffic=TrafficRecord(
+                up=sum(reply.message.nbytes for replies in accepted for reply in replies), down=outcome.traffic.down
+            ),
+        )
 
     def __call__(
         self,
@@ -124,7 +228,7 @@ class OnSiteEvaluator:
         round: int,
         engine: Engine,
     ) -> Evaluation:
-        exchange = self.exchange(method)
+        exchange = SiteScores(method, self.task, self.validation)
         context = RoundContext.of(self.streams, round, self.rounds, len(profiles), exchange.name)
         outcome = RoundOutcome()
         accepted = dispatch(engine, exchange, server, profiles, context, store, outcome)

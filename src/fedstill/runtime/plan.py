@@ -141,7 +141,7 @@ def make_plan(
             shared,
             validation if method.tunes else None,
         ),
-        OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(share))
+        OnSiteEvaluator.of(experiment, method, task, streams)
         if on_site
         else CentralEvaluator(task, bundle.test, validation, counts),
         streams,

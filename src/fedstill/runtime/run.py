@@ -19,10 +19,11 @@ from fedstill.core.files import digest_of, disk_trouble, file_digest, sweep_temp
 from fedstill.core.hardware import one_thread
 from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
-from fedstill.core.records import Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
+from fedstill.core.records import BatchNormCheck, Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint
 from fedstill.runtime.artefacts import FinishedRun, artefacts
+from fedstill.runtime.batchnorm_check import check_centrally, check_warning
 from fedstill.runtime.callbacks import StopRun
 from fedstill.runtime.checkpoint import Leader, Progress
 from fedstill.runtime.client_store import ClientStore, SiteStore, Store
@@ -34,6 +35,7 @@ from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import Plan, Simulation
 from fedstill.runtime.round import EveryClientFailedError, Federation
 from fedstill.runtime.run_folder import RunFolder, pack_models
+from fedstill.runtime.simulated_clients import SimulatedClients
 from fedstill.runtime.spool import Spool
 
 _log = logging.getLogger(__name__)
@@ -65,8 +67,12 @@ def _execute(
     if finished(folder):
         folder.reused = True
         _log.info("%s has been run already", folder.path.name)
+        result = folder.result()
+        stale = None if result is None else check_warning(result.batchnorm, plan.experiment.method.settings)
         for observer in observers:
             observer.note("this experiment has been run already: showing its result")
+            if stale is not None:
+                observer.warn(stale)
         return
     for note in _notes(plan, engine, folder):
         _log.info("%s: %s", folder.path.name, note)
@@ -193,7 +199,7 @@ class Attempt:
             raise
         evaluation = None
         if progress.round % self.plan.experiment.evaluate_every == 0 or progress.round == self.plan.rounds:
-            evaluation = self._evaluation(progress.server, index)
+            evaluation = self._evaluation(progress.server, index, last=progress.round == self.plan.rounds)
             progress = replace(progress, leaders=self._leaders(progress, evaluation))
         record = round_record_class()(
             round=progress.round,
@@ -203,13 +209,26 @@ class Attempt:
         )
         return replace(progress, journal=(*progress.journal, record))
 
-    def _evaluation(self, server: Tensors, round: int) -> Evaluation:
-        """By the server's own test data, or by one more exchange with all sites."""
+    def _evaluation(self, server: Tensors, round: int, last: bool) -> Evaluation:
+        """By the server's own test data, or by one more exchange with all sites; the last one checks statistics."""
         evaluator, method, profiles = self.plan.evaluator, self.plan.method, self.plan.profiles
         if isinstance(evaluator, CentralEvaluator):
             assert isinstance(self.store, ClientStore)
-            return evaluator(method, server, profiles, self.store)
-        return evaluator(method, server, profiles, self.store, round, self.federation.engine)
+            found = evaluator(method, server, profiles, self.store)
+        else:
+            found = evaluator(method, server, profiles, self.store, round, self.federation.engine)
+        return found.model_copy(update={"batchnorm": self._batchnorm(server, round, found)}) if last else found
+
+    def _batchnorm(self, server: Tensors, round: int, found: Evaluation) -> BatchNormCheck | None:
+        """Whether the BatchNorm statistics of the shared models fit their weights."""
+        plan, accuracy = self.plan, found.test.get("accuracy")
+        if isinstance(plan.evaluator, CentralEvaluator):
+            assert isinstance(plan.clients, SimulatedClients)
+            models = plan.method.models(server)
+            batch = {"batch": plan.experiment.training.batch} if plan.task.finds_boxes else {}  # scenes are large
+            return check_centrally(models, accuracy, plan.evaluator, plan.clients, plan.streams, **batch)
+        engine = self.federation.engine
+        return plan.evaluator.check(plan.method, server, plan.profiles, self.store, round, engine, accuracy)
 
     def _leaders(self, progress: Progress, evaluation: Evaluation) -> dict[str, Leader]:
         """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
@@ -304,7 +323,10 @@ class Attempt:
                 if (content := artefacts[name](ended)) is not None:
                     self.folder.save_artefact(name, content)
         personal = self.store if self.plan.method.personal else None
-        self.folder.save_result(summary(self.plan, progress, run_digest(models, personal), digest_of(last)))
+        result = summary(self.plan, progress, run_digest(models, personal), digest_of(last))
+        self.folder.save_result(result)
+        if (text := check_warning(result.batchnorm, self.plan.experiment.method.settings)) is not None:
+            self._warn(text)
         for observer in self.observers:
             observer.finish()
 
@@ -330,6 +352,7 @@ def summary(plan: Plan, progress: Progress, sha256: str, model_last: str) -> Run
         shares=plan.method.shares,
         extra_models={name: metrics["accuracy"] for name, metrics in last.extra_models.items()},
         personal=last.personal,
+        batchnorm=last.batchnorm,
         method_metrics=journal[-1].method_metrics,
         teachers=tuple(plan.teachers),
         ceiling=plan.ceiling,

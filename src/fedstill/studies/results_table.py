@@ -28,6 +28,7 @@ _METRICS: dict[str, Metric] = {
     "personal_own": ("accuracy of the clients' own models on their own mix of classes", "%", 100),
     "constant": ("share of the most predicted class in the last round", "%", 100),
     "non_finite": ("share of rounds whose model is not finite", "%", 100),
+    "batchnorm_gain": ("gain in test accuracy if BatchNorm statistics are re-estimated", "points", 100),
     "negative_variances": ("largest share in any round of negative running variances", "%", 100),
     "bytes_up": ("traffic from the clients, all rounds together", "MiB", 1 / 2**20),
     "bytes_down": ("traffic to the clients, all rounds together", "MiB", 1 / 2**20),

@@ -35,6 +35,7 @@ def figures_of(run: Run) -> Figures:
         "selected_constant": _constant(evaluations.get(result.round_of.get("selected", 0))),
         "finite": int(last.finite),
         "non_finite": sum(not one.finite for one in every) / len(every),
+        "batchnorm_gain": result.batchnorm and result.batchnorm.gain,
         "negative_variances": max(one.negative_variances for one in every),
         "personal": personal and personal.mean,
         "personal_std": personal and personal.std,
