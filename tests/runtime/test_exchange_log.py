@@ -148,7 +148,8 @@ def test_killed_after_every_single_answer_it_ends_with_the_same_bits(
     if settings is FULL:
         journal = [json.loads(line) for line in (ended / "journal.jsonl").read_text().splitlines()]
         exchanges = {name for _, _, name in sites.asked}
-        assert exchanges == {"losses", "train", "recalibrate", "evaluate"}
+        checks = {"check statistics", "evaluate recalibrated"}
+        assert exchanges == {"losses", "train", "recalibrate", "evaluate", *checks}
         assert any(record.get("replacements") for record in journal)
         assert any(record["failures"] for record in journal)
 

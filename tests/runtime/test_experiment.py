@@ -184,6 +184,7 @@ OTHERWISE: dict[str, Any] = {
     "initial": {"file": "encoder.safetensors"},
     "validation": 0.2,
     "evaluation": "on-site",
+    "check_statistics": True,
     "evaluate_every": 2,
     "min_replies": 2,
     "norm_limit": 200.0,
