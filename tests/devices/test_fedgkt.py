@@ -23,6 +23,7 @@ from fedstill.core.task import Tensors
 from fedstill.data.augmentation import PointAugmentation
 from fedstill.devices.split_sides import Received
 from fedstill.models import Classifier
+from fedstill.runtime.observers import Observer
 from fedstill.runtime.reply_validation import validate_reply
 from fedstill.runtime.run import execute
 from fedstill.tasks.classification import Classification
@@ -286,14 +287,16 @@ def test_the_residual_compares_features_of_the_mean_with_those_sent() -> None:
     first = one.play_round(0)
     assert "feature residual" not in one.method.metrics(first)  # nothing was sent before
     assert sent[0]["residual/moved"] == sent[0]["residual/spread"] == 0
-    moved = spread = 0.0
+    moved, spread, ratios = 0.0, 0.0, []
     for client, rows in enumerate(([0, 3, 6], [0, 2, 4])):
         own = sent[client]["features"].double().numpy()[rows]
         now = mean_features(first, one.data[client], numbers(first))[rows]
-        moved += ((now - own) ** 2).sum()
-        spread += ((own - own.mean(axis=0)) ** 2).sum()
-    second = one.play_round(1)
-    assert one.method.metrics(second)["feature residual"] == pytest.approx(moved / spread, rel=1e-4)
+        far, wide = ((now - own) ** 2).sum(), ((own - own.mean(axis=0)) ** 2).sum()
+        moved, spread = moved + far, spread + wide
+        ratios.append(far / wide)
+    found = one.method.metrics(one.play_round(1))
+    assert found["feature residual"] == pytest.approx(moved / spread, rel=1e-4)
+    assert found["feature residual of the median client"] == pytest.approx(sum(ratios) / 2, rel=1e-4)
     assert moved / spread > 1e-6
 
 
@@ -310,6 +313,26 @@ def test_the_residual_of_one_client_is_zero_and_rounds_apart_are_not_compared() 
     assert off.states == [{}]
     assert not [name for name in off.ask(0, 1).message if name.startswith("residual")]
     assert not [line for line in off.method.egress if line.name.startswith("residual")]
+
+
+def test_a_large_residual_is_a_warning_of_the_run(
+    tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watching(Observer):
+        def __init__(self) -> None:
+            self.warnings: list[str] = []
+
+        def warn(self, text: str) -> None:
+            self.warnings.append(text)
+
+    plan, watching = tiny_plan(method="fedgkt", training={}, rounds=2), Watching()
+    execute(plan, engines["in-process"], tmp_path / "small", [watching])
+    assert not watching.warnings
+    monkeypatch.setattr("fedstill.devices.feature_residual.LARGE", 0.0)
+    run = execute(plan, engines["in-process"], tmp_path / "large", [watching])
+    (said,) = watching.warnings
+    measured = run.journal()[1].method_metrics["feature residual of the median client"]
+    assert f"the feature residual of the median client was {measured:.2g} on average" in said
 
 
 def test_clients_parts_and_small_heads_are_averaged_by_samples() -> None:

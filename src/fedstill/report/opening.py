@@ -31,6 +31,7 @@ def summary(runs: Sequence[Facts]) -> str:
 def caution(runs: Sequence[Facts]) -> str:
     """What a careful reader should hold against these numbers."""
     sentences = [f"{run.title} is stale: {'; '.join(why)}." for run in runs if (why := stale_parts(run.config))]
+    sentences += [f"{run.title}: {text}." for run in runs for text in run.cautions]
     if len({run.experiment.seed for run in runs}) == 1:
         each = "It was" if len(runs) == 1 else "Each was"
         sentences.append(

@@ -21,6 +21,7 @@ from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.records import Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
 from fedstill.core.task import Tensors
+from fedstill.methods import methods
 from fedstill.runtime import checkpoint
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.callbacks import StopRun
@@ -305,6 +306,10 @@ class Attempt:
                     self.folder.save_artefact(name, content)
         personal = self.store if self.plan.method.personal else None
         self.folder.save_result(summary(self.plan, progress, run_digest(models, personal), digest_of(last)))
+        for text in methods[self.plan.experiment.method.name].cautions(
+            [record.method_metrics for record in progress.journal]
+        ):
+            self._warn(text)
         for observer in self.observers:
             observer.finish()
 
