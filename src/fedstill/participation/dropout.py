@@ -43,6 +43,9 @@ class Dropout(Settings):
     def check(self, clients: int) -> None:
         """Refuse settings that cannot work with this number of clients."""
 
+    def check_rounds(self, rounds: int) -> None:
+        """Refuse settings that cannot work with this number of rounds."""
+
     def start(self, clients: int, streams: Streams) -> Tensors:
         """The fleet state that it needs, before the first round."""
         return {}
