@@ -15,7 +15,7 @@ def write_files(folder: Path) -> None:
     _digits(folder)
     _clouds(folder)
     _scenes(folder)
-    (folder / "losses.csv").write_text("round,client,when,fraction\n0,1,before,\n0,3,during,0.5\n1,0,after,\n1,2,,\n")
+    (folder / "losses.csv").write_text("round,client,when,fraction\n1,1,before,\n1,3,during,0.5\n2,0,after,\n2,2,,\n")
 
 
 def _digits(folder: Path) -> None:

@@ -49,8 +49,14 @@ ATTRIBUTES = {
 }
 IMPORTS = {
     "policy": ("from fedstill.core.protocols import Turn", "Turn of fedstill.core.protocols has another name now"),
-    "dropout": ("from fedstill.core.protocols import Fate", "rename it to DropoutEvent"),
-    "participation": ("from fedstill.core.protocols import Attendance", "rename it to RoundParticipation"),
+    "dropout": (
+        "from fedstill.core.protocols import Fate",
+        "import DropoutEvent from fedstill.core.participation_protocols",
+    ),
+    "participation": (
+        "from fedstill.core.protocols import Attendance",
+        "import RoundParticipation from fedstill.core.part",
+    ),
     "failures": ("from fedstill.core.protocols import Lost", "rename it to Failure"),
     "state": ("from fedstill.core.protocols import Kept", "rename it to StateVersion"),
     "base policy": (
@@ -142,10 +148,12 @@ def test_what_is_recommended_exists() -> None:
 
 
 def test_recommended_names_exist() -> None:
-    from fedstill.core import protocols
+    from fedstill.core import participation_protocols, protocols
     from fedstill.distillation import outputs, teachers
     from fedstill.methods.wrappers import mitigations
 
-    known = {name for module in (protocols, outputs, teachers, mitigations) for name in vars(module)}
+    known = {
+        name for module in (participation_protocols, protocols, outputs, teachers, mitigations) for name in vars(module)
+    }
     assert set(CODE.values()) <= known
     assert not CODE.keys() & known

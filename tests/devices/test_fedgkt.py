@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedstill.core.dataset import ArrayDataset, Subset
@@ -21,6 +23,7 @@ from fedstill.core.task import Tensors
 from fedstill.data.augmentation import PointAugmentation
 from fedstill.devices.split_sides import Received
 from fedstill.models import Classifier
+from fedstill.runtime.observers import Observer
 from fedstill.runtime.reply_validation import validate_reply
 from fedstill.runtime.run import execute
 from fedstill.tasks.classification import Classification
@@ -187,6 +190,149 @@ def test_the_servers_adam_goes_on_from_round_to_round() -> None:
     afresh = adam(adam(list(start), gradients[:1]), gradients[1:])
     assert np.abs(afresh[0] - together[0]).max() > 1e-4
     assert one.server["optimiser/0/steps"].item() == 2
+
+
+SPLIT = replace(TASK, architectures=("split-cnn-lite",))
+
+
+def head_inputs(server: Tensors, features: np.ndarray) -> np.ndarray:
+    """The first linear layer of the head, in double precision."""
+    weight, bias = (server[f"model/parameters/head.0.{kind}"].double().numpy() for kind in ("weight", "bias"))
+    return features @ weight.T + bias
+
+
+@pytest.mark.parametrize("precision", ["full", "half"])
+def test_the_heads_statistics_are_those_of_all_features_received(precision: str) -> None:
+    """Before anything is said to clients: their logits are those of the new statistics, computed in numpy."""
+    one = site(70, 300, task=SPLIT, precision=precision, server_epochs=3, server_batch=16)
+    for round in (0, 1):
+        replies = [one.ask(client, round) for client in (0, 1)]
+        one.server = one.method.aggregate(one.server, replies, one.context(round))
+        one.since = [round, round]
+    features = [reply.message["features"].double().numpy() for reply in replies]
+    inputs = head_inputs(one.server, np.concatenate(features))
+    mean, variance = (one.server[f"model/buffers/head.1.running_{kind}"].double().numpy() for kind in ("mean", "var"))
+    np.testing.assert_allclose(mean, inputs.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(variance, inputs.var(axis=0, ddof=1), rtol=1e-5, atol=1e-7)
+    held = numbers(one.server)
+    for client, own in enumerate(features):
+        normal = (head_inputs(one.server, own) - inputs.mean(axis=0)) / np.sqrt(inputs.var(axis=0, ddof=1) + 1e-5)
+        scale, shift = (held[f"model/parameters/head.1.{kind}"] for kind in ("weight", "bias"))
+        hidden = np.maximum(normal * scale + shift, 0)
+        weight, bias = (held[f"model/parameters/head.4.{kind}"] for kind in ("weight", "bias"))
+        expected = log_softmax(hidden @ weight.T + bias)
+        np.testing.assert_allclose(one.server[f"said/{client}/logits"].numpy(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_published_code_keeps_the_running_statistics_of_training() -> None:
+    """The same passes over the same features, so the same weights; one momentum step a pass, from 0 and 1."""
+    servers = []
+    for statistics in ("batch", "recalibrate"):
+        one = site(40, 30, task=SPLIT, statistics=statistics)
+        replies = [one.ask(client) for client in (0, 1)]
+        servers.append(one.method.aggregate(one.server, replies, one.context(0)))
+    batch, measured = servers
+    weights = [name for name in batch if name.startswith("model/") and "buffers" not in name]
+    assert all(torch.equal(batch[name], measured[name]) for name in weights)
+    start = site(40, 30, task=SPLIT).server
+    features = np.concatenate([reply.message["features"].double().numpy() for reply in replies])
+    seen = head_inputs(start, features).mean(axis=0)  # one full-batch pass, before the step
+    found = batch["model/buffers/head.1.running_mean"].double().numpy()
+    np.testing.assert_allclose(found, 0.1 * seen, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(batch["said/0/logits"], measured["said/0/logits"], atol=0.01)
+
+
+def test_noise_on_features_does_not_move_the_accuracy() -> None:
+    """1e-8 on the features of the second round; digits of eight clients with skewed labels."""
+    digits = load_digits()
+    inputs, labels = torch.tensor(digits.images[:, None] / 8 - 1).float(), torch.tensor(digits.target)
+    generator = torch.Generator().manual_seed(0)
+    shards = (labels[:480] + 5 * torch.rand(480, generator=generator)).argsort().split(60)
+    task = Classification(tuple("0123456789"), (1, 8, 8), ("split-cnn-lite",))
+    method = build("fedgkt", task, {"rate": 0.01, "momentum": 0.9, "batch": 32})
+    data = [ArrayDataset(inputs=inputs[rows], labels=labels[rows], sample_id=rows) for rows in shards]
+    one = Site(method, task, data, rounds=2)
+    one.play_round(0)
+    replies = [one.ask(client, 1) for client in range(len(shards))]
+
+    def accuracy(noise: float) -> float:
+        def noisy(reply: Reply) -> Reply:
+            features = reply.message["features"]
+            moved = features + noise * torch.randn(features.shape, generator=generator)
+            return replace(reply, message=Message({**reply.message, "features": moved}))
+
+        server = method.aggregate(one.server, [noisy(reply) for reply in replies], one.context(1))
+        model = task.build("split-cnn-lite", method.models(server)["split-cnn-lite"]).eval()
+        with torch.no_grad():
+            return float((model(inputs[480:])[0].argmax(dim=1) == labels[480:]).double().mean())
+
+    clean = accuracy(0)
+    assert clean > 0.7
+    assert [accuracy(1e-8) for _ in range(3)] == pytest.approx([clean] * 3, abs=0.01)
+
+
+def mean_features(server: Tensors, data: ArrayDataset, extractor: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The perceptron's hidden layers, written out."""
+    x = data.columns["inputs"].double().numpy().reshape(len(data), -1)
+    for layer in ("extractor.1", "extractor.3"):
+        weight, bias = (extractor[f"model/parameters/{layer}.{kind}"] for kind in ("weight", "bias"))
+        x = np.maximum(x @ weight.T + bias, 0)
+    return x
+
+
+def test_the_residual_compares_features_of_the_mean_with_those_sent() -> None:
+    """Nine and six samples, three compared of each: the first, and those a third and two thirds on."""
+    one = site(9, 6, compared=3)
+    sent = [one.ask(client).message for client in (0, 1)]
+    first = one.play_round(0)
+    assert "feature residual" not in one.method.metrics(first)  # nothing was sent before
+    assert sent[0]["residual/moved"] == sent[0]["residual/spread"] == 0
+    moved, spread, ratios = 0.0, 0.0, []
+    for client, rows in enumerate(([0, 3, 6], [0, 2, 4])):
+        own = sent[client]["features"].double().numpy()[rows]
+        now = mean_features(first, one.data[client], numbers(first))[rows]
+        far, wide = ((now - own) ** 2).sum(), ((own - own.mean(axis=0)) ** 2).sum()
+        moved, spread = moved + far, spread + wide
+        ratios.append(far / wide)
+    found = one.method.metrics(one.play_round(1))
+    assert found["feature residual"] == pytest.approx(moved / spread, rel=1e-4)
+    assert found["feature residual of the median client"] == pytest.approx(sum(ratios) / 2, rel=1e-4)
+    assert moved / spread > 1e-6
+
+
+def test_the_residual_of_one_client_is_zero_and_rounds_apart_are_not_compared() -> None:
+    alone = site(9, task=NORMAL)
+    alone.play_round(0)
+    assert alone.method.metrics(alone.play_round(1))["feature residual"] == 0
+    one = site(9, 6)
+    one.play_round(0, cohort=[0])
+    one.play_round(1, cohort=[1])
+    assert "feature residual" not in one.method.metrics(one.play_round(2, cohort=[0]))
+    off = site(9, compared=0)
+    off.play_round(0)
+    assert off.states == [{}]
+    assert not [name for name in off.ask(0, 1).message if name.startswith("residual")]
+    assert not [line for line in off.method.egress if line.name.startswith("residual")]
+
+
+def test_a_large_residual_is_a_warning_of_the_run(
+    tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watching(Observer):
+        def __init__(self) -> None:
+            self.warnings: list[str] = []
+
+        def warn(self, text: str) -> None:
+            self.warnings.append(text)
+
+    plan, watching = tiny_plan(method="fedgkt", training={}, rounds=2), Watching()
+    execute(plan, engines["in-process"], tmp_path / "small", [watching])
+    assert not watching.warnings
+    monkeypatch.setattr("fedstill.devices.feature_residual.LARGE", 0.0)
+    run = execute(plan, engines["in-process"], tmp_path / "large", [watching])
+    (said,) = watching.warnings
+    measured = run.journal()[1].method_metrics["feature residual of the median client"]
+    assert f"the feature residual of the median client was {measured:.2g} on average" in said
 
 
 def test_clients_parts_and_small_heads_are_averaged_by_samples() -> None:
@@ -399,8 +545,10 @@ def test_models_that_label_points_and_models_without_parts_are_refused() -> None
         ({"server_batch": 1}, "method.server_batch"),
         ({"extractors": "shared"}, "method.extractors"),
         ({"precision": "int8"}, "method.precision"),
+        ({"statistics": "frozen"}, "method.statistics"),
+        ({"compared": -1}, "method.compared"),
     ],
-    ids=["temperature", "batch", "extractors", "features"],
+    ids=["temperature", "batch", "extractors", "features", "statistics", "compared"],
 )
 def test_settings_that_cannot_work_are_one_sentence(tiny_plan: Any, setting: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):

@@ -17,6 +17,7 @@ from fedstill.core.task import Tensors
 from fedstill.devices.energy import Cellular, Energy, Stage, Wifi, pays, rounded
 from fedstill.devices.fleet import Fleet, apportion
 from fedstill.participation.weighted import levels
+from fedstill.runtime.assemble import make_experiment
 
 MEGABYTE = 1_000_000
 
@@ -76,6 +77,33 @@ def test_the_lines_are_zero_until_they_cross_it() -> None:
     assert Cellular().download(95 * MEGABYTE)[1] == 0 < Cellular().download(96 * MEGABYTE)[1]
     assert Cellular().upload(1)[1] == pytest.approx(2.67, abs=1e-6)
     assert Wifi().download(1)[1] == pytest.approx(0.17, abs=1e-6)
+
+
+def test_without_offsets_energy_is_in_proportion_to_bytes() -> None:
+    """3G up, 45 MB: 1.531 % and no 2.67; 1 MB a forty-fifth of it. Wi-Fi down, 1 MB: 18.09 * 0.16 / 3600 %."""
+    fleet = Fleet(offsets="none")
+    phone = device(wifi=False)
+    whole = fleet.spent(phone, 0, 0, 0, 45 * MEGABYTE).upload.own
+    assert whole == pytest.approx(13.475 * 0.01531, abs=1e-9)
+    assert fleet.spent(phone, 0, 0, 0, MEGABYTE).upload.own == pytest.approx(whole / 45, abs=1e-9)
+    assert fleet.spent(phone, 0, 0, 0, 45 * MEGABYTE).seconds == Fleet().spent(phone, 0, 0, 0, 45 * MEGABYTE).seconds
+    assert fleet.spent(device(), 0, MEGABYTE, 0, 0).download.own == pytest.approx(13.475 * 8.04e-6, abs=1e-9)
+
+
+def test_offsets_are_either_left_out_or_given() -> None:
+    with pytest.raises(ValidationError, match="offsets=none leaves the offsets of links out, and a link has its own"):
+        Fleet(offsets="none", cellular={"up_offset": 1.0})
+    assert Fleet(offsets="none", cellular={"up_slope": 1.0}).cellular.up_slope == 1
+    again = Fleet(**Fleet(offsets="none").model_dump())  # as a run's configuration is read
+    assert again.offsets == "none"
+
+
+def test_the_published_offsets_leave_identities_as_they_were() -> None:
+    assert "offsets" not in Fleet().hashed()
+    assert Fleet(offsets="none").hashed()["offsets"] == "none"
+    plain, without = (make_experiment({"method": "fedavg", "fleet": fleet}) for fleet in ({}, {"offsets": "none"}))
+    assert "offsets" not in plain.hashed()["fleet"]
+    assert plain.digest("data") != without.digest("data")
 
 
 sizes = st.integers(0, 10**11)

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from fedstill.core.streams import Streams
-from fedstill.devices.fleet_facts import RoundWorkload, job_of
+from fedstill.core.task import Tensors
+from fedstill.devices.fleet import Fleet
+from fedstill.devices.fleet_facts import RoundWorkload, costs, fleet_of, job_of, works
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.launch import launch
 from fedstill.runtime.plan import make_plan
@@ -90,6 +92,48 @@ def test_predicted_bytes_and_work_are_those_of_a_run(run: Run) -> None:
         assert (record.bytes.up, record.bytes.down) == (3 * job.up, 3 * job.down)
         passes = job.flops / plan.participants.costs["cnn"]
         assert record.work == pytest.approx(3 * passes, rel=0.01)
+
+
+def test_each_exchange_is_charged_its_own_offsets() -> None:
+    """Two exchanges of 1 MB down, with 45 MB and 1 MB up, of 13.475 Wh each.
+
+    3G: up 0.1 h, 1.531 + 2.67 %, and 8 s, 15.31 * 8 / 3600 + 2.67 = 2.704022 %; down nothing, twice. Wi-Fi: down twice
+    18.09 * 0.16 / 3600 + 0.17 = 0.170804 %; up nothing. As one message, uploads would take 4.2 % and 0.17 %.
+    """
+    state = {
+        **{name: torch.full((2,), value, dtype=torch.float64) for name, value in (("capacity", 13.475), ("charge", 9))},
+        **{name: torch.full((2,), 4.0, dtype=torch.float64) for name in ("watts", "speed")},
+        "tier": torch.tensor([0, 0]),
+        "wifi": torch.tensor([True, False]),
+    }
+    job = RoundWorkload("cnn", 10, 1, 4e9 * 3600, ((10**6, 45 * 10**6), (10**6, 10**6)))
+    wifi, cellular = costs(Fleet(), state, job)
+    assert (wifi.download, wifi.upload) == pytest.approx((13.475 * 0.00341608, 0), abs=1e-9)
+    assert (cellular.download, cellular.upload) == pytest.approx(
+        (0, 13.475 * (0.04201 + 0.0267 + 0.1531 * 8 / 3600)), abs=1e-8
+    )
+    assert wifi.training == cellular.training == pytest.approx(4.0)  # an hour at 4 W, once
+    assert cellular.seconds == pytest.approx(3600 + 2 * 2 + 360 + 8)
+    proportional = costs(Fleet(offsets="none"), state, job)[1]
+    assert proportional.upload == pytest.approx(13.475 * 0.1531 * 368 / 3600, abs=1e-8)
+
+
+def test_what_is_shown_is_what_a_run_charges(tmp_path: Path) -> None:
+    """Of a method with several exchanges: FedAvg that measures BatchNorm anew, a client's own charges in round 1."""
+    method = {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
+    experiment = make_experiment({**GIVEN, "method": method, "model": "cnn-bn", "rounds": 1})
+    plan = make_plan(experiment)
+    job = job_of(plan)
+    assert len(job.transfers) > 2
+    fleet, state = fleet_of(experiment)
+    run = launch(experiment, out=tmp_path)
+    for client, device in works(run.journal):
+        (shown,) = costs(fleet, only(state, client), job)
+        assert shown.download + shown.upload == pytest.approx(device.communication, rel=1e-3)
+
+
+def only(state: Tensors, client: int) -> Tensors:
+    return {name: values[client : client + 1] for name, values in state.items()}
 
 
 def test_a_study_shows_its_first_experiment(call: Call, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_costs_by_hand() -> None:
 
     Background: 0.1 W. Nothing is sent, so that links cost nothing.
     """
-    job = RoundWorkload("cnn", 10, 1, 3.6e12, 0, 0)
+    job = RoundWorkload("cnn", 10, 1, 3.6e12, ((0, 0),))
     found = {(one.tier, one.link): one for one in costs(FLEET, FOUR, job)}
     assert set(found) == {("low", WIFI), ("low", CELLULAR), ("mid", CELLULAR), ("high", WIFI)}
     low, mid = found["low", WIFI], found["mid", CELLULAR]

@@ -18,7 +18,7 @@ from fedstill.core.protocols import Failure, Reply
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.engines import InProcess
-from fedstill.methods.recalibration import recalibrations
+from fedstill.methods.recalibration import recalibrate_exactly, recalibrations
 from fedstill.models import build_model, models
 from fedstill.models.resnet import basic_block, resnet
 from fedstill.runtime.checkpoint import candidates
@@ -169,6 +169,65 @@ def test_one_pass_is_exact_for_the_first_layer_and_only_close_for_later_ones(nam
     first = next(iter(running(task.build(name), "running_var").values()))
     assert torch.allclose(ours[first], theirs[first], rtol=1e-5)
     assert furthest(task.build(name), ours, theirs) > 0.2
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_server_with_data_of_its_own_measures_exactly(name: str) -> None:
+    """More samples than fit into one batch of evaluation, of three different kinds one after the other."""
+    task = task_of(name)
+    shards = skewed(task.shape, (120, 9, 140) if task.shape == IMAGE else (6, 9, 11))
+    model = task.build(name)
+    whole = ArrayDataset(**{key: torch.cat([one.columns[key] for one in shards]) for key in ("inputs", "labels")})
+    recalibrate_exactly(model, task, whole)
+    assert furthest(model, state_of(model), pooled(task, task.build(name), shards)) < 1e-5
+
+
+class Bare(Classification):
+    """The model of a test, whatever it is."""
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch["inputs"])
+
+
+def test_exact_statistics_by_hand() -> None:
+    """0, 2, 4, 9 times 2 plus 1 are 1, 5, 9, 19: mean 8.5, squares 56.25 + 12.25 + 0.25 + 110.25 = 179, over 3.
+
+    Dropout before the layer would halve and double inputs; after ReLU of (x - 8.5) / sqrt(179/3 + eps) * 3 the second
+    layer gets 0, 0 and two numbers.
+    """
+    first, second = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    linear = nn.Linear(1, 1)
+    with torch.no_grad():
+        linear.weight.fill_(2), linear.bias.fill_(1), first.weight.fill_(3)
+    model = nn.Sequential(nn.Dropout(0.5), linear, first, nn.ReLU(), nn.Dropout(0.5), second)
+    task = Bare(("a", "b"), (1,), ("mlp",))
+    recalibrate_exactly(model.train(), task, ArrayDataset(inputs=torch.tensor([[0.0], [2.0], [4.0], [9.0]])))
+    assert (first.running_mean.item(), first.running_var.item()) == pytest.approx((8.5, 179 / 3), rel=1e-6)
+    scale = 3 / (179 / 3 + 1e-5) ** 0.5
+    low, high = 0.5 * scale, 10.5 * scale
+    mean = (low + high) / 4
+    variance = (2 * mean**2 + (low - mean) ** 2 + (high - mean) ** 2) / 3
+    assert (second.running_mean.item(), second.running_var.item()) == pytest.approx((mean, variance), rel=1e-6)
+    assert not model.training
+
+
+def test_exact_statistics_follow_the_order_of_calls() -> None:
+    """The layer that is defined last is called first; with one sample there is no variance, and nothing changes."""
+
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.late, self.early = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.late(self.early(inputs))
+
+    model, task = Backwards(), Bare(("a", "b"), (1,), ("mlp",))
+    recalibrate_exactly(model, task, ArrayDataset(inputs=torch.tensor([[7.0]])))
+    assert (model.early.running_mean.item(), model.late.running_var.item()) == (0, 1)
+    recalibrate_exactly(model, task, ArrayDataset(inputs=torch.tensor([[3.0], [5.0]])))
+    assert (model.early.running_mean.item(), model.early.running_var.item()) == (4, 2)
+    assert (model.late.running_mean.item(), model.late.running_var.item()) == pytest.approx((0, 1), abs=1e-4)
 
 
 def shape_for(name: str) -> tuple[int, ...]:

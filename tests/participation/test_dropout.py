@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import DropoutEvent, RoundContext
+from fedstill.core.participation_protocols import DropoutEvent
+from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
 from fedstill.participation import dropouts
 from fedstill.participation.dropout import Bursty, Chance, Dropout, Independent, NoDropout

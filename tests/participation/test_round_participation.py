@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fedstill.core.client import answer
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Client, DropoutEvent, Profile, Reply, RoundContext
+from fedstill.core.participation_protocols import DropoutEvent
+from fedstill.core.protocols import Client, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.devices.clusters import Clusters, Statistics
 from fedstill.devices.fleet import Fleet

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import DropoutEvent, Exchange, Failure, Profile, Reply, RoundContext
+from fedstill.core.participation_protocols import DropoutEvent
+from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.engines import InProcess

@@ -107,7 +107,7 @@ def test_runs_that_share_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_with_replayed_losses_is_known_by_its_samples_too(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text("round,client\n0,1\n")
+    (tmp_path / "trace.csv").write_text("round,client\n1,1\n")
     made = run(tmp_path, IMAGE, dropout={"name": "trace", "file": str(tmp_path / "trace.csv")})
     assert len(chosen_by(made).rows) == 20
 

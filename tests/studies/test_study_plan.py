@@ -45,7 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that some experiments read."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "trace.csv").write_text("round,client\n0,1\n")
+    (tmp_path / "trace.csv").write_text("round,client\n1,1\n")
     with torch.random.fork_rng():
         model = build_model("mlp", (1, 8, 8), 10)
     (tmp_path / "start.safetensors").write_bytes(Message(state_of(model)).encode())
@@ -65,7 +65,7 @@ def test_a_study_of_a_trace_is_done(recipe: Make, here: Path) -> None:
     study = Study(recipe({"seed": [7]}, **KINDS["trace"]))
     results = study.run(here / "runs")
     assert (len(results.runs), results.failures) == (1, {})
-    (here / "trace.csv").write_text("round,client\n0,0\n")
+    (here / "trace.csv").write_text("round,client\n1,0\n")
     other = Study(recipe({"seed": [7]}, **KINDS["trace"]))
     assert other.study_plan.jobs[0].key != study.study_plan.jobs[0].key, "other losses, another run"
 

@@ -48,7 +48,7 @@ CODE = {
     "words": "named_outputs",
 }
 
-# Modules; and names that one of these packages had, which one of its modules has now.
+# Modules; and names that one of these packages or modules had, which another one has now.
 MODULES = {
     "fedstill.core.devices": "fedstill.core.hardware",
     "fedstill.core.queries": "fedstill.queries.query",
@@ -125,7 +125,7 @@ MODULES = {
     "fedstill.tasks.masked": "fedstill.detection.masked_task",
     "fedstill.tasks.measures": "fedstill.tasks.task_choice",
 }
-PACKAGES = ("fedstill.distillation", "fedstill.methods", "fedstill.participation")
+PACKAGES = ("fedstill.core.protocols", "fedstill.distillation", "fedstill.methods", "fedstill.participation")
 HOMES = {
     "DetectorMatching": "fedstill.detection.distillation",
     "findings": "fedstill.detection.distillation",
@@ -202,6 +202,12 @@ HOMES = {
     "LabelBalanced": "fedstill.participation.label_balanced",
     "Everyone": "fedstill.participation.policies",
     "Policy": "fedstill.participation.policies",
+    "Attendance": "fedstill.core.participation_protocols",
+    "DropoutEvent": "fedstill.core.participation_protocols",
+    "Fate": "fedstill.core.participation_protocols",
+    "Participation": "fedstill.core.participation_protocols",
+    "RoundParticipation": "fedstill.core.participation_protocols",
+    "Survey": "fedstill.core.participation_protocols",
     "Random": "fedstill.participation.policies",
     "PowerOfChoice": "fedstill.participation.power_of_choice",
     "replacements": "fedstill.participation.replacement",

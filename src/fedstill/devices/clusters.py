@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Reply, RoundContext, Survey
+from fedstill.core.participation_protocols import Survey
+from fedstill.core.protocols import Reply, RoundContext
 from fedstill.core.sections import HasSections, Section, sections
 from fedstill.core.task import Tensors
 from fedstill.participation.surveys import Measurement, label_shares, moments, not_surveyed, unknown

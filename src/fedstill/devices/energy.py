@@ -7,7 +7,8 @@ bit for bit, and an audit of a run compares with `==`.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -46,6 +47,14 @@ class Link(Settings):
     down_offset: float = Field(description="percent of the battery's capacity per download, in addition")
     up_slope: float = Field(ge=0, description="percent of the battery's capacity per hour of upload")
     up_offset: float = Field(description="percent of the battery's capacity per upload, in addition")
+
+    def without_offsets(self) -> Self:
+        """The same link with lines through the origin: the energy of a transfer is in proportion to its duration."""
+        return self.model_copy(update={"down_offset": 0.0, "up_offset": 0.0})
+
+    def has_own_offsets(self) -> bool:
+        fields = type(self).model_fields
+        return any(getattr(self, name) != fields[name].default for name in ("down_offset", "up_offset"))
 
     def download(self, size: int) -> tuple[float, float]:
         """The seconds that a download of this many bytes takes, and the percentage of a battery."""
@@ -125,6 +134,11 @@ class Energy(NamedTuple):
     download: Stage = NOTHING
     training: Stage = NOTHING
     upload: Stage = NOTHING
+
+    @classmethod
+    def sum(cls, parts: Iterable[Energy]) -> Energy:
+        """The energy of several pieces of work, stage by stage."""
+        return cls(*(Stage(*map(sum, zip(*stages, strict=True))) for stages in zip(*parts, strict=True)))
 
     @property
     def compute(self) -> float:

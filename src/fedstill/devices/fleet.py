@@ -19,11 +19,12 @@ Our own assumptions: speeds, bandwidths, initial charges, recharging, background
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from fedstill.core.protocols import RoundContext
 from fedstill.core.sections import HasSections, Section, sections
@@ -106,6 +107,7 @@ class Fleet(Section):
     """
 
     about = "devices with batteries; left out, clients have power without end"
+    added_later = frozenset({"offsets"})
     participation = "devices"
     for_many = True
     simulated = "batteries"
@@ -118,6 +120,11 @@ class Fleet(Section):
     wifi_share: float = Field(0.7, ge=0, le=1, description="fraction of clients on Wi-Fi; the others are on 3G")
     wifi: Wifi = Field(default_factory=Wifi, description="the Wi-Fi link")
     cellular: Cellular = Field(default_factory=Cellular, description="the mobile link, by default 3G")
+    offsets: Literal["published", "none"] = Field(
+        "published",
+        description="published: each transfer takes its link's offset, however short it is; none: the energy of a"
+        " transfer is in proportion to its duration",
+    )
     communication_factor: float = Field(1.0, ge=0, description="factor of the energy of every transfer")
     background: float = Field(0.1, ge=0, description="background power of a device, W")
     hours: float = Field(
@@ -148,6 +155,19 @@ class Fleet(Section):
         if not any(tier.share for tier in tiers.values()):
             raise ValueError("at least one tier needs a share above zero")
         return tiers
+
+    @model_validator(mode="after")
+    def _one_source_of_offsets(self) -> Self:
+        if self.offsets == "none" and (self.wifi.has_own_offsets() or self.cellular.has_own_offsets()):
+            raise ValueError("offsets=none leaves the offsets of links out, and a link has its own: set one of the two")
+        return self
+
+    @cached_property
+    def links(self) -> tuple[Link, Link]:
+        """Wi-Fi and the mobile link, as transfers are charged."""
+        if self.offsets == "published":
+            return self.wifi, self.cellular
+        return self.wifi.without_offsets(), self.cellular.without_offsets()
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -180,7 +200,7 @@ class Fleet(Section):
     def spent(self, fleet: Tensors, client: int, down: int, flops: float, up: int) -> Energy:
         """The energy for this device to receive, compute and send these amounts of bytes and operations."""
         capacity, watts, speed = (float(fleet[name][client]) for name in ("capacity", "watts", "speed"))
-        link: Link = self.wifi if bool(fleet["wifi"][client]) else self.cellular
+        link = self.links[0 if bool(fleet["wifi"][client]) else 1]
 
         def transfer(cost: tuple[float, float]) -> Stage:
             seconds, percent = cost

@@ -83,7 +83,7 @@ def _as_dict(found: Described) -> dict[str, object]:
     return {
         "experiment": found.experiment.model_dump(mode="json"),
         "tiers": [asdict(one) for one in found.tiers],
-        "job": None if found.job is None else asdict(found.job),
+        "job": None if found.job is None else {**asdict(found.job), "down": found.job.down, "up": found.job.up},
         "costs": [asdict(one) for one in found.costs],
         "missing": found.missing or None,
         "run": None if found.run is None else str(found.run.path),

@@ -12,6 +12,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.records import RoundRecord
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
+from fedstill.devices.energy import Energy
 from fedstill.devices.fleet import Fleet, fleet_section
 from fedstill.devices.fleet_record import DeviceRecord, devices_in
 from fedstill.devices.study_figures import attendance
@@ -49,9 +50,16 @@ class RoundWorkload:
     model: str
     samples: int
     epochs: int
-    flops: float  # of all its training
-    down: int  # bytes
-    up: int
+    flops: float  # of all its training, in the first exchange
+    transfers: tuple[tuple[int, int], ...]  # bytes down and up, by exchange
+
+    @property
+    def down(self) -> int:
+        return sum(down for down, _ in self.transfers)
+
+    @property
+    def up(self) -> int:
+        return sum(up for _, up in self.transfers)
 
 
 @dataclass(frozen=True)
@@ -129,9 +137,9 @@ def job_of(plan: Plan) -> RoundWorkload:
     who = replace(plan.profiles[0], samples=samples)
     server = plan.method.start(plan.streams)
     steps = list(first_round(plan, plan.method.exchanges(server, 0), server, who))
-    down, up = sum(step.request.nbytes for step in steps), sum(step.expected().nbytes for step in steps)
+    transfers = tuple((step.request.nbytes, step.expected().nbytes) for step in steps)
     epochs, passes = plan.participants.epochs, plan.participants.costs[who.architecture]
-    return RoundWorkload(who.architecture, samples, epochs, TRAINED * samples * epochs * passes, down, up)
+    return RoundWorkload(who.architecture, samples, epochs, TRAINED * samples * epochs * passes, transfers)
 
 
 def costs(fleet: Fleet, state: Tensors, job: RoundWorkload) -> list[RoundCost]:
@@ -146,7 +154,7 @@ def costs(fleet: Fleet, state: Tensors, job: RoundWorkload) -> list[RoundCost]:
 
 def _cost(fleet: Fleet, state: Tensors, job: RoundWorkload, tier: str, link: str, own: np.ndarray) -> RoundCost:
     looked_at = own[:_ENOUGH]
-    spent = [fleet.spent(state, int(client), job.down, job.flops, job.up) for client in looked_at]
+    spent = [_spent(fleet, state, job, int(client)) for client in looked_at]
     capacity = state["capacity"].numpy()[looked_at]
     return RoundCost(
         tier,
@@ -158,6 +166,14 @@ def _cost(fleet: Fleet, state: Tensors, job: RoundWorkload, tier: str, link: str
         fmean(one.background for one in spent),
         fmean(one.total / full for one, full in zip(spent, capacity, strict=True)),
         fmean(one.seconds for one in spent),
+    )
+
+
+def _spent(fleet: Fleet, state: Tensors, job: RoundWorkload, client: int) -> Energy:
+    """As a run charges it: each exchange is a download and an upload of its own, with the offsets of both."""
+    work = (job.flops, *[0.0] * (len(job.transfers) - 1))
+    return Energy.sum(
+        fleet.spent(state, client, down, flops, up) for (down, up), flops in zip(job.transfers, work, strict=True)
     )
 
 

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Dataset
+from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.egress import Egress
-from fedstill.core.kinds import load_state, norm_layers, running, state_of
+from fedstill.core.kinds import norm_layers, running
 from fedstill.core.message import Message, part, under
 from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext, Shape
@@ -58,26 +58,59 @@ def recalibrate(model: nn.Module, task: Task, data: Dataset, streams: Streams, b
     False for a model without BatchNorm, or for data with fewer samples than a batch of two. A layer that no sample
     passes keeps its statistics.
     """
-    statistics = [running(model, statistic) for statistic in ("running_mean", "running_var")]
+    layers = list(running(model, "running_var"))
     rows = torch.from_numpy(streams.draw("order").permutation(len(data)))
     batches = [piece for piece in rows.split(batch) if len(piece) > 1]
-    if not statistics[0] or not batches:
+    if not layers or not batches:
         return False
     model.eval()
-    before = dict(state_of(model))
-    with _Measured(model, list(statistics[0]), by_batch=True) as measured, torch.no_grad():
+    with _Measured(model, layers, by_batch=True) as measured, torch.no_grad():
         for piece in batches:
             task.forward(model, data.batch(piece))
-    state, sums = dict(state_of(model)), measured.sums()
-    for layer, mean_name in statistics[0].items():
-        found = part(sums, f"norm/{layer}/")
-        names = (mean_name, statistics[1][layer])
-        values = _moments([found]) if found else (before[names[0]], before[names[1]])
-        for name, value in zip(names, values, strict=True):
-            state[name] = value.to(state[name].dtype)
-    load_state(model, state)
+    _set_statistics(model, measured.sums())
     model.eval()
     return True
+
+
+def recalibrate_exactly(model: nn.Module, task: Task, data: Dataset) -> None:
+    """Set a model's BatchNorm statistics to those of its layers' inputs over all of this data, as if it were one batch.
+
+    Takes one pass per layer, in the order in which the model calls them: the inputs of a layer are normalised with the
+    new statistics of the layers before it. A head with one BatchNorm layer takes one pass. Dropout is off. A layer with
+    fewer than two rows of inputs keeps its statistics.
+    """
+    model.eval()
+    if not len(data):
+        return
+    with torch.no_grad():
+        for layer in _call_order(model, task, data):
+            with _Measured(model, [layer], by_batch=False) as measured:
+                for rows in every_row(data):
+                    task.forward(model, data.batch(rows))
+            _set_statistics(model, measured.sums())
+
+
+def _call_order(model: nn.Module, task: Task, data: Dataset) -> list[str]:
+    """The BatchNorm layers with running statistics, in the order of their first call on a sample."""
+    tracked = list(running(model, "running_var"))
+    if len(tracked) < 2:
+        return tracked
+    with _Measured(model, tracked, by_batch=False) as measured:
+        task.forward(model, data.batch(torch.zeros(1, dtype=torch.int64)))
+    return list(measured.totals)
+
+
+def _set_statistics(model: nn.Module, sums: Mapping[str, Tensor]) -> None:
+    """Set running statistics from the sums over the inputs of layers."""
+    for name, layer in norm_layers(model).items():
+        found = part(sums, f"norm/{name}/")
+        if not found or int(found["rows"]) < 2:
+            continue
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        mean, variance = _moments([found])
+        layer.running_mean.copy_(mean)
+        layer.running_var.copy_(variance)
 
 
 class Recalibration(Exchange):

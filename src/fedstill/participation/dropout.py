@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from fedstill.core.protocols import DropoutEvent, RoundContext
+from fedstill.core.participation_protocols import DropoutEvent
+from fedstill.core.protocols import RoundContext
 from fedstill.core.registry import Registry
 from fedstill.core.renamed import RENAMED_IN_DROPOUT, check_renamed
 from fedstill.core.settings import Settings
@@ -42,6 +43,9 @@ class Dropout(Settings):
 
     def check(self, clients: int) -> None:
         """Refuse settings that cannot work with this number of clients."""
+
+    def check_rounds(self, rounds: int) -> None:
+        """Refuse settings that cannot work with this number of rounds."""
 
     def start(self, clients: int, streams: Streams) -> Tensors:
         """The fleet state that it needs, before the first round."""

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedstill.core.protocols import Exchange, Profile, RoundContext, Survey
+from fedstill.core.participation_protocols import Survey
+from fedstill.core.protocols import Exchange, Profile, RoundContext
 from fedstill.core.records import RecordSection
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors

@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Exchange, RoundContext, Survey
+from fedstill.core.participation_protocols import Survey
+from fedstill.core.protocols import Exchange, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.participation.policies import policies
 from fedstill.participation.surveys import LabelMix, not_surveyed

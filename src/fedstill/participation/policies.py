@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Exchange, Profile, RoundContext, Survey
+from fedstill.core.participation_protocols import Survey
+from fedstill.core.protocols import Exchange, Profile, RoundContext
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedstill.core.protocols import Exchange, Profile, RoundContext, Survey
+from fedstill.core.participation_protocols import Survey
+from fedstill.core.protocols import Exchange, Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.participation.policies import policies

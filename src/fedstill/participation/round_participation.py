@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import DropoutEvent, Exchange, Profile, RoundContext, Survey
+from fedstill.core.participation_protocols import DropoutEvent, Survey
+from fedstill.core.protocols import Exchange, Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.participation.dropout import Dropout, NoDropout

@@ -1,9 +1,9 @@
 """Recorded dropout: a file lists which clients drop out in which round.
 
-The file is a comma-separated table with a header and one row per dropout: `round` (from 0, as in a run's journal),
-`client`, and optionally `when` (before, during, after) and `fraction` (of the work that was done, from 0 to 1). If the
-last two are empty or missing, settings and a random draw determine them. A run's identity includes the file's contents,
-not its path.
+The file is a comma-separated table with a header and one row per dropout: `round` (from 1, as in a run's journal),
+`client` (from 0), and optionally `when` (before, during, after) and `fraction` (of the work that was done, from 0 to
+1). If the last two are empty or missing, settings and a random draw determine them. A run's identity includes the
+file's contents, not its path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import DropoutEvent, RoundContext
+from fedstill.core.participation_protocols import DropoutEvent
+from fedstill.core.protocols import RoundContext
 from fedstill.core.task import Tensors
 from fedstill.participation.dropout import Chance, When, dropouts
 
@@ -41,15 +42,18 @@ class DropoutFile:
     """The file's contents: dropouts by round and client."""
 
     digest: str
-    rounds: dict[int, dict[int, DropoutRow]]
+    rounds: dict[int, dict[int, DropoutRow]]  # rounds from 0, as in `RoundContext`
 
 
-@dropouts.register("trace")
+@dropouts.register("trace", behaviour=2)
 class Trace(Chance):
     """Dropout replayed from a file, by round and client."""
 
     file: str = Field(
-        ..., min_length=1, description="CSV file with the columns round, client and optionally when, fraction"
+        ...,
+        min_length=1,
+        description="CSV file with the columns round (from 1, as in a journal), client (from 0) and optionally when,"
+        " fraction",
     )
 
     @cached_property
@@ -69,6 +73,15 @@ class Trace(Chance):
                         f"dropout.file {self.file}, line {row.line}: there is no client {client}, only 0 to"
                         f" {clients - 1}"
                     )
+
+    def check_rounds(self, rounds: int) -> None:
+        for round, dropped in sorted(self.recorded.rounds.items()):
+            if round >= rounds:
+                line = min(row.line for row in dropped.values())
+                raise InputError(
+                    f"dropout.file {self.file}, line {line}: there is no round {round + 1}, only 1 to {rounds}: leave"
+                    f" such rows out, or set rounds to {max(self.recorded.rounds) + 1}"
+                )
 
     def dropout_events(self, fleet: Tensors, cohort: Sequence[int], context: RoundContext) -> dict[int, DropoutEvent]:
         rows = self.recorded.rounds.get(context.round, {})
@@ -117,10 +130,12 @@ def _row(columns: list[str], cells: list[str]) -> dict[str, str]:
 
 def _add(rounds: dict[int, dict[int, DropoutRow]], row: dict[str, str], line: int) -> None:
     round, client = (_count(row, name) for name in _REQUIRED)
+    if not round:
+        raise ValueError("rounds are counted from 1, as in a run's journal, and this is round 0: add 1 to each of them")
     when = row.get("when") or None
     if when is not None and when not in get_args(When):
         raise ValueError(f"when is before, during or after, not {when!r}")
-    rows = rounds.setdefault(round, {})
+    rows = rounds.setdefault(round - 1, {})
     if client in rows:
         raise ValueError(f"line {rows[client].line} already has client {client} dropping out of round {round}")
     rows[client] = DropoutRow(line, when, _fraction(row))  # type: ignore[arg-type]  # checked above
@@ -128,7 +143,7 @@ def _add(rounds: dict[int, dict[int, DropoutRow]], row: dict[str, str], line: in
 
 def _count(row: dict[str, str], name: str) -> int:
     if not (row[name].isascii() and row[name].isdigit()):
-        raise ValueError(f"{name} must be a number from 0, not {row[name]!r}")
+        raise ValueError(f"{name} must be a number from {int(name == 'round')}, not {row[name]!r}")
     return int(row[name])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedstill.core.records import RoundRecord, RunResult
 from fedstill.methods import methods
+from fedstill.runtime.cautions import cautions
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import detects, measure_of
@@ -80,6 +81,11 @@ class Facts(RunCourse):
     @classmethod
     def of(cls, title: str, run: Run) -> Facts:
         return cls(title, run.experiment, tuple(run.journal), run.config, run.result, run.seconds)
+
+    @property
+    def cautions(self) -> list[str]:
+        """What the run warned of at its end."""
+        return cautions(self.experiment, self.result, self.journal)
 
     @property
     def alone(self) -> bool:

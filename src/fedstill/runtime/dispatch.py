@@ -8,16 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import (
-    DropoutEvent,
-    Engine,
-    Exchange,
-    Failure,
-    Profile,
-    Reply,
-    RoundContext,
-    RoundParticipation,
-)
+from fedstill.core.participation_protocols import DropoutEvent, RoundParticipation
+from fedstill.core.protocols import Engine, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.runtime.client_store import Store
 from fedstill.runtime.reply_validation import validate_reply

@@ -257,6 +257,7 @@ class Experiment(Settings):
             chosen: Choice | None = self.__dict__[section]
             if chosen is not None:
                 said[section] = {"name": registry.first(chosen.name), **chosen.settings.hashed()}
+        said |= {name: section.hashed() for name, section in self.sections().items()}
         return said | {former: said.pop(now) for former, now in FORMER_SETTINGS.items()}
 
     def digest(self, fingerprint: str, rounds: bool = True) -> str:

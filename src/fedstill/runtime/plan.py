@@ -317,6 +317,7 @@ def make_participants(experiment: Experiment, method: Method, labelled: bool) ->
             "privacy counts what leaves in training, and this participation asks clients for more: choose another"
             " policy, and leave `clusters` out"
         )
+    dropout.check_rounds(method.rounds(experiment.rounds))
     given = {"labels": labelled, "shared-model": bool(method.models(method.start(Streams(0))))}
     participants.check(experiment.clients, [name for name, there in given.items() if there])
     return participants

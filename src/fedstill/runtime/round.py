@@ -17,17 +17,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fedstill.core.errors import RunError
-from fedstill.core.protocols import (
-    Engine,
-    Exchange,
-    Failure,
-    Method,
-    Participation,
-    Profile,
-    Reply,
-    RoundContext,
-    RoundParticipation,
-)
+from fedstill.core.participation_protocols import Participation, RoundParticipation
+from fedstill.core.protocols import Engine, Exchange, Failure, Method, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.runtime.checkpoint import Progress

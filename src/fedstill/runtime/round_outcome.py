@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedstill.core.message import Message
-from fedstill.core.protocols import BLAMELESS, DropoutEvent, Failure
+from fedstill.core.participation_protocols import DropoutEvent
+from fedstill.core.protocols import BLAMELESS, Failure
 from fedstill.core.records import FailureRecord, SurveyRecord, TrafficRecord
 from fedstill.runtime.reply_validation import NOT_FINITE
 

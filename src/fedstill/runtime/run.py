@@ -23,8 +23,9 @@ from fedstill.core.records import BatchNormCheck, Evaluation, RoundRecord, RunRe
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint
 from fedstill.runtime.artefacts import FinishedRun, artefacts
-from fedstill.runtime.batchnorm_check import check_centrally, check_warning
+from fedstill.runtime.batchnorm_check import check_centrally
 from fedstill.runtime.callbacks import StopRun
+from fedstill.runtime.cautions import cautions
 from fedstill.runtime.checkpoint import Leader, Progress
 from fedstill.runtime.client_store import ClientStore, SiteStore, Store
 from fedstill.runtime.evaluation import CentralEvaluator
@@ -68,11 +69,11 @@ def _execute(
         folder.reused = True
         _log.info("%s has been run already", folder.path.name)
         result = folder.result()
-        stale = None if result is None else check_warning(result.batchnorm, plan.experiment.method.settings)
+        assert result is not None
         for observer in observers:
             observer.note("this experiment has been run already: showing its result")
-            if stale is not None:
-                observer.warn(stale)
+            for text in cautions(plan.experiment, result, folder.journal()):
+                observer.warn(text)
         return
     for note in _notes(plan, engine, folder):
         _log.info("%s: %s", folder.path.name, note)
@@ -325,7 +326,7 @@ class Attempt:
         personal = self.store if self.plan.method.personal else None
         result = summary(self.plan, progress, run_digest(models, personal), digest_of(last))
         self.folder.save_result(result)
-        if (text := check_warning(result.batchnorm, self.plan.experiment.method.settings)) is not None:
+        for text in cautions(self.plan.experiment, result, progress.journal):
             self._warn(text)
         for observer in self.observers:
             observer.finish()
