@@ -16,6 +16,12 @@ instead of the model, and takes the same steps as the server. It cannot reproduc
 and does not do so in a round in which it sends weights, since an update is relative to a model that was sent. On
 another type of processor than the server's its model differs in the last digits; on the same type it matches bit for
 bit.
+
+A student with BatchNorm that trains on proxy samples in training mode takes over their statistics, which are not those
+of the clients' data (`statistics: batch`, as in the papers' code). With `frozen` it keeps its own. With `recalibrate`
+the cohort then measures them for the distilled model, each client for its own architecture, in a second exchange that
+sends the model down; where the model is not sent, the new statistics go down with the logits. Statistics are never
+estimated on proxy samples.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.kinds import PARAMETERS, average, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Meter, Method, Profile, Reply, RoundContext, Shape
+from fedstill.core.protocols import Client, Exchange, Meter, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
@@ -55,6 +61,14 @@ from fedstill.methods.base import (
 from fedstill.methods.gradients import correction
 from fedstill.models.own_models import check_features
 from fedstill.shared_image.proxy_selection import Selection, draw_uniformly, pool_outputs
+from fedstill.shared_image.server_recalibration import (
+    LESSON,
+    RECALIBRATED,
+    ServerRecalibration,
+    lesson,
+    model_place,
+    statistics_of,
+)
 from fedstill.shared_image.shared_samples import (
     LOGITS_EGRESS,
     SELECTED,
@@ -76,7 +90,6 @@ from fedstill.tasks.classification import Classification
 _log = logging.getLogger(__name__)
 
 INITIALISE = "initialise"
-LESSON = "lesson/"  # lesson/ROUND/...: a round's samples and the consensus logits on them
 
 
 class EnsembleSettings(StepSettings, LogitSettings):
@@ -153,6 +166,14 @@ class FedDF(Method):
     def start(self, streams: Streams) -> Tensors:
         return {**fresh_models(self.task, streams, MODEL), SELECTED: torch.zeros(self.size, dtype=torch.int64)}
 
+    def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
+        if self.settings.statistics != "recalibrate":
+            return (self,)
+        return (self, *ServerRecalibration.after_distillation(self.task, self.training.batch))
+
+    def metrics(self, server: Tensors) -> Mapping[str, float]:
+        return {f"recalibrated {name}": float(clients) for name, clients in part(server, RECALIBRATED).items()}
+
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         return {**state, SELECTED: self.selected(state, context)}
 
@@ -164,7 +185,7 @@ class FedDF(Method):
         if not selection.asks:
             return draw_uniformly(len(pool), self.size, context.streams)
         architecture = self.task.architectures[0]
-        model = self.task.build(architecture, part(state, _place(architecture)))
+        model = self.task.build(architecture, part(state, model_place(architecture)))
         embeddings, logits = pool_outputs(self.task, model, pool)
         try:
             return selection.select(embeddings, logits, self.size, context.streams)
@@ -178,7 +199,7 @@ class FedDF(Method):
         return round == 0 or due[0] < due[1]
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
-        start = self.lessons(state, who, context) or under(MODEL, part(state, _place(who.architecture)))
+        start = self.lessons(state, who, context) or under(MODEL, part(state, model_place(who.architecture)))
         flag = {INITIALISE: torch.tensor(self.initialises(context.round))}
         return Message({**start, **self.proxy.question(state[SELECTED]), **flag})
 
@@ -188,9 +209,11 @@ class FedDF(Method):
             return None
         if any(self.initialises(round) for round in range(who.last_round, context.round + 1)):
             return None
-        missed = [round for round in range(who.last_round, context.round) if _lesson(round, LOGITS) in state]
-        lessons = {name: state[name] for round in missed for name in (_lesson(round, LOGITS), _lesson(round, SELECTED))}
-        model = part(state, _place(who.architecture))
+        missed = [round for round in range(who.last_round, context.round) if lesson(round, LOGITS) in state]
+        lessons = {name: state[name] for round in missed for name in (lesson(round, LOGITS), lesson(round, SELECTED))}
+        for place in (statistics_of(round, who.architecture) for round in missed):
+            lessons |= under(place, part(state, place))
+        model = part(state, model_place(who.architecture))
         return lessons if _size(lessons) < _size(model) else None
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
@@ -213,12 +236,13 @@ class FedDF(Method):
         if client.proxy is None or not model:
             raise InputError("the server takes this client to hold a model, and there is none")
         for round in sorted({int(name.partition("/")[0]) for name in request.part(LESSON)}):
-            samples = samples_among(client.proxy.data, request[_lesson(round, SELECTED)])
-            told = Told(samples, request[_lesson(round, LOGITS)].float())
+            samples = samples_among(client.proxy.data, request[lesson(round, SELECTED)])
+            told = Told(samples, request[lesson(round, LOGITS)].float())
             then = RoundContext.of(
                 Streams(context.streams.seed), round, context.rounds, context.clients, context.exchange
             )
             model = self.distilled(architecture, model, told, then, client.meter)
+            model = {**model, **request.part(statistics_of(round, architecture))}
         return model
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
@@ -235,12 +259,12 @@ class FedDF(Method):
             merged = self.remembered(merged, said, context)
         proxy = Told(Subset(self.proxy.data, state[SELECTED]), said.float())
         for architecture in self.task.architectures:
-            model = part(state, _place(architecture))
+            model = part(state, model_place(architecture))
             own = [reply for reply in replies if reply.profile.architecture == architecture]
             if own and self.initialises(context.round):
                 counts = [float(reply.profile.samples) for reply in own]
                 model = average([reply.message.part(MODEL) for reply in own], counts)
-            merged |= under(_place(architecture), self.distilled(architecture, model, proxy, context, Meter()))
+            merged |= under(model_place(architecture), self.distilled(architecture, model, proxy, context, Meter()))
         return merged
 
     def remembered(self, state: dict[str, Tensor], said: Tensor, context: RoundContext) -> dict[str, Tensor]:
@@ -248,7 +272,7 @@ class FedDF(Method):
         if self.initialises(context.round):
             return {name: tensor for name, tensor in state.items() if not name.startswith(LESSON)}
         selected = state[SELECTED].to(torch.int32)
-        return {**state, _lesson(context.round, LOGITS): said, _lesson(context.round, SELECTED): selected}
+        return {**state, lesson(context.round, LOGITS): said, lesson(context.round, SELECTED): selected}
 
     def distilled(self, architecture: str, state: Tensors, proxy: Told, context: RoundContext, meter: Meter) -> Tensors:
         """A model after this round's distillation steps towards the consensus logits."""
@@ -261,7 +285,7 @@ class FedDF(Method):
         return state_of(model)
 
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
-        return {architecture: part(server, _place(architecture)) for architecture in self.task.architectures}
+        return {architecture: part(server, model_place(architecture)) for architecture in self.task.architectures}
 
 
 def steps_in(settings: EnsembleSettings, context: int, turns: int) -> int:
@@ -279,13 +303,5 @@ def steps_in(settings: EnsembleSettings, context: int, turns: int) -> int:
     return max(1, round(settings.steps * (1 + progress) / 2))
 
 
-def _lesson(round: int, what: str) -> str:
-    return f"{LESSON}{round:06d}/{what}"
-
-
 def _size(tensors: Tensors) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
-
-
-def _place(architecture: str) -> str:
-    return f"{MODEL}{architecture}/"

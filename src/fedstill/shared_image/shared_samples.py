@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,6 +26,7 @@ from fedstill.methods.fedavg import Weighting, weigh
 from fedstill.tasks.segmentation import Segmentation
 
 SELECTED, PROXY = "selected", "proxy"
+Statistics = Literal["frozen", "batch", "recalibrate"]
 LOGITS_EGRESS = Egress(LOGITS, "logits", "what the client's model says of the shared proxy samples")
 
 
@@ -44,6 +45,13 @@ class StepSettings(Settings):
     rate: float = Field(0.005, gt=0, description="learning rate of distillation, with Adam")
     batch: int = Field(128, ge=2, description="of these steps")
     temperature: float = Field(1.0, gt=0, description="temperature of the distillation loss, if it has one")
+    statistics: Statistics = Field(
+        "batch",
+        description="BatchNorm statistics of the distilled model: frozen, its own are used and kept; batch, those of"
+        " batches of proxy samples replace them; recalibrate, frozen, and then re-estimated on the clients' data",
+    )
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"statistics"})
 
 
 class ProxySettings(Settings):
@@ -141,7 +149,8 @@ def towards(
         return objective.terms(output, teacher)
 
     training = Training(optimiser="adam", rate=settings.rate, batch=settings.batch, weight_decay=0.0)
-    learner = Learner(model, loss, training.make_optimiser(model.parameters()), streams)
+    optimiser, freeze = training.make_optimiser(model.parameters()), settings.statistics != "batch"
+    learner = Learner(model, loss, optimiser, streams, freeze_statistics=freeze)
     fit([learner], task, proxy, Schedule(range(steps), settings.batch, steps=steps), streams, meter)
 
 
