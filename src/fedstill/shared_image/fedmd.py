@@ -27,6 +27,7 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
 from fedstill.methods.base import LOGITS, MODEL, WORK_EGRESS, methods, train, work_expected, work_report
+from fedstill.methods.fedavg import Weighting
 from fedstill.methods.recalibration import recalibrated
 from fedstill.shared_image.proxy_selection import draw_uniformly
 from fedstill.shared_image.shared_samples import (
@@ -38,21 +39,24 @@ from fedstill.shared_image.shared_samples import (
     StepSettings,
     check_whole_samples,
     client_logits,
-    consensus,
     expected_logits,
     on_logits,
     samples_of,
     towards,
 )
+from fedstill.shared_image.teacher_weights import consensus
 from fedstill.tasks.classification import Classification
 
 CONSENSUS = "consensus"
 
 
 class FedMDSettings(ProxySettings, StepSettings, LogitSettings):
+    weights: Weighting = Field("samples", description="weight of each client's logits in the average")
     steps: int = Field(
         100, ge=1, description="epochs in which each client distils the consensus, before it trains on its own data"
     )
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"statistics"})
 
 
 @methods.register("fedmd")

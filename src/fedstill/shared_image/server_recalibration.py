@@ -26,6 +26,11 @@ def lesson(round: int, what: str) -> str:
     return f"{LESSON}{round:06d}/{what}"
 
 
+def steps_of(round: int, architecture: str) -> str:
+    """The name of the number of steps after which a round's distillation of an architecture's model was kept."""
+    return lesson(round, f"steps/{architecture}")
+
+
 def statistics_of(round: int, architecture: str) -> str:
     """The prefix of the statistics that an architecture's model has after a round's recalibration."""
     return lesson(round, f"statistics/{architecture}/")
