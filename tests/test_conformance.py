@@ -61,8 +61,42 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "feddf, logits both ways": {
         "method": {"name": "feddf", "proxy": "digits", **SHORT, "initialise": 0.1, "downlink": "logits"}
     },
+    "feddf, recalibrated, two architectures, logits both ways": {
+        "method": {
+            "name": "feddf",
+            "proxy": "digits",
+            **SHORT,
+            "initialise": 0.1,
+            "downlink": "logits",
+            "statistics": "recalibrate",
+        },
+        "models": {"cnn-bn": 3, "mlp": 2},
+    },
+    "feddf, as in the code of the single-image paper": {
+        "method": {
+            "name": "feddf",
+            "proxy": "digits",
+            **SHORT,
+            "initialise": 0.4,
+            "averaging": "multiples",
+            "schedule": "cosine",
+            "clip_logits": 2.5,
+            "keep": "best-step",
+            "validate_every": 2,
+            "replace": "if-not-worse",
+            "selection": {"kmeans": 5, "prune": 0.25},
+            "selector": "best",
+            "weights": "class-counts",
+            "downlink": "logits",
+        },
+        "models": {"cnn-bn": 3, "mlp": 2},
+    },
     "single-image": {"method": {"name": "single-image", "image": "noise:64x64", **POOL, **SHORT}},
     "fedmd": {"method": {"name": "fedmd", "proxy": "digits", **SHORT}, "models": {"cnn-bn": 3, "mlp": 2}},
+    "fedmd, recalibrated": {
+        "method": {"name": "fedmd", "proxy": "digits", **SHORT, "statistics": "recalibrate"},
+        "models": {"cnn-bn": 3, "mlp": 2},
+    },
     "qkt": {"method": {"name": "qkt", **LESSONS}, **ASKED},
     "naive-kd": {"method": {"name": "naive-kd", **LESSONS}, **ASKED, "models": {"cnn-bn": 3, "mlp": 2}},
     "qkt-light": {"method": {"name": "qkt-light", **LESSONS, "first_phase": "volunteer"}, **ASKED},

@@ -173,6 +173,49 @@ def test_sites_find_what_a_recalibrating_run_has(tmp_path: Path) -> None:
     assert "check_statistics=true" in str(left_out.not_measured)
 
 
+def test_sites_with_different_models_measure_their_own(tmp_path: Path) -> None:
+    """Each client's samples are one batch; statistics pooled over those clients by hand give the same accuracy."""
+    method = {"name": "feddf", "proxy": "patches:noise:64x64", "samples": 40, "steps": 2}
+    mixed = {**SMALL, "method": method, "evaluation": "on-site", "check_statistics": True}
+    mixed |= {"model": None, "models": {"cnn-bn": 2, "cnn": 1}, "training": {"epochs": 1, "batch": 2000}}
+    run = fedstill.run(mixed, out=tmp_path)
+    found = run.result.batchnorm
+    assert found is not None
+    plan = make_plan(run.experiment)
+    shards = [plan.clients.shards.rows(client) for client in (0, 1)]
+    assert found.samples == sum(map(len, shards)), "the third has no BatchNorm"
+    model = run.built(architecture="cnn-bn")
+    pool_by_hand(model, [plan.clients.data.batch(rows)["inputs"] for rows in shards], plan.task)
+    assert plan.clients.test is not None
+    scores = [plan.task.score([one], plan.clients.test[0]) for one in (model, run.built(architecture="cnn"))]
+    expected = sum(plan.task.summarise(one)["accuracy"] for one in scores) / 2
+    assert found.recalibrated == pytest.approx(expected, abs=1.5 / 359)
+    assert found.recalibrated != found.accuracy
+
+
+def pool_by_hand(model: nn.Module, batches: list[torch.Tensor], task: Classification) -> None:
+    """Set BatchNorm statistics to those of the inputs of layers, in training mode, over all batches together."""
+    inputs: dict[str, list[torch.Tensor]] = {name: [] for name in norm_layers(model)}
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, given, name=name: inputs[name].append(given[0]))
+        for name, layer in norm_layers(model).items()
+    ]
+    model.eval()
+    for layer in norm_layers(model).values():
+        layer.train()
+    with torch.no_grad():
+        for batch in batches:
+            task.forward(model, {"inputs": batch})
+    for hook in hooks:
+        hook.remove()
+    for name, layer in norm_layers(model).items():
+        rows = torch.cat([one.transpose(0, 1).flatten(1).double() for one in inputs[name]], dim=1)
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        layer.running_mean.copy_(rows.mean(dim=1))
+        layer.running_var.copy_(rows.var(dim=1))
+
+
 def test_private_runs_send_no_statistics() -> None:
     experiment = {
         **SMALL,

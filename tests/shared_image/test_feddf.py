@@ -22,8 +22,10 @@ from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.simulated_clients import SimulatedClients
-from fedstill.shared_image.feddf import INITIALISE, LESSON, EnsembleSettings, FedDF, steps_in
-from fedstill.shared_image.shared_samples import SELECTED, StepSettings, consensus, logits_on, on_logits, towards
+from fedstill.shared_image.ensemble_settings import EnsembleSettings, steps_in
+from fedstill.shared_image.feddf import INITIALISE, LESSON, FedDF
+from fedstill.shared_image.shared_samples import SELECTED, StepSettings, logits_on, on_logits, towards
+from fedstill.shared_image.teacher_weights import consensus
 
 TINY: dict[str, Any] = {
     "data": "digits",
@@ -74,6 +76,21 @@ def test_the_growing_schedule_takes_three_quarters_of_the_steps() -> None:
     steps = [steps_in(settings, round, 30) for round in range(30)]
     assert (steps[0], steps[-1]) == (250, 500)
     assert sum(steps) == pytest.approx(11_250, abs=15)
+
+
+def test_the_released_code_averages_in_rounds_one_five_and_ten() -> None:
+    method = feddf(planned(settings={**SHORT, "initialise": 0.2, "averaging": "multiples"}))
+    assert [round + 1 for round in range(12) if method.initialises(round)] == [1, 5, 10]
+
+
+def test_the_cosine_schedule_takes_11281_steps() -> None:
+    """Down from 500 to 250 in five rounds, truncated: 500, 463, 375, 286, 250 from round 5 on, 25 rounds of them, less
+    the 500 of a round 30 that begins a sixth period; before, round 1 with 500 and rounds 2 to 4 with 375, 286, 250."""
+    settings = feddf(planned(settings={**SHORT, "steps": 500, "schedule": "cosine"})).settings
+    steps = [steps_in(settings, round, 30) for round in range(30)]
+    period = [500, 463, 375, 286, 250]
+    assert steps == [500, *period[2:], *(5 * period), 500]
+    assert sum(steps) == 11_281
 
 
 def test_without_a_step_it_is_fedavg_to_the_bit(tmp_path: Path) -> None:

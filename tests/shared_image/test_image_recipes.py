@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedstill.runtime.experiment import Experiment
-from fedstill.shared_image.feddf import EnsembleSettings
+from fedstill.shared_image.ensemble_settings import EnsembleSettings
 from fedstill.shared_image.proxy_selection import Selection
 from fedstill.studies import Study
 from fedstill.studies.grid import GridCell

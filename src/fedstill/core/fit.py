@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset
+from fedstill.core.kinds import norm_layers
 from fedstill.core.optimisers import Optimiser
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
@@ -32,6 +33,15 @@ class Learner:
     optimiser: Optimiser
     streams: Streams
     correct: Correct | None = None
+    freeze_statistics: bool = False  # True: BatchNorm layers normalise by their running statistics, and keep them
+    watch: Callable[[int], None] | None = None  # called with the number of steps after each one; may evaluate the model
+
+    def set_mode(self) -> None:
+        """Put the model into the mode that it trains in."""
+        self.model.train()
+        if self.freeze_statistics:
+            for layer in norm_layers(self.model).values():
+                layer.eval()
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ def fit(
     outside = torch.default_generator.get_state()
     try:
         for learner in learners:
-            learner.model.train()
+            learner.set_mode()
         for epoch in schedule.epochs:
             if tallies[0].steps == schedule.steps:
                 break
@@ -110,6 +120,9 @@ def fit(
                     ambient.switch_to(index)
                     if (terms := _step(learner, task, batch, extra, schedule.clip)) is not None:
                         tallies[index].add(terms)
+                        if learner.watch is not None:
+                            learner.watch(tallies[index].steps)
+                            learner.set_mode()
                 meter.add(len(rows) * len(learners), len(rows) * len(learners))
             for learner in learners:
                 learner.optimiser.end_epoch()

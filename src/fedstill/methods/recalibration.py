@@ -14,7 +14,7 @@ clients differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -32,16 +32,30 @@ from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
 
 STATISTICS = "norm/*"  # what leaves a client in a recalibration
+Place = Callable[[str], str]  # where the server keeps the model of an architecture: a prefix of names in its state
 
 
 def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
-    """The exchanges that follow an aggregation; none for a model without BatchNorm."""
-    layers = list(running(task.build(task.architectures[0]), "running_var"))
+    """The exchanges that follow an aggregation of one shared model; none for a model without BatchNorm."""
+    architecture = task.architectures[0]
+    layers = tracked_layers(task, architecture)
     if not layers:
         return ()
     if way == "one-pass":
-        return (Recalibration(task, "recalibrate", layers, batch, by_batch=True),)
-    return [Recalibration(task, f"recalibrate {layer}", [layer], batch, by_batch=False) for layer in layers]
+        return (Recalibration(task, "recalibrate", {architecture: layers}, batch, by_batch=True),)
+    return [
+        Recalibration(task, f"recalibrate {layer}", {architecture: [layer]}, batch, by_batch=False) for layer in layers
+    ]
+
+
+def tracked_layers(task: Task, architecture: str) -> list[str]:
+    """The BatchNorm layers of an architecture that keep running statistics, in the order of their definition."""
+    return list(running(task.build(architecture), "running_var"))
+
+
+def shared_place(architecture: str) -> str:
+    """The prefix of the one model that all clients share."""
+    return MODEL
 
 
 def recalibrated(model: nn.Module, task: Task, data: Dataset, streams: Streams, batch: int = 64) -> nn.Module | None:
@@ -114,30 +128,45 @@ def _set_statistics(model: nn.Module, sums: Mapping[str, Tensor]) -> None:
 
 
 class Recalibration(Exchange):
-    """An exchange that measures the inputs of some BatchNorm layers and sets their running statistics."""
+    """An exchange that measures the inputs of some BatchNorm layers and sets their running statistics.
+
+    Each client measures the model of its own architecture; `layers` names those to measure, by architecture.
+    """
 
     egress = (Egress(STATISTICS, "statistics", "rows that a BatchNorm layer saw: number, sum, sum of squares"),)
 
-    def __init__(self, task: Task, name: str, layers: Sequence[str], batch: int, by_batch: bool) -> None:
-        self.name, self.layers, self.batch, self.by_batch = name, list(layers), batch, by_batch
-        model = task.build(task.architectures[0])
+    def __init__(
+        self,
+        task: Task,
+        name: str,
+        layers: Mapping[str, Sequence[str]],
+        batch: int,
+        by_batch: bool,
+        place: Place = shared_place,
+    ) -> None:
+        self.name, self.batch, self.by_batch, self.place = name, batch, by_batch, place
+        self.layers = {architecture: list(names) for architecture, names in layers.items()}
+        models = {architecture: task.build(architecture) for architecture in layers}
         self.means, self.variances = (
-            {layer: MODEL + full for layer, full in running(model, statistic).items()}
+            {architecture: running(model, statistic) for architecture, model in models.items()}
             for statistic in ("running_mean", "running_var")
         )
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
-        return Message(under(MODEL, part(state, MODEL)))
+        if not self.layers.get(who.architecture):
+            return None
+        return Message(under(MODEL, part(state, self.place(who.architecture))))
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
-        model = client.task.build(client.profile.architecture, request.part(MODEL)).eval()
+        architecture = client.profile.architecture
+        model = client.task.build(architecture, request.part(MODEL)).eval()
         order = torch.from_numpy(client.streams.draw("order").permutation(len(client.data)))
         # BatchNorm needs two samples in training mode; otherwise no sample is left out.
         least = 2 if self.by_batch else 1
         batches = [rows for rows in order.split(self.batch) if len(rows) >= least]
         if not batches:
             raise Abstain(f"nothing measured: no batch of at least {least} in {count(len(client.data), 'sample')}")
-        with _Measured(model, self.layers, self.by_batch) as measured, torch.no_grad():
+        with _Measured(model, self.layers[architecture], self.by_batch) as measured, torch.no_grad():
             for rows in batches:
                 client.task.forward(model, client.data.batch(rows))
                 client.meter.add(len(rows))
@@ -145,8 +174,9 @@ class Recalibration(Exchange):
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         expected: dict[str, tuple[Shape, torch.dtype]] = {}
-        for layer in self.layers:
-            shape = tuple(state[self.means[layer]].shape)
+        place, means = self.place(who.architecture), self.means[who.architecture]
+        for layer in self.layers[who.architecture]:
+            shape = tuple(state[place + means[layer]].shape)
             expected[f"norm/{layer}/rows"] = ((), torch.int64)
             expected[f"norm/{layer}/sum"] = (shape, torch.float64)
             expected[f"norm/{layer}/squares"] = (shape, torch.float64)
@@ -154,14 +184,21 @@ class Recalibration(Exchange):
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         measured = dict(state)
-        for layer in self.layers:
-            parts = [reply.message.part(f"norm/{layer}/") for reply in replies]
-            if sum(int(one["rows"]) for one in parts) < 2:
-                continue  # no variance: keep the averaged statistics
-            mean, variance = _moments(parts)
-            for name, value in ((self.means[layer], mean), (self.variances[layer], variance)):
+        for architecture in self.layers:
+            own = [reply.message for reply in replies if reply.profile.architecture == architecture]
+            for name, value in under(self.place(architecture), self.measured(architecture, own)).items():
                 measured[name] = value.to(state[name].dtype)
         return measured
+
+    def measured(self, architecture: str, replies: Sequence[Message]) -> dict[str, Tensor]:
+        """The new statistics of an architecture by name; without two rows there is no variance, and none is new."""
+        found: dict[str, Tensor] = {}
+        for layer in self.layers[architecture]:
+            parts = [reply.part(f"norm/{layer}/") for reply in replies]
+            if sum(int(one["rows"]) for one in parts) < 2:
+                continue
+            found[self.means[architecture][layer]], found[self.variances[architecture][layer]] = _moments(parts)
+        return found
 
 
 def _moments(parts: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 import torch
 
 from fedstill.core.dataset import Dataset, Subset
-from fedstill.core.kinds import running, state_of
+from fedstill.core.kinds import state_of
 from fedstill.core.numbers import points, share
 from fedstill.core.records import BatchNormCheck
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
-from fedstill.methods.recalibration import recalibrate
+from fedstill.methods.recalibration import recalibrate, tracked_layers
 from fedstill.runtime.evaluation import CentralEvaluator
 from fedstill.runtime.simulated_clients import SimulatedClients
 
@@ -30,7 +30,7 @@ _BATCH = 64
 
 def has_statistics(task: Task, models: Mapping[str, Tensors]) -> bool:
     """Whether one of the models has BatchNorm layers with running statistics."""
-    return any(running(task.build(architecture), "running_var") for architecture in models)
+    return any(tracked_layers(task, architecture) for architecture in models)
 
 
 def check_centrally(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.protocols import Method
 from fedstill.core.registry import Registry
@@ -34,6 +35,7 @@ class PlanContext:
     data_root: Path | None = None
     teachers: Sequence[TeacherModel] = ()
     made: dict[str, Any] = field(default_factory=dict)  # inputs that experiments on the same data can share
+    validation: Dataset | None = None  # of the server; clients have none of it
     may_read: Callable[[str], None] | None = None  # refuses further data that must not be read here, by name
 
     @property
@@ -60,3 +62,9 @@ def teaching(context: PlanContext) -> Teaching:
     if not context.teachers and kind.least_teachers:
         raise InputError('distillation needs a teacher: use `fedstill distill`, or set teachers=[{"run": "FOLDER"}]')
     return Teaching(kind(chosen.settings), context.teachers)
+
+
+@method_inputs.register("server validation")
+def server_validation(context: PlanContext) -> Dataset | None:
+    """Validation data on the server; None without a validation share, and where the server has no data."""
+    return context.validation

@@ -18,7 +18,6 @@ from torch import Tensor
 from fedstill.core.dataset import Dataset
 from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
-from fedstill.core.kinds import running
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import (
     Abstain,
@@ -35,7 +34,7 @@ from fedstill.core.records import BatchNormCheck, Evaluation, SiteEvaluation, Tr
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
-from fedstill.methods.recalibration import STATISTICS, Recalibration
+from fedstill.methods.recalibration import STATISTICS, Recalibration, tracked_layers
 from fedstill.runtime.batchnorm_check import has_statistics
 from fedstill.runtime.client_store import Store
 from fedstill.runtime.dispatch import dispatch
@@ -44,7 +43,6 @@ from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.round_outcome import RoundOutcome, failure_records
 
 SHARED, OWN, VALIDATION = "scores/shared/", "scores/own/", "scores/validation/"
-_RECALIBRATED = "recalibrated/"  # in the state: the last model with statistics that the sites have measured
 _SERVER = "server/"  # the part of the request that makes a client's own model complete
 
 
@@ -108,8 +106,8 @@ class SiteStatistics(Recalibration):
     """The exchange in which every site measures what BatchNorm layers of the last model see of its training data."""
 
     def __init__(self, method: Method, task: Task, batch: int) -> None:
-        layers = list(running(task.build(task.architectures[0]), "running_var"))
-        super().__init__(task, "check statistics", layers, batch, by_batch=True)
+        layers = {architecture: tracked_layers(task, architecture) for architecture in task.architectures}
+        super().__init__(task, "check statistics", layers, batch, by_batch=True, place=_recalibrated)
         self.method = method
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
@@ -119,17 +117,19 @@ class SiteStatistics(Recalibration):
         return super().expect(self._last(state), who, request)
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        """The last model with new statistics, beside the server's state."""
-        anew = super().aggregate(self._last(state), replies, context)
-        return {**state, **under(_RECALIBRATED, part(anew, MODEL))}
+        """The server's state with the last models beside it, with new statistics where their clients replied."""
+        return super().aggregate(self._last(state), replies, context)
 
     def _last(self, state: Tensors) -> Tensors:
-        (model,) = self.method.models(state).values()
-        return under(MODEL, model)
+        models = self.method.models(state)
+        return {
+            **state,
+            **{n: t for name, model in models.items() for n, t in under(_recalibrated(name), model).items()},
+        }
 
 
 class RecalibratedScores(SiteScores):
-    """The exchange in which every site scores that model."""
+    """The exchange in which every site scores those models."""
 
     name = "evaluate recalibrated"
 
@@ -138,8 +138,12 @@ class RecalibratedScores(SiteScores):
         self.personal = False
 
     def models(self, state: Tensors) -> Mapping[str, Tensors]:
-        anew = part(state, _RECALIBRATED)
-        return {self.task.architectures[0]: anew} if anew else super().models(state)
+        return {name: part(state, _recalibrated(name)) or model for name, model in super().models(state).items()}
+
+
+def _recalibrated(architecture: str) -> str:
+    """The prefix of a model with statistics that the sites have measured, beside the server's state."""
+    return f"recalibrated/{architecture}/"
 
 
 class _NoData:
@@ -172,13 +176,13 @@ class OnSiteEvaluator:
             )
         lines = [line.name for exchange in method.every_exchange() for line in exchange.egress]
         asks = experiment.check_statistics or (STATISTICS in lines and not private)
-        batch = experiment.training.batch if asks and len(task.architectures) == 1 else None
+        batch = experiment.training.batch if asks else None
         return cls(task, streams, method.rounds(experiment.rounds), bool(experiment.validation), batch)
 
     def exchanges(self, method: Method) -> list[Exchange]:
         """All that sites may be sent for evaluation."""
         scores = SiteScores(method, self.task, self.validation)
-        if self.check_batch is None or not running(self.task.build(self.task.architectures[0]), "running_var"):
+        if self.check_batch is None or not any(tracked_layers(self.task, name) for name in self.task.architectures):
             return [scores]
         return [scores, SiteStatistics(method, self.task, self.check_batch), RecalibratedScores(method, self.task)]
 
@@ -197,10 +201,8 @@ class OnSiteEvaluator:
             return None
         exchanges = self.exchanges(method)[1:]
         if not exchanges:
-            why = "sites would have to send statistics, and clients have different models"
-            one = len(self.task.architectures) == 1
             ask = "sites were not asked for statistics: set check_statistics=true, which their policies must allow"
-            return BatchNormCheck(accuracy=accuracy, samples=0, not_measured=ask if one else why)
+            return BatchNormCheck(accuracy=accuracy, samples=0, not_measured=ask)
         outcome, accepted = RoundOutcome(), list[list[Reply]]()
         for exchange in exchanges:
             context = RoundContext.of(self.streams, round, self.rounds, len(profiles), exchange.name)

@@ -101,9 +101,9 @@ def make_plan(
     staff = staff or TeacherLoader()
     experiment, teachers = staff.load(experiment, bundle, device)
     labelled = bundle.train.labels() is not None
-    context = PlanContext(experiment, task, bundle.kind, data_root, teachers)
+    train, validation = held_out(experiment, bundle, streams)
+    context = PlanContext(experiment, task, bundle.kind, data_root, teachers, validation=validation)
     method, shared = make_method(context, streams, labelled)
-    train, validation = _held_out(experiment, bundle, streams)
     train, proxy = method.training_data(train, bundle, lambda name: _load_proxy(name, data_root), streams)
     participants = make_participants(experiment, method, labelled)
     fingerprint = fingerprint_of(experiment, bundle.fingerprint(), task, proxy, "" if shared is None else shared.digest)
@@ -255,7 +255,7 @@ def _test_shards(experiment: Experiment, bundle: Bundle, like: Tensor, streams: 
     return bundle.test, partition(name, kinds, experiment.clients, classes, streams, settings, like=like)
 
 
-def _held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Dataset | None]:
+def held_out(experiment: Experiment, bundle: Bundle, streams: Streams) -> tuple[Dataset, Dataset | None]:
     """Training and validation data. A share is cut before anyone gets a shard; or by each client, from its own."""
     if not experiment.validation or experiment.evaluation == "on-site":
         return bundle.train, None

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from fedstill.core.dataset import SharedSamples, Told
 from fedstill.core.kinds import state_of
@@ -26,6 +27,8 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
 from fedstill.methods.base import LOGITS, MODEL, WORK_EGRESS, methods, train, work_expected, work_report
+from fedstill.methods.fedavg import Weighting
+from fedstill.methods.recalibration import recalibrated
 from fedstill.shared_image.proxy_selection import draw_uniformly
 from fedstill.shared_image.shared_samples import (
     LOGITS_EGRESS,
@@ -36,21 +39,24 @@ from fedstill.shared_image.shared_samples import (
     StepSettings,
     check_whole_samples,
     client_logits,
-    consensus,
     expected_logits,
     on_logits,
     samples_of,
     towards,
 )
+from fedstill.shared_image.teacher_weights import consensus
 from fedstill.tasks.classification import Classification
 
 CONSENSUS = "consensus"
 
 
 class FedMDSettings(ProxySettings, StepSettings, LogitSettings):
+    weights: Weighting = Field("samples", description="weight of each client's logits in the average")
     steps: int = Field(
         100, ge=1, description="epochs in which each client distils the consensus, before it trains on its own data"
     )
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"statistics"})
 
 
 @methods.register("fedmd")
@@ -101,10 +107,19 @@ class FedMD(Method):
             streams = client.streams.at("digest")
             proxy, objective = Told(samples, request[CONSENSUS].float()), on_logits("vanilla", settings.temperature)
             towards(model, client.task, proxy, objective, settings, settings.steps, streams, client.meter)
+            if settings.statistics == "recalibrate":
+                model = self.recalibrated(client, model)
         trained = train(client, model, self.training, context)
         client.state = {**client.state, **under(MODEL, state_of(model))}
         logits = client_logits(client, model, samples, settings.precision)
         return Message({LOGITS: logits, **work_report(trained)})
+
+    def recalibrated(self, client: Client, model: nn.Module) -> nn.Module:
+        """The model with statistics of the client's own data, if it has BatchNorm layers; nothing is sent for it."""
+        again = recalibrated(model, client.task, client.data, client.streams.at("recalibrate"), self.training.batch)
+        if again is not None:
+            client.meter.add(len(client.data))
+        return again or model
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         count, classes = len(request[SELECTED]), len(self.task.classes)

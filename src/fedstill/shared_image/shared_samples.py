@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -14,7 +14,7 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.fit import Learner, Schedule, Terms, fit
 from fedstill.core.message import Message
-from fedstill.core.protocols import Client, Meter, Reply, Shape
+from fedstill.core.protocols import Client, Meter, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
@@ -22,10 +22,11 @@ from fedstill.core.training import Training
 from fedstill.distillation import Objective, objectives
 from fedstill.distillation.label_modes import under_labels
 from fedstill.methods.base import LOGITS, PRECISIONS, Precision
-from fedstill.methods.fedavg import Weighting, weigh
+from fedstill.shared_image.logit_clipping import clipped
 from fedstill.tasks.segmentation import Segmentation
 
 SELECTED, PROXY = "selected", "proxy"
+Statistics = Literal["frozen", "batch", "recalibrate"]
 LOGITS_EGRESS = Egress(LOGITS, "logits", "what the client's model says of the shared proxy samples")
 
 
@@ -34,7 +35,6 @@ class LogitSettings(Settings):
 
     samples: int = Field(1000, ge=2, description="number of proxy samples per round, at most all")
     precision: Precision = Field("half", description="precision of transmitted logits")
-    weights: Weighting = Field("samples", description="weight of each client's logits in the average")
 
 
 class StepSettings(Settings):
@@ -44,6 +44,11 @@ class StepSettings(Settings):
     rate: float = Field(0.005, gt=0, description="learning rate of distillation, with Adam")
     batch: int = Field(128, ge=2, description="of these steps")
     temperature: float = Field(1.0, gt=0, description="temperature of the distillation loss, if it has one")
+    statistics: Statistics = Field(
+        "batch",
+        description="BatchNorm statistics of the distilled model: frozen, its own are used and kept; batch, those of"
+        " batches of proxy samples replace them; recalibrate, frozen, and then re-estimated on the clients' data",
+    )
 
 
 class ProxySettings(Settings):
@@ -115,15 +120,6 @@ def expected_logits(count: int, classes: int, precision: Precision) -> dict[str,
     return {LOGITS: ((count, classes), PRECISIONS[precision])}
 
 
-def consensus(replies: Sequence[Reply], weights: Weighting) -> Tensor:
-    """The weighted mean of the clients' logits; summed in the order of their ids, in double precision."""
-    counts = weigh(replies, weights)
-    total = torch.zeros(replies[0].message[LOGITS].shape, dtype=torch.float64)
-    for weight, reply in zip(counts, replies, strict=True):
-        total += weight * reply.message[LOGITS].double()
-    return (total / sum(counts)).float()
-
-
 def towards(
     model: torch.nn.Module,
     task: Task,
@@ -133,15 +129,22 @@ def towards(
     steps: int,
     streams: Streams,
     meter: Meter,
+    *,
+    clip: float | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> None:
-    """Distil a model towards logits on the proxy data, for this many steps."""
+    """Distil a model towards logits on the proxy data, for this many steps.
+
+    `clip` is the norm to which its logits are clipped; `watch` is called after each step.
+    """
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         teacher = Output(batch["said"].to(output.log_probabilities.device), output.features.detach())
-        return objective.terms(output, teacher)
+        return objective.terms(clipped(output, clip), teacher)
 
     training = Training(optimiser="adam", rate=settings.rate, batch=settings.batch, weight_decay=0.0)
-    learner = Learner(model, loss, training.make_optimiser(model.parameters()), streams)
+    optimiser, freeze = training.make_optimiser(model.parameters()), settings.statistics != "batch"
+    learner = Learner(model, loss, optimiser, streams, freeze_statistics=freeze, watch=watch)
     fit([learner], task, proxy, Schedule(range(steps), settings.batch, steps=steps), streams, meter)
 
 

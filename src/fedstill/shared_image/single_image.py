@@ -15,7 +15,8 @@ from pydantic import Field
 
 from fedstill.core.dataset import SharedSamples
 from fedstill.methods.base import methods
-from fedstill.shared_image.feddf import EnsembleSettings, FedDF
+from fedstill.shared_image.ensemble_settings import EnsembleSettings
+from fedstill.shared_image.feddf import FedDF
 from fedstill.shared_image.patch_settings import PatchSettings
 from fedstill.shared_image.proxy_selection import Selection
 
@@ -29,7 +30,7 @@ class SingleImageSettings(EnsembleSettings):
     initialise: float = Field(0.2, gt=0, le=1, description="fraction of rounds in which clients also send weights")
 
 
-@methods.register("single-image")
+@methods.register("single-image", behaviour=2)
 class SingleImage(FedDF):
     """FedDF on patches of a single shared image, selected anew in each round."""
 

@@ -23,6 +23,7 @@ _METRICS: dict[str, Metric] = {
     "best": ("test accuracy of the best round (optimistic: the test set chose it)", "%", 100),
     "best_class_accuracy": ("class accuracy of the round with the best test accuracy", "%", 100),
     "selected": ("test accuracy of the round that validation data chose", "%", 100),
+    "validation": ("validation accuracy after the last round", "%", 100),
     "personal": ("mean test accuracy of the clients' own models", "%", 100),
     "personal_std": ("spread over clients of their own models' test accuracy", "%", 100),
     "personal_own": ("accuracy of the clients' own models on their own mix of classes", "%", 100),

@@ -30,6 +30,7 @@ def figures_of(run: Run) -> Figures:
         "best": accuracy.get("best"),
         "best_class_accuracy": class_accuracy.get("best"),
         "selected": accuracy.get("selected"),
+        "validation": last.validation.get("accuracy"),
         "constant": last.test.get("constant"),
         "best_constant": _constant(evaluations.get(result.round_of.get("best", 0))),
         "selected_constant": _constant(evaluations.get(result.round_of.get("selected", 0))),

@@ -25,7 +25,7 @@ from fedstill.runtime.experiment import Experiment, TeacherSource
 from fedstill.runtime.identity import Known, Parts, fingerprint_of, identity_from, parts_of
 from fedstill.runtime.initial_weights import missing_weights, with_initial
 from fedstill.runtime.method_inputs import PlanContext
-from fedstill.runtime.plan import make_method, make_participants, make_task
+from fedstill.runtime.plan import held_out, make_method, make_participants, make_task
 from fedstill.runtime.teacher_loader import TeacherLoader
 from fedstill.studies.grid import GridCell
 from fedstill.tasks.classification import Classification
@@ -229,9 +229,11 @@ class _Shelf:
             architecture = str(teacher.experiment.model)
             teachers = [TeacherModel(str(teacher.cell), architecture, task.build(architecture))]
         labelled = cut.train.labels() is not None
-        context = PlanContext(resolved, task, cut.kind, self.data_root, teachers, self.shared)
+        streams = Streams(resolved.seed)
+        _, kept = held_out(resolved, cut, streams)
+        context = PlanContext(resolved, task, cut.kind, self.data_root, teachers, self.shared, kept)
         try:
-            method, shared = make_method(context, Streams(resolved.seed), labelled)
+            method, shared = make_method(context, streams, labelled)
         except MissingDataError as error:
             raise MissingError(error.name, str(error)) from None
         _check_trace(resolved)
