@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fedavg, recalibrated by layer": {
         "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
     },
+    "fedavg, augmented images": {"method": "fedavg", "augmentation": "images"},
     "fedavgm, buffers as parameters": {"method": {"name": "fedavgm", "buffers": "as-parameters"}},
     "scaffold, gradients": {
         "method": {"name": "scaffold", "correction": "gradient"},
@@ -96,6 +97,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "distill": {"method": DISTILL},
+    "distill, augmented images": {"method": DISTILL, "augmentation": {"name": "images", "flip": False}},
     "distill, adapters": {"method": DISTILL, "objective": "feature"},
     "distill, labels withheld": {
         "method": {"name": "distill", "share": 0.15, "labels": "withhold"},

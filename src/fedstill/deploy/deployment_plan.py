@@ -21,7 +21,14 @@ from fedstill.runtime.identity import fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
-from fedstill.runtime.plan import Plan, check_on_site, make_method, make_participants, task_of_kind
+from fedstill.runtime.plan import (
+    Plan,
+    check_augmentation,
+    check_on_site,
+    make_method,
+    make_participants,
+    task_of_kind,
+)
 from fedstill.runtime.simulated_clients import parted
 from fedstill.tasks.task_choice import task_kind
 
@@ -70,6 +77,7 @@ def sites_plan(
     """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
     assert experiment.model is not None
     kind = task_kind(question.kind, question.point_labels, experiment.model, "the sites' data")
+    check_augmentation(experiment, question.kind, question.shape)
     task = replace(task_of_kind(kind, experiment, question.classes, question.shape, device), initial=initial or {})
     streams = Streams(experiment.seed)
     context = PlanContext(experiment, task, question.kind, data_root, may_read=may_share)
