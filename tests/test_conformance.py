@@ -63,6 +63,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "feddf", "proxy": "digits", **SHORT, "initialise": 0.1, "downlink": "logits"}
     },
     "single-image": {"method": {"name": "single-image", "image": "noise:64x64", **POOL, **SHORT}},
+    "single-image, as released": {
+        "method": {
+            "name": "single-image",
+            "image": "noise:64x64",
+            "patches": {"count": 60},
+            "selection": {"kmeans": 0, "prune": 0.3, "drop": "random-as-released"},
+            **SHORT,
+            "mu": 0.1,
+            "proximal": "sum-as-released",
+        }
+    },
     "fedmd": {"method": {"name": "fedmd", "proxy": "digits", **SHORT}, "models": {"cnn-bn": 3, "mlp": 2}},
     "qkt": {"method": {"name": "qkt", **LESSONS}, **ASKED},
     "naive-kd": {"method": {"name": "naive-kd", **LESSONS}, **ASKED, "models": {"cnn-bn": 3, "mlp": 2}},

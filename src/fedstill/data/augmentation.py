@@ -101,8 +101,8 @@ class ImageAugmentation(Augmentation):
     """Image augmentation: random crop of the padded image and random horizontal flip, per image.
 
     Per image: padded by `padding` pixels on all four sides and cropped to its own size at a place that is uniform over
-    all positions; then mirrored left to right with probability 1/2, unless `flip` is off. Switch it off where a mirrored
-    sample is of another class or of none: digits, letters, left and right organs. All channels are treated alike.
+    all positions; then mirrored left to right with probability 1/2. Switch `flip` off where a mirrored sample is of
+    another class or of none: digits, letters, left and right organs. All channels are treated alike.
     """
 
     kinds = frozenset({"image"})

@@ -31,6 +31,7 @@ from torch import Tensor
 from fedstill.core.dataset import SharedSamples, Subset, Told
 from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError, UnusableError
+from fedstill.core.fit import Correct
 from fedstill.core.kinds import PARAMETERS, average, state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Meter, Method, Profile, Reply, RoundContext, Shape
@@ -55,6 +56,7 @@ from fedstill.methods.base import (
 from fedstill.methods.gradients import correction
 from fedstill.models.own_models import check_features
 from fedstill.shared_image.proxy_selection import Selection, draw_uniformly, pool_outputs
+from fedstill.shared_image.released_code import squared_sum
 from fedstill.shared_image.shared_samples import (
     LOGITS_EGRESS,
     SELECTED,
@@ -80,6 +82,8 @@ LESSON = "lesson/"  # lesson/ROUND/...: a round's samples and the consensus logi
 
 
 class EnsembleSettings(StepSettings, LogitSettings):
+    added_later = frozenset({"proximal"})
+
     initialise: float = Field(
         1.0,
         gt=0,
@@ -94,6 +98,11 @@ class EnsembleSettings(StepSettings, LogitSettings):
         description="the same number of steps in every round, or growing from half of them to all in the last round",
     )
     mu: float = Field(0.0, ge=0, description="weight of FedProx's proximal term towards the round's model; 0: none")
+    proximal: Literal["distance", "sum-as-released"] = Field(
+        "distance",
+        description="FedProx's term: the squared distance; sum-as-released: the squared sum of differences, by a fault"
+        " of the released code",
+    )
     objective: str = Field("vanilla", description="distillation loss of the server's model; one that needs only logits")
     downlink: Literal["model", "logits"] = Field(
         "model",
@@ -199,12 +208,18 @@ class FedDF(Method):
         if self.settings.downlink == "logits":
             client.state = {**client.state, **under(MODEL, start)}
         model = client.task.build(client.profile.architecture, start)
-        anchor = part(start, PARAMETERS)
-        pull = correction(model, pull=self.settings.mu, anchor=anchor) if self.settings.mu else None
-        trained = train(client, model, self.training, context, correct=pull)
+        trained = train(client, model, self.training, context, correct=self.pull(model, part(start, PARAMETERS)))
         weights = under(MODEL, state_of(model)) if bool(request[INITIALISE]) else {}
         logits = client_logits(client, model, samples, self.settings.precision)
         return Message({LOGITS: logits, **weights, **work_report(trained)})
+
+    def pull(self, model: torch.nn.Module, anchor: Tensors) -> Correct | None:
+        """FedProx's term towards the round's model, if there is one."""
+        if not self.settings.mu:
+            return None
+        if self.settings.proximal == "sum-as-released":
+            return squared_sum(model, self.settings.mu, anchor)
+        return correction(model, pull=self.settings.mu, anchor=anchor)
 
     def caught_up(self, client: Client, request: Message, context: RoundContext) -> Tensors:
         """The round's model, computed from the client's own one and the request."""
