@@ -92,7 +92,7 @@ def sites_plan(
         method,
         make_participants(experiment, method, question.labelled),
         list(profiles),
-        _NoClients() if own is None else OwnClient(task, own, experiment.validation, proxy),
+        _NoClients(proxy) if own is None else OwnClient(task, own, experiment.validation, proxy),
         OnSiteEvaluator(task, streams, method.rounds(experiment.rounds), bool(experiment.validation)),
         streams,
         [],
@@ -123,8 +123,17 @@ def with_samples(plan: Plan, samples: Sequence[int]) -> Plan:
     return replace(plan, profiles=profiles)
 
 
+def shared_digest(plan: Plan) -> str:
+    """The digest of the samples that server and sites share, as they are on this machine; empty if they share none."""
+    assert isinstance(plan.clients, OwnClient | _NoClients)
+    return "" if plan.clients.proxy is None else plan.clients.proxy.digest
+
+
+@dataclass(frozen=True)
 class _NoClients:
     """A server constructs no clients: each site constructs its own."""
+
+    proxy: Proxy | None  # samples that everybody has
 
     def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
         raise NotImplementedError("clients of a deployment are made at their sites")
