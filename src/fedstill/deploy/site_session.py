@@ -36,14 +36,16 @@ FACTS: dict[str, Any] = {
     "to": "server",
     "tensors": 0,
     "bytes": 0,
-    "why": "numbers of samples, names of classes, shape of a sample, and a digest of the data, once",
+    "when": "once",
+    "why": "numbers of samples, names of classes, shape of a sample, and a digest of the data",
 }
 WORDS: dict[str, Any] = {
     **FACTS,
     "exchange": "any",
     "name": "detail",
     "kind": "metrics",
-    "why": "a sentence where it does not answer: what kind of error, no paths and no data",
+    "when": "if it does not answer",
+    "why": "a sentence: what kind of error, no paths and no data",
 }
 _PUBLIC = re.compile(r"patches:(china|flower|noise:\d+x\d+|heads:\d+|skimage:\w+)")  # what is on every machine
 

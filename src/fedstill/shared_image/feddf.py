@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedstill.core.dataset import SharedSamples, Subset, Told
-from fedstill.core.egress import Egress
+from fedstill.core.egress import Egress, in_rounds
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.core.fit import Correct
 from fedstill.core.kinds import PARAMETERS, average, state_of
@@ -186,6 +186,12 @@ class FedDF(Method):
         due = [int(number * self.settings.initialise + 1e-9) for number in (round - 1, round)]
         return round == 0 or due[0] < due[1]
 
+    def when(self, line: Egress, rounds: int) -> str:
+        """Weights leave in initialisation rounds only."""
+        if not line.name.startswith(MODEL):
+            return super().when(line, rounds)
+        return in_rounds([round for round in range(rounds) if self.initialises(round)], rounds)
+
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         start = self.lessons(state, who, context) or under(MODEL, part(state, _place(who.architecture)))
         flag = {INITIALISE: torch.tensor(self.initialises(context.round))}
@@ -204,6 +210,8 @@ class FedDF(Method):
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         samples = samples_of(client, request)
+        if bool(request[INITIALISE]) and not self.initialises(context.round):
+            raise InputError(f"weights were requested in round {context.round + 1}, in which none are to leave")
         start = request.part(MODEL) or self.caught_up(client, request, context)
         if self.settings.downlink == "logits":
             client.state = {**client.state, **under(MODEL, start)}
