@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fedavg, recalibrated by layer": {
         "method": {"name": "fedavg", "buffers": "recalibrate", "recalibration": "layer-by-layer"}
     },
+    "fedavg, augmented images": {"method": "fedavg", "augmentation": "images"},
     "fedavgm, buffers as parameters": {"method": {"name": "fedavgm", "buffers": "as-parameters"}},
     "scaffold, gradients": {
         "method": {"name": "scaffold", "correction": "gradient"},
@@ -92,6 +93,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "models": {"cnn-bn": 3, "mlp": 2},
     },
     "single-image": {"method": {"name": "single-image", "image": "noise:64x64", **POOL, **SHORT}},
+    "single-image, as released": {
+        "method": {
+            "name": "single-image",
+            "image": "noise:64x64",
+            "patches": {"count": 60},
+            "selection": {"kmeans": 0, "prune": 0.3, "drop": "random-as-released"},
+            **SHORT,
+            "mu": 0.1,
+            "proximal": "sum-as-released",
+        }
+    },
     "fedmd": {"method": {"name": "fedmd", "proxy": "digits", **SHORT}, "models": {"cnn-bn": 3, "mlp": 2}},
     "fedmd, recalibrated": {
         "method": {"name": "fedmd", "proxy": "digits", **SHORT, "statistics": "recalibrate"},
@@ -130,6 +142,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "distill": {"method": DISTILL},
+    "distill, augmented images": {"method": DISTILL, "augmentation": {"name": "images", "flip": False}},
     "distill, adapters": {"method": DISTILL, "objective": "feature"},
     "distill, labels withheld": {
         "method": {"name": "distill", "share": 0.15, "labels": "withhold"},

@@ -79,6 +79,7 @@ def test_egress_lists_what_leaves(call: Call) -> None:
     assert all(line["bytes"] > 0 and line["why"] for line in lines)
     assert {line["kind"] for line in answer(call, "egress", "local-only")["leaves"]} == {"metrics"}
     assert "model/parameters/*" in call("egress", "fedavg")[1]
+    assert {line["when"] for line in lines} == {"every round"}
 
 
 def test_every_recipe_can_be_planned(call: Call) -> None:

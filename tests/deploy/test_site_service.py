@@ -8,15 +8,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
 from fedstill.core.protocols import StateVersion
 from fedstill.data.catalogue import load
 from fedstill.deploy.deployment_folder import open_site
-from fedstill.deploy.deployment_plan import server_plan
+from fedstill.deploy.deployment_plan import server_plan, shared_digest
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, for_sites, other_label_spaces, plugins, versions
 from fedstill.deploy.site_service import SiteService
 from fedstill.deploy.site_state import SiteStates
@@ -42,6 +44,7 @@ def offer(service: SiteService, **changes: Any) -> dict[str, Any]:
         "run": plan.identity,
         "experiment": experiment_digest(plan.experiment),
         "fingerprint": facts.fingerprint,
+        "shared": shared_digest(plan),
         "agreement": json.dumps(agreement),
     }
 
@@ -59,7 +62,7 @@ def test_a_site_tells_what_its_data_is_about(service: SiteService) -> None:
     [
         ({"fedstill": "0.0.1"}, "version of fedstill .*, and the server has 0.0.1: install the same"),
         ({"behaviour": 1}, "it has behaviour .*, and the server has 1"),
-        ({"protocol": 99}, "it has protocol 2, and the server has 99"),
+        ({"protocol": 99}, "it has protocol 3, and the server has 99"),
         ({"plugins": '["feed"]'}, "its plugins are not those of the server"),
     ],
 )
@@ -264,6 +267,49 @@ def test_a_server_cannot_choose_which_files_of_a_site_are_opened(service: SiteSe
         said = service.accept({**asked, "agreement": json.dumps(agreement)})
         assert said["status"] == "refused", name
         assert "samples that this site was not started with" in str(said["detail"]), name
+
+
+def image(path: Path, colour: int) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 200, (40, 40, 3)) + colour
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return path
+
+
+def test_a_site_with_another_image_does_not_take_part(service: SiteService, tmp_path: Path) -> None:
+    """The same name at both ends, another file: refused before any round; the right file is accepted."""
+    file = image(tmp_path / "street.png", 0)
+    service.proxies = [f"patches:image:{file}"]
+    (service.folder.path / "policy.yaml").write_text("allow: [parameters, statistics, metrics, logits]\n")
+    method = {"name": "feddf", "proxy": service.proxies[0], "samples": 10, "steps": 1}
+    asked = offer(service, method=method)
+    image(file, 1)
+    said, shown = service.accept(asked), service.watcher.text  # type: ignore[attr-defined]
+    own = offer(service, method=method)["shared"]
+    assert own != asked["shared"]
+    assert said["status"] == "refused"
+    for text in (str(said["detail"]), shown):
+        assert f"has the digest {own[:8]} here and {asked['shared'][:8]} at the server: give both the same" in text
+    assert f"this site does not take part: patches:image:{file}, which it shares with the server" in shown
+    assert str(file) not in str(said["detail"])
+    assert not service.parts
+    image(file, 0)
+    assert service.accept(asked)["status"] == "ready"
+    image(file, 1)
+    restarted = SiteService(service.folder, service.bundle, service.watcher, proxies=service.proxies)
+    header = {"run": asked["run"], "exchange": "train", "round": 0, "since": -1, "kept": -1, "state": ""}
+    assert "give both the same image" in str(restarted.exchange(Message({}), header)[1]["detail"])
+
+
+def test_a_site_or_a_server_without_the_image_does_not_take_part(service: SiteService, tmp_path: Path) -> None:
+    file = image(tmp_path / "street.png", 0)
+    service.proxies = [f"patches:image:{file}"]
+    asked = offer(service, method={"name": "feddf", "proxy": service.proxies[0], "samples": 10, "steps": 1})
+    file.unlink()
+    said = service.accept(asked)
+    assert said["status"] == "refused"
+    assert "there is no file …" in str(said["detail"])
+    with pytest.raises(InputError, match=f"there is no file {file}, neither here nor under the data root"):
+        offer(service, method={"name": "feddf", "proxy": service.proxies[0]})
 
 
 def test_what_goes_wrong_here_is_told_without_paths_and_data(service: SiteService) -> None:

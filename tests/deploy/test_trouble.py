@@ -12,12 +12,14 @@ from threading import Event, Thread
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import ObjectTree
+from PIL import Image
 
 from fedstill.core.errors import InputError
 from fedstill.data.catalogue import load
@@ -42,8 +44,9 @@ from fedstill.engines.flower.grid_engine import EXCHANGE
 class OddSite(Thread):
     """A site in this process that answers as it should, except where `answer` says something else."""
 
-    def __init__(self, made: Any, site: int, answer: Any = None, **changes: Any) -> None:
+    def __init__(self, made: Any, site: int, answer: Any = None, options: Any = None, **changes: Any) -> None:
         super().__init__(daemon=True)
+        self.options = options or {}  # of the site's command
         self.made, self.site, self.answer = made, site, answer
         self.bundle = replace(load(f"npz:{made.shard(site)}"), **changes)
         self.closing = Event()
@@ -51,7 +54,7 @@ class OddSite(Thread):
 
     def run(self) -> None:
         folder = self.made.site_folder(self.site)
-        service = SiteService(folder, self.bundle, self.made.notes)
+        service = SiteService(folder, self.bundle, self.made.notes, **self.options)
         app, context = client_app(service), Context(0, 0, {}, RecordDict(), {})
         while not self.closing.is_set():
             try:
@@ -132,6 +135,50 @@ def test_a_site_that_sends_garbage_is_lost_and_the_other_goes_on(stage: Any) -> 
     for site, (kind, sentence) in enumerate(JUNK.items(), 1):
         assert sentence in failures[site], kind
     assert record.evaluation.finite
+
+
+def test_a_site_with_another_shared_image_waits_until_it_has_the_same(stage: Any) -> None:
+    """One site has another file of that name: no round begins, the server says which site, and it may come again.
+
+    A server without the file says so before any round, too.
+    """
+    made = stage(2)
+    roots = {name: made.path / name for name in ("server", "first", "second", "empty")}
+    for number, root in enumerate(roots.values()):
+        root.mkdir()
+        pixels = np.full((40, 40, 3), 7 if number < 2 else 8, dtype=np.uint8)
+        Image.fromarray(pixels).save(root / "street.png")
+    (roots["empty"] / "street.png").unlink()
+    for site in range(2):
+        (made.folder / f"site-{site}" / "policy.yaml").write_text("allow: [parameters, statistics, metrics, logits]\n")
+    shared = "patches:image:street.png"
+    method = {"name": "feddf", "proxy": shared, "samples": 10, "steps": 1}
+    changes = {"method": method, "rounds": 1, "model": "mlp"}
+    with ExitStack() as sites:
+        for site, name in enumerate(("first", "second")):
+            options = {"data_root": roots[name], "proxies": [shared]}
+            odd = sites.enter_context(OddSite(made, site, options=options))
+        with pytest.raises(InputError, match=r"there is no file street.png, neither here nor under the data root"):
+            made.serve({"data_root": roots["empty"]}, **changes)
+        thread = made.serve_in_background({"data_root": roots["server"]}, **changes)
+        end = time.monotonic() + 60
+        while "site 1 cannot take part" not in made.notes.text:
+            assert time.monotonic() < end, made.notes.text
+            time.sleep(0.05)
+        assert re.search(
+            r"site 1 cannot take part: patches:image:…, which it shares with the server, has the digest"
+            r" [0-9a-f]{8} here and [0-9a-f]{8} at the server: give both the same",
+            made.notes.text,
+        )
+        assert not made.notes.records
+        (roots["second"] / "street.png").write_bytes((roots["server"] / "street.png").read_bytes())
+        odd.__exit__()
+        sites.enter_context(OddSite(made, 1, options=options))
+        thread.join(timeout=60)
+    assert made.error is None
+    (record,) = made.done.journal()
+    assert record.accepted == (0, 1)
+    assert "site 0 cannot" not in made.notes.text
 
 
 def test_a_site_with_an_unregistered_key_is_refused(stage: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch
 from fedstill.core.errors import InputError
@@ -29,6 +29,7 @@ from fedstill.runtime.plan import Plan, make_plan
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import execute
 from fedstill.runtime.teacher_loader import TeacherLoader
+from fedstill.tasks.classification import Classification
 
 SHARE = 0.2  # of the digits: 288 of 1438
 BATCH = 64
@@ -185,6 +186,34 @@ def test_students_of_augmented_clouds_get_the_bits_they_get_alone(clouds: tuple[
     ]
     assert plans[0].task.augments
     alone_and_together(plans, 2)
+
+
+def test_students_of_augmented_images_get_the_bits_they_get_alone(teacher: Any) -> None:
+    more: dict[str, Any] = {"augmentation": {"name": "images", "flip": False}, "staff": TeacherLoader()}
+    plans = [planned(teacher, "mlp", "vanilla", **more), planned(teacher, "cnn", "dkd", "withhold", **more)]
+    assert plans[0].task.augments
+    alone_and_together(plans, 2)
+
+
+def test_teacher_and_student_see_the_same_augmented_batches(teacher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inputs of both models, in order, are equal; and they are crops, not the stored samples."""
+    seen: dict[bool, list[Tensor]] = {True: [], False: []}
+    forward = Classification.forward
+
+    def spied(task: Classification, model: nn.Module, batch: Batch) -> Output:
+        seen[model.training].append(batch["inputs"].clone())
+        return forward(task, model, batch)
+
+    plan = planned(teacher, "mlp", augmentation={"name": "images", "flip": False})
+    client = client_of(plan, 0, {})
+    stored = client.data.batch(torch.arange(len(client.data)))["inputs"].flatten(1)
+    monkeypatch.setattr(Classification, "forward", spied)
+    method_of(plan).reply(client, Message(plan.method.start(plan.streams)), turn_of(plan, 0))
+    assert len(seen[True]) == len(seen[False]) == 5  # 288 samples in batches of 64
+    assert all(torch.equal(student, teacher) for student, teacher in zip(seen[True], seen[False], strict=True))
+    given = torch.cat(seen[True]).flatten(1)
+    unmoved = (given[:, None] == stored[None]).all(dim=2).any(dim=1).float().mean().item()
+    assert unmoved == pytest.approx(1 / 9, abs=0.06)  # one crop of nine is the image itself
 
 
 def as_students(*plans: Plan) -> list[JointStudent]:

@@ -59,7 +59,7 @@ def test_as_many_as_asked_for_each_once(chosen: Selection, samples: int, data: s
     embeddings, logits = pool(samples, classes=data.draw(st.integers(1, 12)))
     rows = chosen.select(embeddings, logits, target, HERE)
     assert rows.dtype == torch.int64
-    assert len(rows) == target
+    assert len(rows) == target or (chosen.drop == "random-as-released" and len(rows) > target)
     assert (rows.diff() > 0).all()
     assert rows[0] >= 0
     assert rows[-1] < samples

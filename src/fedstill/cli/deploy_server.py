@@ -192,8 +192,8 @@ class _SiteLog:
     def manifest(self, manifest: Mapping[str, Any], experiment: str) -> None:
         if not self.quiet:
             errors.print(
-                f"\nExperiment {experiment}: {manifest['method']}, {manifest['model']}. What will leave this site in"
-                " each round, from a rehearsal on its own data:",
+                f"\nExperiment {experiment}: {manifest['method']}, {manifest['model']}. What will leave this site,"
+                " from a rehearsal on its own data:",
             )
             manifest_table(manifest, errors)
 

@@ -62,7 +62,7 @@ def egress(experiment: ExperimentName, flags: Flags, data_root: Root = None, jso
     if json:
         print_json(manifest)
         return
-    console.print(f"What leaves a client in each round of {manifest['method']} ({manifest['model']}):\n")
+    console.print(f"What leaves a client in a round of {manifest['method']} ({manifest['model']}):\n")
     manifest_table(manifest, console)
     console.print(f"\nWhat a client receives at first contact: {size(manifest['arrives_bytes'])}.")
     for part in ("participation", "evaluation"):
@@ -257,10 +257,17 @@ def _show_failures(run: Run) -> None:
 def manifest_table(manifest: Mapping[str, Any], where: Console) -> None:
     """What a data officer reads: everything that leaves, its kind, its receiver and its measured size."""
     rows = [
-        (line["name"], line["kind"], line["to"], str(line["tensors"]), size(line["bytes"]), line["why"])
+        (line["name"], line["kind"], line["to"], str(line["tensors"]), size(line["bytes"]), _what_and_when(line))
         for line in manifest["leaves"]
     ]
     table("", ("name", "kind", "to", "tensors", "size", "what it is"), rows, right=(3, 4), where=where)
+
+
+def _what_and_when(line: Mapping[str, Any]) -> str:
+    """What leaves, and in which rounds where it is not in all."""
+    from fedstill.core.egress import EVERY_ROUND
+
+    return str(line["why"]) if line["when"] == EVERY_ROUND else f"{line['why']}; {line['when']}"
 
 
 def _rounds_table(run: Run, measure: str) -> None:

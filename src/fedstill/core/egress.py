@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor
 
 from fedstill.core.errors import EndsRunError
+from fedstill.core.numbers import listed
 
 Kind = Literal["parameters", "logits", "features", "labels", "inputs", "statistics", "metrics"]
 
@@ -22,6 +24,45 @@ class Egress:
     kind: Kind
     why: str
     to: Literal["server", "peers"] = "server"
+
+
+EVERY_ROUND = "every round"
+_NAMED = 8  # rounds that are listed one by one
+
+
+def in_rounds(due: Sequence[int], rounds: int) -> str:
+    """Rounds, which are counted from 0 in code and from 1 for readers, in words.
+
+    >>> in_rounds(range(0, 30, 5), 30)
+    'in round 1 and every 5th after it (6 of 30)'
+    >>> in_rounds([0, 4, 9, 14], 15), in_rounds(range(10), 11), in_rounds([0], 4)
+    ('in rounds 1, 5, 10 and 15 (4 of 15)', 'in rounds 1 to 10 (10 of 11)', 'in round 1 (1 of 4)')
+    >>> in_rounds(range(4), 4), in_rounds([0, *range(3, 100, 4)], 100)
+    ('every round', 'in rounds 1, 4, 8 and 23 more up to 100 (26 of 100)')
+    """
+    if len(due) == rounds:
+        return EVERY_ROUND
+    share, numbers = f"({len(due)} of {rounds})", [str(round + 1) for round in due]
+    steps = {later - earlier for earlier, later in pairwise(due)}
+    if len(due) == 1:
+        return f"in round {numbers[0]} {share}"
+    if steps == {1}:
+        return f"in rounds {numbers[0]} to {numbers[-1]} {share}"
+    if len(steps) == 1 and due[-1] + next(iter(steps)) >= rounds:
+        return f"in round {numbers[0]} and every {_ordinal(next(iter(steps)))} after it {share}"
+    if len(due) <= _NAMED:
+        return f"in rounds {listed(numbers)} {share}"
+    return f"in rounds {listed([*numbers[:3], f'{len(due) - 3} more up to {numbers[-1]}'])} {share}"
+
+
+def _ordinal(number: int) -> str:
+    """A number's place in an order.
+
+    >>> [_ordinal(number) for number in (2, 3, 5, 11, 21)]
+    ['2nd', '3rd', '5th', '11th', '21st']
+    """
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
 
 
 class UndeclaredEgressError(EndsRunError):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from fedstill.core.dataset import Dataset, Proxy, SharedSamples
-from fedstill.core.egress import Egress
+from fedstill.core.egress import EVERY_ROUND, Egress
 from fedstill.core.message import Message
 from fedstill.core.records import Reason
 from fedstill.core.renamed import check_exchange
@@ -53,10 +53,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """A round (from 0) of how many, among how many clients, an exchange and its streams; in `aggregate` also failures.
-
-    `clients` counts the whole population, sampled this round or not.
-    """
+    """A round (from 0), its exchange and streams; `clients` counts the population, `failures` are for `aggregate`."""
 
     round: int
     rounds: int
@@ -157,6 +154,10 @@ class Exchange(ABC):
     def on_site(self) -> Exchange:
         """The exchange at a real site, whose privacy noise comes from the operating system."""
         return self
+
+    def when(self, line: Egress, rounds: int) -> str:
+        """In which of so many rounds replies contain what a line of `egress` declares, for the manifest."""
+        return EVERY_ROUND
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         """Called once, before the requests."""

@@ -21,7 +21,14 @@ from fedstill.runtime.identity import fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
 from fedstill.runtime.method_inputs import PlanContext
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
-from fedstill.runtime.plan import Plan, check_on_site, make_method, make_participants, task_of_kind
+from fedstill.runtime.plan import (
+    Plan,
+    check_augmentation,
+    check_on_site,
+    make_method,
+    make_participants,
+    task_of_kind,
+)
 from fedstill.runtime.simulated_clients import parted
 from fedstill.tasks.task_choice import task_kind
 
@@ -70,6 +77,7 @@ def sites_plan(
     """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
     assert experiment.model is not None
     kind = task_kind(question.kind, question.point_labels, experiment.model, "the sites' data")
+    check_augmentation(experiment, question.kind, question.shape)
     task = replace(task_of_kind(kind, experiment, question.classes, question.shape, device), initial=initial or {})
     streams = Streams(experiment.seed)
     context = PlanContext(experiment, task, question.kind, data_root, may_read=may_share)
@@ -84,7 +92,7 @@ def sites_plan(
         method,
         make_participants(experiment, method, question.labelled),
         list(profiles),
-        _NoClients() if own is None else OwnClient(task, own, experiment.validation, proxy),
+        _NoClients(proxy) if own is None else OwnClient(task, own, experiment.validation, proxy),
         OnSiteEvaluator.of(experiment, method, task, streams),
         streams,
         [],
@@ -115,8 +123,17 @@ def with_samples(plan: Plan, samples: Sequence[int]) -> Plan:
     return replace(plan, profiles=profiles)
 
 
+def shared_digest(plan: Plan) -> str:
+    """The digest of the samples that server and sites share, as they are on this machine; empty if they share none."""
+    assert isinstance(plan.clients, OwnClient | _NoClients)
+    return "" if plan.clients.proxy is None else plan.clients.proxy.digest
+
+
+@dataclass(frozen=True)
 class _NoClients:
     """A server constructs no clients: each site constructs its own."""
+
+    proxy: Proxy | None  # samples that everybody has
 
     def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
         raise NotImplementedError("clients of a deployment are made at their sites")

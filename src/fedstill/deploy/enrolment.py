@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from fedstill.core.errors import InputError
 from fedstill.core.files import read_json, write_json
 from fedstill.deploy.apps import ACCEPT, ENROL
-from fedstill.deploy.deployment_plan import DataFacts, server_plan, with_samples
+from fedstill.deploy.deployment_plan import DataFacts, server_plan, shared_digest, with_samples
 from fedstill.deploy.server_endpoint import ServerEndpoint
 from fedstill.deploy.server_options import ServerOptions
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, other_label_spaces, plugins, versions
@@ -124,6 +124,7 @@ class Enrolment:
             "run": plan.identity,
             "experiment": experiment_digest(plan.experiment),
             "fingerprint": facts.fingerprint,
+            "shared": shared_digest(plan),
             "agreement": json.dumps(agreement),
         }
 

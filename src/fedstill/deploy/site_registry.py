@@ -23,7 +23,7 @@ from fedstill.methods.wrappers.choices import Privacy
 from fedstill.runtime.assemble import make_experiment, overlay
 from fedstill.runtime.experiment import BEHAVIOUR, Experiment
 
-PROTOCOL = 2
+PROTOCOL = 3
 LEAST_POINTS = 32  # of a cloud: all sites' clouds are cut to the smallest
 
 

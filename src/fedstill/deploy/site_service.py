@@ -92,9 +92,14 @@ class SiteService:
             part = self._made(agreement, run)
             if part.digest != called:
                 return self._refused(f"it computes {part.digest} as the digest of {called}: their recipes differ")
+            part.check_shared(header.get("shared"))
             manifest = part.rehearsed()
             self.watcher.manifest(manifest, part.digest)
-            facts = {"fingerprint": self.bundle.fingerprint(), "manifest": manifest}
+            facts = {
+                "fingerprint": self.bundle.fingerprint(),
+                "shared": header.get("shared"),
+                "manifest": manifest,
+            }
             part.agreement = agreement.model_copy(update=facts)
             if (refusal := self._refusal(part)) is not None:
                 return self._refused(refusal)
@@ -149,7 +154,9 @@ class SiteService:
             agreement = Agreement.read(place.read_text())
             if agreement.fingerprint != self.bundle.fingerprint():
                 raise RunError(f"this site accepted run {run} with other data than it has now")
-            self.parts[run] = self._made(agreement, run)
+            part = self._made(agreement, run)
+            part.check_shared(agreement.shared)
+            self.parts[run] = part
         return self.parts[run]
 
     def _made(self, agreement: Agreement, run: str) -> SiteSession:

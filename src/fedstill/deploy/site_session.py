@@ -18,7 +18,7 @@ from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundCont
 from fedstill.core.settings import Settings
 from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
-from fedstill.deploy.deployment_plan import DataFacts, sites_plan
+from fedstill.deploy.deployment_plan import DataFacts, shared_digest, sites_plan
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_state import SiteStates
 from fedstill.runtime.assemble import make_experiment
@@ -36,14 +36,16 @@ FACTS: dict[str, Any] = {
     "to": "server",
     "tensors": 0,
     "bytes": 0,
-    "why": "numbers of samples, names of classes, shape of a sample, and a digest of the data, once",
+    "when": "once",
+    "why": "numbers of samples, names of classes, shape of a sample, and a digest of the data",
 }
 WORDS: dict[str, Any] = {
     **FACTS,
     "exchange": "any",
     "name": "detail",
     "kind": "metrics",
-    "why": "a sentence where it does not answer: what kind of error, no paths and no data",
+    "when": "if it does not answer",
+    "why": "a sentence: what kind of error, no paths and no data",
 }
 _PUBLIC = re.compile(r"patches:(china|flower|noise:\d+x\d+|heads:\d+|skimage:\w+)")  # what is on every machine
 
@@ -55,6 +57,7 @@ class Agreement(Settings):
     question: DataFacts
     client: int = Field(ge=0)  # which one this site is
     fingerprint: str = ""  # of the data it agreed with
+    shared: str = ""  # the digest of the samples that it shares with the server
     manifest: dict[str, Any] = Field(default_factory=dict)  # what it was told would leave
 
     @classmethod
@@ -79,6 +82,7 @@ class SiteSession:
     ) -> None:
         self.agreement, self.data_root, self.proxies, self.device = agreement, data_root, proxies, device
         self.experiment: Experiment = make_experiment(agreement.experiment)
+        self.shared = "nothing"  # the name of samples that all sites share with the server
         self._check(bundle)
         self.bundle = bundle if self.experiment.points is None else bundle.with_points(self.experiment.points)
         self.digest = experiment_digest(self.experiment)
@@ -122,10 +126,20 @@ class SiteSession:
             device=self.device,
         )
 
+    def check_shared(self, digest: object) -> None:
+        """Refuse shared samples that are not the server's: what is said of one image would be used for another."""
+        own = shared_digest(self.plan)
+        if digest != own:
+            raise InputError(
+                f"{self.shared}, which it shares with the server, has the digest {own[:8]} here and {str(digest)[:8]}"
+                " at the server: give both the same image or data set"
+            )
+
     def _may_share(self, name: str) -> None:
         """A server must not choose which of a site's files are opened."""
         if name not in self.proxies and not _PUBLIC.fullmatch(name):
             raise InputError(f"the experiment shares samples that this site was not started with: --proxy {name}")
+        self.shared = name
 
     def rehearsed(self) -> dict[str, Any]:
         """What will leave, from a rehearsal on the data here: one pass over it instead of a round's many."""

@@ -216,6 +216,8 @@ def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, Dataset
 def _task(settings: Pretraining, shape: tuple[int, ...], device: str) -> Masked:
     augmentation = settings.augmentation.settings
     assert isinstance(augmentation, Augmentation)
+    if "cloud" not in augmentation.kinds:  # scenes without boxes are clouds
+        augmentation.check("scene", shape)
     return Masked(
         _NAMELESS,
         shape,

@@ -24,6 +24,8 @@ class SceneAugmentation(Augmentation):
     refitted. Unlabelled scenes are changed in the same way.
     """
 
+    kinds = frozenset({"scene"})
+
     mirror_x: bool = Field(True, description="mirror half of the scenes in x")
     mirror_y: bool = Field(True, description="mirror half of the scenes in y")
     quarter_turns: bool = Field(True, description="also rotate by 90, 180 or 270 degrees")

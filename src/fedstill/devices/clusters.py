@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedstill.core.dataset import Dataset
+from fedstill.core.egress import Egress, in_rounds
 from fedstill.core.errors import InputError
 from fedstill.core.participation_protocols import Survey
 from fedstill.core.protocols import Reply, RoundContext
@@ -116,6 +117,10 @@ class Statistics(Measurement):
         else:
             words = ", ".join(WORDS[name] for name in clusters.statistics)
             self.egress = self.declared(f"{words} of all numbers in the client's inputs")
+
+    def when(self, line: Egress, rounds: int) -> str:
+        every = self.clusters.every
+        return super().when(line, rounds) if every is None else in_rounds(range(0, rounds, every), rounds)
 
     def measure(self, data: Dataset) -> Tensor:
         if self.clusters.statistics == "labels":

@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 from pydantic import Field
 
+from fedstill.core.egress import Egress, in_rounds
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundContext, Shape
@@ -56,6 +57,10 @@ class FineTuned(FedAvg):
 
     def every_exchange(self) -> Sequence[Exchange]:
         return (*super().exchanges({}, 0), Tuning(self))
+
+    def when(self, line: Egress, rounds: int) -> str:
+        """Models leave in all rounds but the last, in which clients fine-tune and keep the result."""
+        return in_rounds(range(rounds - 1), rounds) if line.name.startswith(MODEL) else super().when(line, rounds)
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         return super().reply(client, request, _shared(context))

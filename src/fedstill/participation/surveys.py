@@ -54,6 +54,9 @@ class Measurement(Exchange):
         blurred = f", with noise of deviation {self.noise:g}" if self.noise else ""
         return (Egress(self.table, "statistics", what + blurred),)
 
+    def when(self, line: Egress, rounds: int) -> str:
+        return "once"
+
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         return Message({}) if who.samples else None
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedstill.core.client import answer
+from fedstill.core.egress import in_rounds
 from fedstill.core.errors import RunError
 from fedstill.core.message import Message
 from fedstill.core.protocols import Exchange, Failure, Profile, RoundContext
@@ -66,6 +67,7 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     for step in first_round(plan, exchanges, server, plan.profiles[0]):
         arrives += step.request.nbytes
         reply = _rehearsed(plan, step) if rehearse else step.expected()
+        evaluates = on_site and step.exchange is exchanges[-1]
         for line in step.exchange.egress:
             sizes = [tensor.nbytes for name, tensor in reply.items() if fnmatchcase(name, line.name)]
             leaves.append(
@@ -76,6 +78,7 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
                     "to": line.to,
                     "tensors": len(sizes),
                     "bytes": sum(sizes),
+                    "when": _evaluated(plan) if evaluates else step.exchange.when(line, plan.rounds),
                     "why": line.why,
                 }
             )
@@ -92,6 +95,12 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
         if on_site
         else "on the server's own test data; nothing leaves for it",
     }
+
+
+def _evaluated(plan: Plan) -> str:
+    """In which rounds models are evaluated: every so many, and in the last."""
+    every, last = plan.experiment.evaluate_every, plan.rounds - 1
+    return in_rounds([round for round in range(plan.rounds) if (round + 1) % every == 0 or round == last], plan.rounds)
 
 
 def _rehearsed(plan: Plan, step: Step) -> Message:

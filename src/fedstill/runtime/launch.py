@@ -95,7 +95,7 @@ def egress(
     variant: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """What leaves a client in each round of an experiment, line by line with measured sizes; nothing is run.
+    """What leaves a client in an experiment, line by line with measured sizes and the rounds; nothing is run.
 
     >>> import fedstill
     >>> sorted({line["kind"] for line in fedstill.egress("fedavg", model="cnn-bn")["leaves"]})

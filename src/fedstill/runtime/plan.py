@@ -156,6 +156,7 @@ def make_task(experiment: Experiment, bundle: Bundle, device: str = "cpu") -> Cl
     assert experiment.model is not None
     points, every = has_point_labels(bundle.train), dict.fromkeys(experiment.architectures)
     kinds = [task_kind(bundle.kind, points, model, experiment.data) for model in every]
+    check_augmentation(experiment, bundle.kind, bundle.shape)
     return task_of_kind(kinds[0], experiment, bundle.classes, bundle.shape, device)
 
 
@@ -167,9 +168,7 @@ def task_of_kind(
     device: str = "cpu",
 ) -> Classification:
     assert experiment.model is not None
-    assert experiment.augmentation is not None
-    augmentation = experiment.augmentation.settings
-    assert isinstance(augmentation, Augmentation)
+    augmentation = _augmentation(experiment)
     task = kind(classes, shape, tuple(dict.fromkeys(experiment.architectures)), device, augmentation)
     task = trained_as(task, experiment.training)
     for architecture in task.architectures:
@@ -178,6 +177,18 @@ def task_of_kind(
             check_outputs(model.cpu(), architecture, shape, len(classes), issubclass(kind, tasks["segmentation"]))
             check_trainable(model, architecture)
     return task
+
+
+def check_augmentation(experiment: Experiment, kind: str, shape: tuple[int, ...]) -> None:
+    """Refuse an augmentation that is not for such data."""
+    _augmentation(experiment).check(kind, shape)
+
+
+def _augmentation(experiment: Experiment) -> Augmentation:
+    assert experiment.augmentation is not None
+    augmentation = experiment.augmentation.settings
+    assert isinstance(augmentation, Augmentation)
+    return augmentation
 
 
 def make_method(context: PlanContext, streams: Streams, labelled: bool) -> tuple[Method, Proxy | None]:

@@ -44,6 +44,11 @@ class EnsembleSettings(StepSettings, LogitSettings):
         " falling to half of them along a cosine that restarts in every fifth round",
     )
     mu: float = Field(0.0, ge=0, description="weight of FedProx's proximal term towards the round's model; 0: none")
+    proximal: Literal["distance", "sum-as-released"] = Field(
+        "distance",
+        description="FedProx's term: the squared distance; sum-as-released: the squared sum of differences, by a fault"
+        " of the released code",
+    )
     objective: str = Field("vanilla", description="distillation loss of the server's model; one that needs only logits")
     clip_logits: float | None = Field(
         None,
@@ -68,7 +73,7 @@ class EnsembleSettings(StepSettings, LogitSettings):
     )
 
     added_later: ClassVar[frozenset[str]] = frozenset(
-        {"averaging", "selector", "clip_logits", "keep", "validate_every", "replace"}
+        {"averaging", "selector", "proximal", "clip_logits", "keep", "validate_every", "replace"}
     )
 
     @property

@@ -34,8 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import SharedSamples, Subset, Told
-from fedstill.core.egress import Egress
+from fedstill.core.egress import Egress, in_rounds
 from fedstill.core.errors import InputError, UnusableError
+from fedstill.core.fit import Correct
 from fedstill.core.kinds import PARAMETERS, average, state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Exchange, Meter, Method, Profile, Reply, RoundContext, Shape
@@ -62,6 +63,7 @@ from fedstill.models.own_models import check_features
 from fedstill.shared_image.ensemble_settings import EnsembleSettings, steps_in
 from fedstill.shared_image.logit_clipping import clipped_loss
 from fedstill.shared_image.proxy_selection import draw_uniformly, pool_outputs
+from fedstill.shared_image.released_code import squared_sum
 from fedstill.shared_image.server_recalibration import (
     LESSON,
     RECALIBRATED,
@@ -195,6 +197,12 @@ class FedDF(Method):
         """Whether clients also send weights in this round, counted from zero."""
         return self.settings.initialises(round)
 
+    def when(self, line: Egress, rounds: int) -> str:
+        """Weights leave in initialisation rounds only."""
+        if not line.name.startswith(MODEL):
+            return super().when(line, rounds)
+        return in_rounds([round for round in range(rounds) if self.initialises(round)], rounds)
+
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         start = self.lessons(state, who, context) or under(MODEL, part(state, model_place(who.architecture)))
         flag = {INITIALISE: torch.tensor(self.initialises(context.round))}
@@ -216,18 +224,26 @@ class FedDF(Method):
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         samples = samples_of(client, request)
+        if bool(request[INITIALISE]) and not self.initialises(context.round):
+            raise InputError(f"weights were requested in round {context.round + 1}, in which none are to leave")
         start = request.part(MODEL) or self.caught_up(client, request, context)
         if self.settings.downlink == "logits":
             client.state = {**client.state, **under(MODEL, start)}
         model = client.task.build(client.profile.architecture, start)
-        anchor = part(start, PARAMETERS)
-        pull = correction(model, pull=self.settings.mu, anchor=anchor) if self.settings.mu else None
-        loss = clipped_loss(self.task, self.settings.clip_logits)
+        loss, pull = clipped_loss(self.task, self.settings.clip_logits), self.pull(model, part(start, PARAMETERS))
         trained = train(client, model, self.training, context, loss, correct=pull)
         weights = under(MODEL, state_of(model)) if bool(request[INITIALISE]) else {}
         logits = client_logits(client, model, samples, self.settings.precision)
         counts = class_counts_of(client, len(self.task.classes)) if self.settings.weights == "class-counts" else {}
         return Message({LOGITS: logits, **weights, **counts, **work_report(trained)})
+
+    def pull(self, model: nn.Module, anchor: Tensors) -> Correct | None:
+        """FedProx's term towards the round's model, if there is one."""
+        if not self.settings.mu:
+            return None
+        if self.settings.proximal == "sum-as-released":
+            return squared_sum(model, self.settings.mu, anchor)
+        return correction(model, pull=self.settings.mu, anchor=anchor)
 
     def caught_up(self, client: Client, request: Message, context: RoundContext) -> Tensors:
         """The round's model, computed from the client's own one and the request."""

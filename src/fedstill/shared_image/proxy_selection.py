@@ -15,6 +15,11 @@ ambiguous, or yields only approximately the requested number of samples, the rul
   class, from the classes whose share was rounded down: those first whose next sample is first in the order of dropping.
 - `mixed` takes as many of the hardest as of the easiest, and one more of the hardest where the number is odd.
 - In every order the lower index comes first where two are equal.
+
+Two values reproduce faults of the paper's released code, for comparison only (recipe `image-released-code`).
+`heuristic: easy-as-released` selects the easiest and the hardest, half and half, which is `mixed`.
+`drop: random-as-released` draws the rows to drop with replacement: e n draws from n rows leave a row with probability
+(1 - 1/n)^(e n), about exp(-e). At e = 0.9, 41 % are left instead of 10 %: four times as many samples as asked for.
 """
 
 from __future__ import annotations
@@ -37,9 +42,9 @@ from fedstill.core.task import Task
 from fedstill.distillation.numerics import bounded
 from fedstill.shared_image.embedding_clusters import cluster
 
-Heuristic = Literal["easy", "hard", "mixed"]
+Heuristic = Literal["easy", "hard", "mixed", "easy-as-released"]
 Sureness = Literal["confidence", "entropy"]
-Drop = Literal["top", "bottom", "random"]
+Drop = Literal["top", "bottom", "random", "random-as-released"]
 Scope = Literal["class", "all"]
 Indices = npt.NDArray[np.int64]
 
@@ -52,7 +57,9 @@ class Selection(Settings):
         1.0, ge=0, le=1, description="fraction of the candidates that is balanced over predicted classes"
     )
     heuristic: Heuristic = Field(
-        "hard", description="hard: far from the cluster's centre; easy: near it; mixed: half of each"
+        "hard",
+        description="hard: far from the cluster's centre; easy: near it; mixed: half of each; easy-as-released: mixed,"
+        " by a fault of the released code",
     )
     prune: float = Field(
         0.9, ge=0, lt=1, description="fraction of the candidates that is dropped by confidence; 0: none"
@@ -61,7 +68,9 @@ class Selection(Settings):
         "confidence", description="measure of confidence: the largest probability, or the negative entropy"
     )
     drop: Drop = Field(
-        "top", description="which candidates are dropped: the most confident (top), the least confident, or random ones"
+        "top",
+        description="which candidates are dropped: the most confident (top), the least confident, or random ones;"
+        " random-as-released: drawn with replacement, so that more are left than asked for",
     )
     scope: Scope = Field(
         "class", description="whether the fraction is dropped from each predicted class or from all candidates together"
@@ -91,6 +100,8 @@ class Selection(Settings):
 
     def select(self, embeddings: Tensor, logits: Tensor, target: int, streams: Streams) -> Tensor:
         """Exactly `target` rows of the pool, ascending, from one row of embeddings and of logits per sample.
+
+        With `drop: random-as-released` there are more.
 
         Example: four samples of class 0 and three of class 1, on a line, with increasing confidence in their class. Two
         are selected, from twice as many candidates: with one cluster, the two of each class that are farthest from the
@@ -165,6 +176,8 @@ def prune_by_sureness(
     count = len(sure)
     _check_size(count, target)
     values, group = _as_array(sure), _as_array(classes if scope == "class" else torch.zeros_like(classes))
+    if drop == "random-as-released":
+        return _left_by_draws(group, target, streams)
     if drop == "random":
         order = streams.draw("pruning").permutation(count)
     else:
@@ -181,6 +194,16 @@ def prune_by_sureness(
     missing = count - target - sum(len(rows) for rows in dropped)
     dropped.append(more[np.argsort(place[more])][:missing])
     return _ascending(np.setdiff1d(np.arange(count), np.concatenate(dropped)))
+
+
+def _left_by_draws(group: Indices, target: int, streams: Streams) -> Tensor:
+    """The rows that are left if each class drops what is drawn from it with replacement, as the released code does."""
+    count, generator = len(group), streams.draw("pruning")
+    drawn = []
+    for kind in np.unique(group):
+        rows = np.flatnonzero(group == kind)
+        drawn.append(rows[generator.integers(0, len(rows), (count - target) * len(rows) // count)])
+    return _ascending(np.setdiff1d(np.arange(count), np.concatenate(drawn)))
 
 
 def sureness(logits: Tensor, by: Sureness = "confidence") -> Tensor:
@@ -231,7 +254,7 @@ def _take(rows: Indices, distances: npt.NDArray[np.float64], count: int, heurist
     """`count` of these rows (ascending), or all if there are no more."""
     if count >= len(rows):
         return rows
-    easier = {"easy": count, "hard": 0, "mixed": count // 2}[heuristic]
+    easier = {"easy": count, "hard": 0, "mixed": count // 2, "easy-as-released": count - count // 2}[heuristic]
     hard = rows[np.argsort(-distances[rows], kind="stable")][: count - easier]
     rest = np.setdiff1d(rows, hard)  # ascending again, so that equal distances are ordered by index
     easy = rest[np.argsort(distances[rest], kind="stable")][:easier]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Dataset
+from fedstill.core.egress import Egress
 from fedstill.core.message import Message
 from fedstill.core.protocols import Client, Exchange, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.streams import Streams
@@ -28,6 +29,9 @@ class WrappedExchange(Exchange):
         self.min_replies, self.update_prefix = inner.min_replies, inner.update_prefix
         self.spill_to_disk = inner.spill_to_disk
         self.first_contact_prefix = inner.first_contact_prefix
+
+    def when(self, line: Egress, rounds: int) -> str:
+        return self.inner.when(line, rounds)
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         return self.inner.prepare(state, context)
