@@ -116,13 +116,13 @@ def test_best_is_called_what_it_is(make_run: MakeRun) -> None:
 def test_warnings_of_a_method_are_repeated(make_run: MakeRun) -> None:
     """Split distillation warns of features that the averaged extractor moves further than they vary."""
     name = "feature residual of the median client"
-    lines = {2: {"method_metrics": {name: 0.8}}, 3: {"method_metrics": {name: 1.6}}}
+    lines = {2: {"method_metrics": {name: 4.0}}, 3: {"method_metrics": {name: 8.0}}}
     assert (
         f"a: the averaged extractor's features are far from those that the server's part was trained on: the {name}"
         in (said := caution([Facts.of("a", make_run("fedgkt", lines=lines))]))
     )
-    assert "was 1.2 on average" in said
-    small = {2: {"method_metrics": {name: 0.3}}, 3: {"method_metrics": {name: 1.6}}}
+    assert "was 6 on average" in said
+    small = {2: {"method_metrics": {name: 1.0}}, 3: {"method_metrics": {name: 8.0}}}
     assert "extractor" not in caution([Facts.of("a", make_run("fedgkt", lines=small))])
     assert "extractor" not in caution([Facts.of("a", make_run("fedavg", lines=lines))])
 

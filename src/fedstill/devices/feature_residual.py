@@ -8,9 +8,11 @@ next round too, it computes those of the mean that it receives, before it trains
     residual = sum |f(x) - f_i(x)|^2 / sum |f_i(x) - m_i|^2      m_i: the mean of f_i over the client's compared samples
 
 over the compared samples of all clients. 0: the features are equal; 1: the mean extractor moves a sample's features as
-far as they are from the mean of all samples. The first rounds of recipe `dropout` (lite) have values from 0.08 to 1.6
-for the median client, at which the accuracy of the shared model did not change when the server's statistics were
-measured on the mean extractor's features instead (`python -m benchmarks.split_statistics`).
+far as they are from the mean of all samples.
+
+In recipe `dropout` (lite) it is mostly between 0.2 and 4 over all clients. That did no harm: when the server's
+statistics were measured on the mean extractor's features instead, the accuracy stayed the same
+(`python -m benchmarks.split_statistics`), and rounds with a larger residual were not less accurate.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from fedstill.devices.split_sides import FEATURES, sample_ids
 
 RESIDUAL = "residual/"
 COMPARED = "compared/"  # prefix in a client's state
-LARGE = 1.0  # a median above this, on the mean of all rounds, is worth a warning
+LARGE = 5.0  # a median above this, on the mean of all rounds, is worth a warning: no harm was seen below
 NAME, MEDIAN = "feature residual", "feature residual of the median client"  # among the metrics of a round
 
 RESIDUAL_EGRESS = (

@@ -18,6 +18,10 @@ After the server's passes the BatchNorm statistics of g are measured exactly on 
 computed and anything is evaluated (`statistics: recalibrate`). Running statistics lag behind weights that Adam moves:
 they were 0.7 to 1.0 standard deviations off on the server's own features. `batch` keeps them, as published code does.
 
+With several `server_heads` (our reading of the thesis' future work, several teachers for one student) the server trains
+that many g_k from different initial weights on the same features, and z_s stands for the weighted mean of their
+distributions at temperature T; g_1 is the shared model's.
+
 With `extractors: average` (the default, one global model) clients also send f_i and h_i, whose means are the start of
 the next round; the shared model is the mean of the f_i followed by g. `devices.feature_residual` measures what that
 exchange of extractors changes. With `private`, as in the paper, they stay on the clients, and every client has its own
@@ -57,6 +61,7 @@ from fedstill.devices.feature_residual import (
     residual_expected,
     to_compare,
 )
+from fedstill.devices.server_heads import ServerHead, head_place
 from fedstill.devices.split_sides import (
     FEATURES,
     IDS,
@@ -194,7 +199,15 @@ class FedGkt(Method):
         with own.ambient("small head"):
             small = nn.Linear(prod(self.feature_shape), len(self.task.classes))
         at_home = under(MODEL if self.averages else START, first)
-        return {**at_home, **under(MODEL, second), **under(SMALL, state_of(small))}
+        return {**at_home, **under(MODEL, second), **under(SMALL, state_of(small)), **self.further_heads(own)}
+
+    def further_heads(self, streams: Streams) -> Tensors:
+        """Heads beside that of the shared model, each from its own initial weights."""
+        found: dict[str, Tensor] = {}
+        for number in range(1, self.settings.server_heads):
+            model = _split(self.task.build(self.task.architectures[0], streams=streams.at("head", number)))
+            found |= under(head_place(number) + MODEL, part_state(model, model.parts()[1]))
+        return found
 
     def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
         said = {}
@@ -264,28 +277,45 @@ class FedGkt(Method):
             weights = [float(reply.profile.samples) for reply in usable]
             for place in (MODEL, SMALL):
                 merged |= under(place, average([reply.message.part(place) for reply in usable], weights))
-        model = _split(self.task.build(self.task.architectures[0]))
-        _, second = model.parts()
-        load_part(model, second, part(state, MODEL))
-        side = Classifier(nn.Identity(), second, 0)
-        received = Received([reply.message for reply in usable])
-        trained, moments = learn(
-            side, self.task, received, part(state, OPTIMISER), self.settings, context.streams.at("server")
-        )
-        if self.settings.statistics == "recalibrate":
-            recalibrate_exactly(side, self.task, received)
-        facts |= {f"server {name}": mean for name, mean in trained.terms.items()}
+        heads, losses = self.train_heads(state, usable, context)
+        facts |= losses
         if self.compared:
             facts |= feature_residual(usable)
+        sides = [head.side for head in heads]
         for reply in usable:
-            said = answers(side, self.task, reply.message[FEATURES])
-            merged |= under(f"{SAID}{reply.profile.id}/", {IDS: reply.message[IDS].clone(), LOGITS: said})
-        return {
-            **merged,
-            **under(MODEL, part_state(model, second)),
-            **under(OPTIMISER, moments),
-            **_facts(facts),
-        }
+            sent = reply.message
+            said = answers(sides, self.task, sent[FEATURES], sent[LABELS], self.settings)
+            merged |= under(f"{SAID}{reply.profile.id}/", {IDS: sent[IDS].clone(), LOGITS: said})
+        for head in heads:
+            merged |= {**under(head.place + MODEL, head.state()), **under(head.place + OPTIMISER, head.moments)}
+        return {**merged, **_facts(facts)}
+
+    def train_heads(
+        self, state: Tensors, usable: Sequence[Reply], context: RoundContext
+    ) -> tuple[list[ServerHead], dict[str, float]]:
+        """The server's heads after its passes, and the losses of the first."""
+        heads = [self.head(state, number) for number in range(self.settings.server_heads)]
+        received = Received([reply.message for reply in usable])
+        results = learn(
+            [head.side for head in heads],
+            self.task,
+            received,
+            [head.moments for head in heads],
+            self.settings,
+            context.streams.at("server"),
+        )
+        for head, (_, moments) in zip(heads, results, strict=True):
+            head.moments = moments
+            if self.settings.statistics == "recalibrate":
+                recalibrate_exactly(head.side, self.task, received)
+        first, _ = results[0]
+        return heads, {f"server {name}": mean for name, mean in first.terms.items()}
+
+    def head(self, state: Tensors, number: int) -> ServerHead:
+        model = _split(self.task.build(self.task.architectures[0]))
+        place = head_place(number)
+        load_part(model, model.parts()[1], part(state, place + MODEL))
+        return ServerHead(model, place, part(state, place + OPTIMISER))
 
     def names_classes(self, labels: Tensor) -> bool:
         return bool(((labels >= 0) & (labels < len(self.task.classes))).all())

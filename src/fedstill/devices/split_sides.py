@@ -7,6 +7,7 @@ they stay in their replies, which may be files, and a batch reads the rows that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -19,6 +20,7 @@ from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task, Tensors
 from fedstill.core.training import Training
+from fedstill.devices.server_heads import mean_teacher, teacher_weights
 from fedstill.distillation.logits import soft_targets
 from fedstill.methods.base import LOGITS
 
@@ -33,6 +35,18 @@ class ServerSettings(Settings):
     server_epochs: int = Field(5, ge=1, description="epochs of the server over the features of a round")
     server_rate: float = Field(1e-3, gt=0, description="learning rate of the server, with Adam")
     server_batch: int = Field(64, ge=2, description="samples per step of the server")
+    server_heads: int = Field(
+        1,
+        ge=1,
+        description="parts of the model that the server trains, from different initial weights: clients learn from the"
+        " mean of their distributions, and the first is that of the shared model",
+    )
+    head_weights: Literal["uniform", "labels"] = Field(
+        "uniform",
+        description="weights in that mean: uniform, or labels: for each sample by the probability of its label",
+    )
+
+    added_later = frozenset({"server_heads", "head_weights"})
 
 
 def samples_as_sent(client: Client, side: nn.Module, precision: torch.dtype) -> Tensors:
@@ -135,30 +149,47 @@ def with_soft_targets(output: Output, said: Tensor, told: Tensor | None, tempera
 
 
 def learn(
-    model: nn.Module, task: Task, received: Received, moments: Tensors, settings: ServerSettings, streams: Streams
-) -> tuple[Trained, Tensors]:
-    """The server's passes over the received samples, and the final moments of its Adam.
+    heads: Sequence[nn.Module],
+    task: Task,
+    received: Received,
+    moments: Sequence[Tensors],
+    settings: ServerSettings,
+    streams: Streams,
+) -> list[tuple[Trained, Tensors]]:
+    """The server's passes over the received samples, and the final moments of its Adam, for each of its heads.
 
-    They start from those of the previous round: the server's part is one model that continues training, unlike a
-    client's copy, which is new in every round.
+    Moments start from those of the previous round: the server's part is one model that continues training, unlike a
+    client's copy, which is new in every round. Heads see the same batches, each with its own dropout.
     """
 
     def loss(output: Output, batch: Batch, shared: Mapping[str, Tensor]) -> Terms:
         return with_soft_targets(output, batch["said"], None, settings.temperature)
 
     training = Training(optimiser="adam", rate=settings.server_rate, batch=settings.server_batch)
-    optimiser = training.make_optimiser(model.parameters())
-    optimiser.load(moments)
+    learners = []
+    for number, (head, held) in enumerate(zip(heads, moments, strict=True)):
+        optimiser = training.make_optimiser(head.parameters())
+        optimiser.load(held)
+        learners.append(Learner(head, loss, optimiser, streams.at("head", number) if number else streams))
     schedule = Schedule(range(settings.server_epochs), settings.server_batch)
-    (trained,) = fit([Learner(model, loss, optimiser, streams)], task, received, schedule, streams, Meter())
-    return trained, optimiser.moments()
+    results = fit(learners, task, received, schedule, streams, Meter())
+    return [(trained, learner.optimiser.moments()) for trained, learner in zip(results, learners, strict=True)]
 
 
-def answers(model: nn.Module, task: Task, features: Tensor) -> Tensor:
+def answers(
+    heads: Sequence[nn.Module], task: Task, features: Tensor, labels: Tensor, settings: ServerSettings
+) -> Tensor:
     """The logits of the server's part on one client's samples; independent of which others sent some."""
-    model.eval()
-    with torch.inference_mode():
-        pieces = [
-            task.forward(model, {"inputs": piece.float()}).log_probabilities.cpu() for piece in features.split(AT_ONCE)
-        ]
-    return torch.cat(pieces).clone()
+    outputs = []
+    for head in heads:
+        head.eval()
+        with torch.inference_mode():
+            pieces = [
+                task.forward(head, {"inputs": piece.float()}).log_probabilities.cpu()
+                for piece in features.split(AT_ONCE)
+            ]
+        outputs.append(torch.cat(pieces).clone())
+    if len(outputs) == 1:
+        return outputs[0]
+    teachers = torch.stack(outputs)
+    return mean_teacher(teachers, teacher_weights(teachers, labels, settings.head_weights), settings.temperature)
