@@ -33,8 +33,8 @@ def jobs(name: str, preset: str | None = None) -> tuple[Job, ...]:
     return Study(name, preset=preset, data_root=Path("nowhere")).study_plan.jobs
 
 
-def cells(name: str, preset: str | None = None) -> tuple[GridCell, ...]:
-    return Study(name, preset=preset, data_root=Path("nowhere")).expand()
+def cells(name: str, preset: str | None = None, variant: str | None = None) -> tuple[GridCell, ...]:
+    return Study(name, preset=preset, variant=variant, data_root=Path("nowhere")).expand()
 
 
 def settings(experiment: Experiment) -> Any:
@@ -64,7 +64,7 @@ def test_paper_settings_and_lite_ones(name: str) -> None:
         assert training.epochs == 40 or (name, training.epochs) == ("image-heterogeneity", 20)
         if isinstance(method, EnsembleSettings):
             assert (method.steps, method.batch, method.temperature) == (500, 128, 1.0)
-            assert method.rate == 0.005 or name == "image-server-rate"
+            assert (method.statistics, method.rate) == ("frozen", 0.001) or name == "image-server-rate"
     for cell in cells(name, "lite"):
         experiment, method = cell.experiment, settings(cell.experiment)
         assert (experiment.data, experiment.clients, experiment.training.batch) == ("cifar10[:50%]", 10, 32)
@@ -75,6 +75,20 @@ def test_paper_settings_and_lite_ones(name: str) -> None:
             assert experiment.training.rate == (0.001 if experiment.model == "cnn-bn" else 0.01)
         if isinstance(method, EnsembleSettings):
             assert (method.steps, method.batch) == (100, 64)
+
+
+@pytest.mark.parametrize("name", [*RUNS, "image-mixed", "image-traffic"])
+@pytest.mark.parametrize("preset", [None, "lite"])
+def test_as_published_is_what_the_papers_code_does(name: str, preset: str | None) -> None:
+    """Every distillation in training mode at 0.005, clipped, of its best step, averaged in rounds 1, 5, 10, ..."""
+    if name == "image-client-rate":  # FedAvg
+        return
+    for cell in cells(name, preset, "as-published"):
+        method = settings(cell.experiment)
+        if isinstance(method, EnsembleSettings):
+            found = (method.statistics, method.clip_logits, method.keep, method.averaging, method.selector)
+            assert found == ("batch", 2.5, "best-step", "multiples", "best")
+            assert method.rate == 0.005 or name == "image-server-rate"
 
 
 @pytest.mark.parametrize("name", RUNS)

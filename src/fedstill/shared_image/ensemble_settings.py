@@ -8,13 +8,17 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from fedstill.shared_image.proxy_selection import Selection
-from fedstill.shared_image.shared_samples import LogitSettings, StepSettings
+from fedstill.shared_image.shared_samples import LogitSettings, Statistics, StepSettings, rate_field, statistics_field
 from fedstill.shared_image.teacher_weights import TeacherWeighting
 
 _RESTART = 5  # rounds between restarts of the cosine schedule
 
 
 class EnsembleSettings(StepSettings, LogitSettings):
+    """Statistics and rate were chosen on validation data, by the recipe `image-statistics`."""
+
+    rate: float = rate_field(0.001)
+    statistics: Statistics = statistics_field("frozen")
     weights: TeacherWeighting = Field(
         "samples",
         description="weight of each client's logits in the average: its number of samples; equal weights; samples times"

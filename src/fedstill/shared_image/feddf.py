@@ -168,16 +168,16 @@ class FedDF(Method):
         return {f"{what} {name}": float(value) for what, found in told.items() for name, value in found.items()}
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
-        return {**state, SELECTED: self.selected(state, context)}
+        return {**state, SELECTED: self.selected(lambda: self.selecting_model(state), context)}
 
-    def selected(self, state: Tensors, context: RoundContext) -> Tensor:
-        """The same samples in every round, drawn once; or those selected by a model."""
+    def selected(self, model: Callable[[], nn.Module], context: RoundContext) -> Tensor:
+        """The same samples in every round, drawn once; or those that this model selects."""
         pool, selection = self.proxy.data, self.settings.selection
         if selection is None:
             return draw_uniformly(len(pool), self.size, Streams(context.streams.seed))
         if not selection.asks:
             return draw_uniformly(len(pool), self.size, context.streams)
-        embeddings, logits = pool_outputs(self.task, self.selecting_model(state), pool)
+        embeddings, logits = pool_outputs(self.task, model(), pool)
         try:
             return selection.select(embeddings, logits, self.size, context.streams)
         except UnusableError:  # non-finite outputs select nothing; the journal records them

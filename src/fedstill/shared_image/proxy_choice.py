@@ -10,13 +10,10 @@ from torch import Tensor
 from fedstill.core.dataset import SharedSamples, Subset, every_row
 from fedstill.core.errors import InputError
 from fedstill.core.hardware import check_device, one_thread
-from fedstill.core.kinds import state_of
-from fedstill.core.message import under
 from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
 from fedstill.data.bundle import Kind
 from fedstill.methods import methods
-from fedstill.methods.base import MODEL
 from fedstill.runtime.result import Run
 from fedstill.shared_image.feddf import FedDF
 from fedstill.shared_image.fedmd import FedMD
@@ -47,7 +44,7 @@ def chosen_by(
 ) -> Chosen:
     """The samples that a run's model would select for a next round; after 3 of 9 rounds, those of the 4th.
 
-    With mixed architectures the model of the first one selects, and its outputs are shown. Methods whose clients have
+    With mixed architectures it is the model of the first one, whichever selected in the run. Methods whose clients have
     their own models, such as `fedmd`, have no shared model: there a client's model is used, on the same samples in
     every round.
     """
@@ -69,7 +66,7 @@ def chosen_by(
     with one_thread():
         if isinstance(method, FedDF):
             context = RoundContext.of(streams, played, experiment.rounds, experiment.clients, method.name)
-            rows = method.selected(under(f"{MODEL}{architecture}/", state_of(model)), context)
+            rows = method.selected(lambda: model, context)
         else:
             rows = method.start(streams)[SELECTED]
         samples = Subset(proxy.data, rows)

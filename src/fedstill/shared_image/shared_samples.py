@@ -37,18 +37,28 @@ class LogitSettings(Settings):
     precision: Precision = Field("half", description="precision of transmitted logits")
 
 
+def rate_field(default: float) -> Any:
+    """The setting of the rate, whose default is the method's."""
+    return Field(default, gt=0, description="learning rate of distillation, with Adam")
+
+
+def statistics_field(default: Statistics) -> Any:
+    """The setting of BatchNorm statistics, whose default is the method's."""
+    return Field(
+        default,
+        description="BatchNorm statistics of the distilled model: frozen, its own are used and kept; batch, those of"
+        " batches of proxy samples replace them; recalibrate, frozen, and then re-estimated on the clients' data",
+    )
+
+
 class StepSettings(Settings):
     """The settings of distillation towards received logits."""
 
     steps: int = Field(500, ge=1, description="of distillation in each round")
-    rate: float = Field(0.005, gt=0, description="learning rate of distillation, with Adam")
+    rate: float = rate_field(0.005)
     batch: int = Field(128, ge=2, description="of these steps")
     temperature: float = Field(1.0, gt=0, description="temperature of the distillation loss, if it has one")
-    statistics: Statistics = Field(
-        "batch",
-        description="BatchNorm statistics of the distilled model: frozen, its own are used and kept; batch, those of"
-        " batches of proxy samples replace them; recalibrate, frozen, and then re-estimated on the clients' data",
-    )
+    statistics: Statistics = statistics_field("batch")
 
 
 class ProxySettings(Settings):
