@@ -37,6 +37,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": None,
         "models": {"cnn-bn": 2, "mlp": 1},
     },
+    "feddf, recalibrated, two architectures, logits both ways": {
+        "method": {
+            "name": "feddf",
+            **LOGITS["feddf"],
+            "initialise": 0.1,
+            "downlink": "logits",
+            "statistics": "recalibrate",
+        },
+        "model": None,
+        "models": {"cnn-bn": 2, "mlp": 1},
+    },
     "fedavg, a round is selected": {"method": "fedavg", "validation": 0.2},
     "fedbn, proxy": {"method": {"name": "fedbn", "proxy": "average"}},
     "fed3d": {"method": {"name": "fed3d", "share": "all"}},
