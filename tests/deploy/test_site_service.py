@@ -16,6 +16,7 @@ from PIL import Image
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
 from fedstill.core.protocols import StateVersion
+from fedstill.data.augmentation import ImageAugmentation
 from fedstill.data.catalogue import load
 from fedstill.deploy.deployment_folder import open_site
 from fedstill.deploy.deployment_plan import server_plan, shared_digest
@@ -267,6 +268,15 @@ def test_a_server_cannot_choose_which_files_of_a_site_are_opened(service: SiteSe
         said = service.accept({**asked, "agreement": json.dumps(agreement)})
         assert said["status"] == "refused", name
         assert "samples that this site was not started with" in str(said["detail"]), name
+
+
+def test_images_are_augmented_at_sites_and_other_augmentations_refused_by_the_server(service: SiteService) -> None:
+    asked = offer(service, augmentation={"name": "images", "flip": False})
+    assert service.accept(asked)["status"] == "ready"
+    (part,) = service.parts.values()
+    assert part.plan.task.augmentation == ImageAugmentation(flip=False)
+    with pytest.raises(InputError, match="the augmentation points is for clouds, and this data holds images"):
+        offer(service, augmentation="points")
 
 
 def image(path: Path, colour: int) -> Path:
