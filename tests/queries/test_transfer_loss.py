@@ -21,11 +21,11 @@ from fedstill.core.task import Output
 from fedstill.core.training import Training
 from fedstill.data.augmentation import Augmentation
 from fedstill.models.classifier import Classifier
+from fedstill.queries.probe_rule import ProbeRule
 from fedstill.queries.transfer_loss import (
     QueryLesson,
     Watch,
     class_mask,
-    knows,
     learn,
     probe,
     query_loss,
@@ -78,12 +78,13 @@ def test_the_probe_is_the_mean_of_what_is_said_of_noise() -> None:
     noise = torch.from_numpy(STREAMS.draw("probe").standard_normal((7, 1, 8, 8))).float()
     teacher.eval()
     with torch.no_grad():
-        expected = F.softmax(teacher.head(teacher.extractor(noise)).double(), dim=1).mean(dim=0)
+        expected = F.softmax(teacher.head(teacher.extractor(noise)).double(), dim=1)
     before = digest(state_of(teacher))
     teacher.train()  # the mode of a model after training
     probed = probe(TASK, teacher, STREAMS, samples=7)
-    torch.testing.assert_close(probed, expected, rtol=1e-6, atol=1e-9)
-    assert float(probed.sum()) == pytest.approx(1.0, abs=1e-6)
+    torch.testing.assert_close(probed.probabilities, expected.mean(dim=0), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(probed.log_probabilities, expected.log().mean(dim=0), rtol=1e-5, atol=1e-9)
+    assert float(probed.probabilities.sum()) == pytest.approx(1.0, abs=1e-6)
     assert digest(state_of(teacher)) == before
 
 
@@ -94,9 +95,10 @@ def test_a_model_of_two_classes_is_found_to_know_these_two() -> None:
         teacher.head.weight.zero_()
         teacher.head.bias.copy_(torch.tensor([0.0, 0.0, -20.0, -20.0]))
     probed = probe(TASK, teacher, STREAMS)
-    assert [knows(probed, (number,), 0.01) for number in range(4)] == [True, True, False, False]
-    assert knows(probed, (2, 1), 0.01)
-    assert not knows(probed, (), 0.01)
+    for rule in (ProbeRule("threshold"), ProbeRule("gap")):
+        assert rule.known(probed).tolist() == [True, True, False, False]
+        assert rule.admits(probed, (2, 1))
+        assert not rule.admits(probed, ())
 
 
 # The loss

@@ -40,6 +40,7 @@ from fedstill.methods.local_only import START, TRAIN, LocalSettings, first_model
 from fedstill.models.classifier import Classifier
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
+from fedstill.queries.probe_rule import NoiseOutputs
 from fedstill.queries.query import Queries, recalls
 from fedstill.queries.transfer_loss import probe
 from fedstill.tasks.classification import Classification
@@ -214,8 +215,8 @@ def own_model(client: Client) -> Tensors:
     return model
 
 
-def probed(client: Client, number: int, model: nn.Module, samples: int, scale: float = 1.0) -> Tensor:
-    """The mean output of a peer's model on noise, computed by this client; all clients use the same noise."""
+def probed(client: Client, number: int, model: nn.Module, samples: int, scale: float = 1.0) -> NoiseOutputs:
+    """The outputs of a peer's model on noise, computed by this client; all clients use the same noise."""
     client.meter.add(samples)
     return probe(client.task, model, Streams(client.streams.seed).at("peer", number), samples, scale)
 

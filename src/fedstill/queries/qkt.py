@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -30,8 +31,9 @@ from fedstill.core.training import Training
 from fedstill.methods.base import MODEL, methods
 from fedstill.models.classifier import Classifier
 from fedstill.queries.peers import QUERY, PeerMethod, PeerSettings, probed
+from fedstill.queries.probe_rule import NoiseOutputs, ProbeSettings
 from fedstill.queries.query import Answered, recalls
-from fedstill.queries.transfer_loss import TERMS, QueryLesson, Watch, class_mask, knows, learn, query_loss, refine
+from fedstill.queries.transfer_loss import TERMS, QueryLesson, Watch, class_mask, learn, query_loss, refine
 
 FirstPhase = Callable[[nn.Module, list[nn.Module]], Trained]  # trains the whole model, given the teachers
 
@@ -44,15 +46,10 @@ class TransferSettings(PeerSettings):
     temperature: float = Field(1.0, gt=0, description="temperature of the probabilities that are compared")
 
 
-class QKTSettings(TransferSettings):
+class QKTSettings(TransferSettings, ProbeSettings):
+    added_later: ClassVar[frozenset[str]] = frozenset({"probe_rule", "least_gap"})
+
     query_weight: float = Field(1.5, ge=0, description="lambda: weight of queried classes; local classes have 1")
-    threshold: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="probe threshold: smallest probability of a class on noise for it to count as known",
-    )
-    noise: int = Field(20, ge=1, description="number of noise samples for the probe")
     noise_scale: float = Field(1.0, gt=0, description="standard deviation of the probe's noise; inputs are in -1 to 1")
     filter: bool = Field(True, description="learn only from peers that know a queried class")
     mask: bool = Field(True, description="mask the peers' outputs to local and queried classes")
@@ -70,7 +67,7 @@ class QKTSettings(TransferSettings):
     )
 
 
-@methods.register("qkt")
+@methods.register("qkt", behaviour=2)
 class QKT(PeerMethod):
     """Query-based knowledge transfer: a client learns classes it lacks from peers' models, on its own data."""
 
@@ -95,7 +92,7 @@ class NaiveSettings(QKTSettings):
     refine: bool = Field(False, description="reset the head to its earlier weights and train it once more alone")
 
 
-@methods.register("naive-kd")
+@methods.register("naive-kd", behaviour=2)
 class NaiveKD(PeerMethod):
     """Naive distillation: every client learns from all peers' models and all classes, in one round on its own data."""
 
@@ -151,10 +148,10 @@ class QueryTransfer:
         if not settings.filter:
             return list(peers.values())
         known = {number: self.probed(number, model) for number, model in peers.items()}
-        return [model for number, model in peers.items() if knows(known[number], query, settings.threshold)]
+        return [model for number, model in peers.items() if settings.rule.admits(known[number], query)]
 
-    def probed(self, number: int, model: nn.Module) -> Tensor:
-        """A peer's mean probability of each class on noise, computed by this client."""
+    def probed(self, number: int, model: nn.Module) -> NoiseOutputs:
+        """A peer's outputs on noise, computed by this client."""
         return probed(self.client, number, model, self.settings.noise, self.settings.noise_scale)
 
     def first(self, model: nn.Module, teachers: list[nn.Module]) -> Trained:

@@ -50,7 +50,7 @@ class LightSettings(QKTSettings):
     )
 
 
-@methods.register("qkt-light")
+@methods.register("qkt-light", behaviour=2)
 class QKTLight(PeerMethod):
     """QKT Light: only the head is trained for the query; the first phase is query-independent and can be shared."""
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import Subset, every_row
-from fedstill.core.numbers import listed, share
+from fedstill.core.numbers import capital, listed, share
 from fedstill.models.classifier import Classifier
-from fedstill.queries.probe import Probed
+from fedstill.queries.probe_rule import no_teacher
 from fedstill.queries.query_figures import Course, phases, probe_figure, recall_changes
 from fedstill.queries.transfer import Asked
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
@@ -39,10 +39,13 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
 
 
 def _summary(asked: Asked) -> list[str]:
-    metrics, peers = asked.fate.metrics(), len(asked.probed) - 1
+    metrics, peers, rule = asked.fate.metrics(), len(asked.probe.clients) - 1, asked.probe.rule
+    missing = [no_teacher(rule, asked.classes[number], nearest) for number, nearest in asked.unmatched.items()]
     return [
-        f"Of {peers} peers, {len(asked.teachers)} know {_wanted(asked)}, by what their models say of noise:"
-        f" {listed([f'client {number}' for number in asked.teachers])}.",
+        f"Of {peers} peers, {len(asked.teachers)} teach {_wanted(asked)}:"
+        f" {listed([f'client {number}' for number in asked.teachers])}. The rule {rule.name} decides from what their"
+        f" models say of noise ({rule.setting} {rule.value:g}).",
+        *(f"{capital(sentence)}." for sentence in missing),
         f"Client {asked.client}'s average accuracy goes from {share(metrics['before'], 1)} to"
         f" {share(metrics['accuracy'], 1)}: what it asked for gains {100 * metrics['gain']:.1f} points, its own classes"
         f" lose {-100 * metrics['forgetting']:.1f} on average.",
@@ -54,10 +57,7 @@ def _wanted(asked: Asked) -> str:
 
 
 def _probe(asked: Asked) -> Figure:
-    clients = tuple(range(len(asked.probed)))
-    threshold = float(asked.settings["threshold"])
-    probed = Probed(clients, asked.classes, asked.held.double().numpy(), asked.probed.numpy(), threshold)
-    return probe_figure("probe", "Classes in clients' data, and in what their models say of noise", probed)
+    return probe_figure("probe", "Classes in clients' data, and in what their models say of noise", asked.probe)
 
 
 def _changes(asked: Asked) -> Figure:

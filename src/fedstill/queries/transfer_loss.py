@@ -4,8 +4,7 @@
 https://arxiv.org/abs/2504.09205
 
     p_t          probabilities of teacher t on a sample; p_s: those of the student
-    know(t, c)   = mean of p_t(c) over noise                       (a model is confident in classes it was trained on)
-    T_Q          teachers with know(t, q) >= threshold for a queried class q
+    T_Q          teachers that know a queried class, by a rule on their outputs on noise (see `probe_rule.py`)
     M(c)         lambda where c is queried, 1 where it is local, 0 elsewhere
     loss         = CE(p_s, label) + alpha * sum over t in T_Q of  - sum over c of M(c) p_t(c) log p_s(c)
 
@@ -33,27 +32,20 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
 from fedstill.core.training import Training
 from fedstill.models.classifier import Classifier
+from fedstill.queries.probe_rule import NoiseOutputs
 
 TERMS = ("cross-entropy", "teachers")
 Watch = Callable[[str, int, nn.Module], None]  # a phase, how many of its epochs are done, and the model then
 
 
-def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, scale: float = 1.0) -> Tensor:
-    """A model's mean output on noise: an estimate of the class distribution it was trained on."""
+def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, scale: float = 1.0) -> NoiseOutputs:
+    """A model's outputs on noise: the mean probabilities estimate the class distribution it was trained on."""
     drawn = scale * streams.draw("probe").standard_normal((samples, *task.shape))
     noise = torch.from_numpy(drawn.astype("float32"))
     model.eval()
     with torch.inference_mode():
-        return task.forward(model, {"inputs": noise}).log_probabilities.double().exp().mean(dim=0).cpu().clone()
-
-
-def knows(probed: Tensor, query: Iterable[int], threshold: float) -> bool:
-    """Whether a probed model knows a queried class.
-
-    >>> knows(torch.tensor([0.98, 0.02, 0.0]), (1, 2), 0.01), knows(torch.tensor([0.98, 0.02, 0.0]), (2,), 0.01)
-    (True, False)
-    """
-    return any(float(probed[number]) >= threshold for number in query)
+        outputs = task.forward(model, {"inputs": noise}).log_probabilities.cpu()
+    return NoiseOutputs.of(outputs.clone())
 
 
 def class_mask(classes: int, local: Iterable[int], query: Iterable[int], weight: float) -> Tensor:
