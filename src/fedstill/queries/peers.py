@@ -40,6 +40,7 @@ from fedstill.methods.local_only import START, TRAIN, LocalSettings, first_model
 from fedstill.models.classifier import Classifier
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
+from fedstill.queries.guard import GuardSettings
 from fedstill.queries.probe_rule import NoiseOutputs
 from fedstill.queries.query import Queries, recalls
 from fedstill.queries.transfer_loss import probe
@@ -109,8 +110,10 @@ class PeerMethod(Method):
 
     @property
     def holds_out(self) -> bool:
-        """Whether clients hold out samples: to stop early, or to find the classes that their model gets wrong."""
-        return self.settings.patience is not None or self.queries.below is not None
+        """Whether clients hold out samples: to stop early, to find classes that their model gets wrong, or to limit
+        what they forget."""
+        limited = isinstance(self.settings, GuardSettings) and self.settings.max_forgetting is not None
+        return limited or self.settings.patience is not None or self.queries.below is not None
 
     def learn(self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext) -> Trained:
         """Learn from the others' models, if the method does; the result is stored in the client's state."""

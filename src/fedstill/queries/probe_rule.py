@@ -26,7 +26,9 @@ from torch import Tensor
 from fedstill.core.numbers import listed
 from fedstill.core.settings import Settings
 
+UNMATCHED = "unmatched"  # in a client's state: the queried classes that no peer knows, see `as_table`
 RuleName = Literal["threshold", "gap"]
+THRESHOLD, LEAST_GAP = 0.01, 1.5  # as published; chosen by the F1 score on seeds that no table reports
 RULES: tuple[RuleName, ...] = ("threshold", "gap")
 
 
@@ -40,13 +42,13 @@ class ProbeSettings(Settings):
         " `threshold`, and is meant wherever a threshold is set",
     )
     threshold: float = Field(
-        0.01,
+        THRESHOLD,
         ge=0,
         le=1,
         description="of the rule threshold: smallest probability of a class on noise for it to count as known",
     )
     least_gap: float = Field(
-        2.0,
+        LEAST_GAP,
         ge=0,
         description="of the rule gap: smallest gap, in nats, that separates known from unknown classes; below it all"
         " classes count as known",
@@ -95,8 +97,8 @@ class ProbeRule:
     """
 
     name: RuleName = "gap"
-    threshold: float = 0.01
-    least_gap: float = 2.0
+    threshold: float = THRESHOLD
+    least_gap: float = LEAST_GAP
 
     def known(self, outputs: NoiseOutputs) -> Tensor:
         """One flag for each class; none for a model whose outputs are not numbers."""
@@ -205,6 +207,31 @@ def unmatched(rule: ProbeRule, outputs: Mapping[int, NoiseOutputs], query: Itera
     }
 
 
+def as_table(missing: Mapping[int, Sequence[NearMiss]]) -> Tensor:
+    """Classes without a teacher as a client's state has them: rows of class, peer, score and bound; no peer is -1."""
+    rows = [
+        (number, one.peer, one.score, one.bound)
+        for number, nearest in missing.items()
+        for one in (nearest or [NearMiss(number, -1, nan, nan)])
+    ]
+    return torch.tensor(rows, dtype=torch.float64).reshape(-1, 4)
+
+
+def from_table(rows: Tensor) -> dict[int, list[NearMiss]]:
+    """The inverse of `as_table`.
+
+    >>> missing = {7: [NearMiss(7, 4, -9.0, 5.2), NearMiss(7, 1, -9.5, 6.0)], 8: []}
+    >>> from_table(as_table(missing)) == missing
+    True
+    """
+    missing: dict[int, list[NearMiss]] = {}
+    for number, peer, score, bound in rows.tolist():
+        nearest = missing.setdefault(int(number), [])
+        if peer >= 0:
+            nearest.append(NearMiss(int(number), int(peer), score, bound))
+    return missing
+
+
 def no_teacher(rule: ProbeRule, wanted: str, nearest: Sequence[NearMiss]) -> str:
     """Why no peer teaches a class: the rule, the nearest peers with their scores, and the setting that admits one.
 
@@ -236,4 +263,4 @@ def _three_digits(value: float, above: bool = False) -> float:
     if value == 0:
         return 1e-6 if above else 0.0
     digits = 2 - floor(log10(abs(value)))
-    return round((floor(value * 10**digits) + above) / 10**digits, digits)
+    return float(round((floor(value * 10**digits) + above) / 10**digits, digits))

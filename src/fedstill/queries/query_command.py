@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,7 +87,7 @@ def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet
     finally:
         display.close()
     kept = page = None
-    if asked.answered:
+    if asked.learnt:
         kept = asked.keep(out)
         page = write_asked_page(asked, html or kept.path / "query.html", shlex.join(["fedstill", *sys.argv[1:]]))
     if as_json:
@@ -96,6 +97,9 @@ def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet
     for sentence in _no_teacher(asked):
         console.print(f"\n{sentence}")
     if kept is None:
+        if asked.answered:
+            limit = asked.settings["max_forgetting"]
+            console.print(f"\nno λ and no epoch keeps forgetting within {limit:g} points on held-out samples")
         console.print(f"client {asked.client} keeps the model it has")
         return
     _show_change(asked)
@@ -233,6 +237,14 @@ def _show_change(asked: Asked) -> None:
         f" gain {100 * metrics['gain']:+.1f}, forgetting {100 * metrics['forgetting']:+.1f} points;"
         f" traffic ↑{size(asked.traffic['up'])} ↓{size(asked.traffic['down'])}",
     )
+    if asked.choice is not None:
+        console.print(
+            f"kept within {asked.settings['max_forgetting']:g} points of forgetting: query_weight"
+            f" {asked.choice['query_weight']:g}, {asked.choice['epochs']:g} epochs of the last phase,"
+            f" {asked.choice['forgetting']:.1f} points forgotten on held-out samples",
+        )
+    if asked.warning:
+        console.print(f"warning: {asked.warning}")
     curve = [accuracy for _, _, accuracy in asked.epochs]
     console.print(f"by epoch {sparkline(curve)}")
 
@@ -253,6 +265,10 @@ def _as_dict(asked: Asked, kept: Run | None) -> dict[str, Any]:
         "before": asked.fate.before.tolist(),
         "after": asked.fate.after.tolist(),
         "metrics": asked.fate.metrics(),
+        "choice": asked.choice,
+        "collapsed": [asked.classes[number] for number in asked.fate.collapsed],
+        "warning": asked.warning,
+        "curve": [asdict(point) for point in asked.curve],
         "bytes": asked.traffic,
     }
 

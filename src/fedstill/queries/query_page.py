@@ -12,6 +12,7 @@ from torch import Tensor
 from fedstill.core.dataset import Subset, every_row
 from fedstill.core.numbers import capital, listed, share
 from fedstill.models.classifier import Classifier
+from fedstill.queries.gain_curve import gain_curve
 from fedstill.queries.probe_rule import no_teacher
 from fedstill.queries.query_figures import Course, phases, probe_figure, recall_changes
 from fedstill.queries.transfer import Asked
@@ -28,7 +29,7 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
         "page.html.jinja",
         [
             PageSection("probe", "Who knows what", [_probe(asked)]),
-            PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked)]),
+            PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked), _curve(asked)]),
             PageSection("features", "What the model makes of samples", [_features(asked)]),
         ],
         heading=f"Client {asked.client} asks for {_wanted(asked)}",
@@ -49,6 +50,7 @@ def _summary(asked: Asked) -> list[str]:
         f"Client {asked.client}'s average accuracy goes from {share(metrics['before'], 1)} to"
         f" {share(metrics['accuracy'], 1)}: what it asked for gains {100 * metrics['gain']:.1f} points, its own classes"
         f" lose {-100 * metrics['forgetting']:.1f} on average.",
+        *([f"{capital(asked.warning)}."] if asked.warning else []),
     ]
 
 
@@ -77,6 +79,14 @@ def _changes(asked: Asked) -> Figure:
 def _course(asked: Asked) -> Figure:
     before, *told = asked.epochs
     return phases("course", "Average accuracy by epoch", [Course.heard("average accuracy", before[2], told)])
+
+
+def _curve(asked: Asked) -> Figure:
+    last, limit = asked.curve[-1], asked.settings["max_forgetting"]
+    kept = (last.query_weight, last.phase, last.epoch)
+    if asked.choice is not None:
+        kept = (asked.choice["query_weight"], last.phase, int(asked.choice["epochs"]))
+    return gain_curve("curve", "Gain against forgetting, by epoch and λ", asked.curve, kept, limit)
 
 
 def _features(asked: Asked) -> Figure:

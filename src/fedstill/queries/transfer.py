@@ -26,6 +26,8 @@ from fedstill.data.objects import dataset
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
+from fedstill.queries.gain_curve import CurvePoint, GainCurve
+from fedstill.queries.guard import choice_in, collapse_warning
 from fedstill.queries.peers import QUERY
 from fedstill.queries.probe import Probed, tabulated
 from fedstill.queries.probe_rule import NearMiss
@@ -61,6 +63,8 @@ class Asked:
     epochs: list[tuple[str, int, float]] = field(default_factory=list)  # phase, epochs done, average accuracy
     traffic: dict[str, int] = field(default_factory=dict)  # bytes that the client sends and receives
     settings: dict[str, Any] = field(default_factory=dict)
+    curve: list[CurvePoint] = field(default_factory=list)  # gain and forgetting after every epoch of every attempt
+    choice: dict[str, float] | None = None  # lambda, epochs and points forgotten, with a limit on forgetting
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -69,6 +73,16 @@ class Asked:
     @property
     def answered(self) -> bool:
         return bool(self.teachers)
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the client has a new model: there are teachers, and a limit on forgetting left an epoch to keep."""
+        return self.answered and (self.choice is None or self.choice["epochs"] > 0)
+
+    @property
+    def warning(self) -> str | None:
+        """The own classes that collapsed, with numbers; None if none did."""
+        return collapse_warning(self.fate, self.classes)
 
     @property
     def unmatched(self) -> dict[int, list[NearMiss]]:
@@ -213,14 +227,19 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
     asked.settings = settings_of(method)
     if not known:
         return asked
-    asked.epochs.append(("before", 0, fate.accuracy(recalled)))
+    start = ("before", 0, fate.accuracy(recalled))
+    curve = GainCurve(method.settings.query_weight, fate, asked.curve)
 
     def watched(phase: str, epoch: int, now: nn.Module) -> None:
-        asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
+        found = _recalls(plan, now)
+        if curve.add(phase, epoch, found):
+            asked.epochs[:] = [start]
+        asked.epochs.append((phase, epoch, fate.accuracy(found)))
         for observer in observers:
             observer.epoch(*asked.epochs[-1])
 
     method.learn(student, peers, _turn(plan), watched)
+    asked.choice = choice_in(student.state)
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
     asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts, wanted)
