@@ -129,5 +129,5 @@ def test_own_classes_that_collapse_are_named() -> None:
     warning = collapse_warning(fate, ("a", "b", "c", "d"))
     assert warning is not None
     assert "a 80.0\u00a0% → 39.0\u00a0%" in warning
-    assert "max_forgetting=10" in warning
+    assert "max_forgetting limits" in warning
     assert collapse_warning(Answered(before, before, fate.counts, (3,)), ("a", "b", "c", "d")) is None

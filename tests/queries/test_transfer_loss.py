@@ -116,6 +116,23 @@ def test_the_words_of_teachers_are_added_up() -> None:
     torch.testing.assert_close(sum_of_words(TASK, teachers, data, 2.0), expected)
 
 
+def test_a_mixture_weighs_teachers_by_their_confidence_and_sums_to_one() -> None:
+    """In plain torch, sample by sample; two copies of a teacher count as one, and as two in a sum."""
+    teachers, data = [model("mlp", 1), model("cnn-bn", 2)], samples()
+    said = []
+    for teacher in teachers:
+        teacher.eval()
+        with torch.no_grad():
+            said.append(F.softmax(5 * teacher.head(teacher.extractor(data.columns["inputs"])), dim=1).double())
+    weights = [1 + (one * one.log()).sum(dim=1, keepdim=True) / np.log(4) for one in said]
+    expected = (weights[0] * said[0] + weights[1] * said[1]) / (weights[0] + weights[1])
+    found = sum_of_words(TASK, teachers, data, 0.2, "mixture")
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(24))
+    twice = sum_of_words(TASK, [teachers[0]] * 2, data, 1.0, "mixture")
+    torch.testing.assert_close(twice, sum_of_words(TASK, teachers[:1], data), rtol=1e-5, atol=1e-6)
+
+
 def test_the_loss_by_hand() -> None:
     """One sample, two classes counted twice and once; teachers say (1/2, 1/2) and (1, 0), the student (1/4, 3/4).
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedstill.core.numbers import listed, points
 from fedstill.queries.guard import FRACTIONS
 from fedstill.queries.query import Answered
-from fedstill.report.figure import ALARM, DASHES, QUIET, Figure, Key, axis, colour, dash, label, level, symbol
+from fedstill.report.figure import ALARM, DASHES, QUIET, Figure, Key, Shape, axis, colour, dash, label, level, symbol
 
 FIRST, LAST = "features", "head"  # the phases, as observers are told them
 
@@ -64,8 +64,9 @@ def gain_curve(
                 continue
             index = 2 * number + (phase == LAST)
             what = f"λ {weight:g}, {'whole model' if phase == FIRST else 'head alone'}"
-            keys.append(Key(what, colour(index), (len(data),), DASHES[dash(index)]))
-            data.append(_line(own, index, what))
+            shape: Shape = "symbol" if phase == FIRST else "line"
+            keys.append(Key(what, colour(index), (len(data),), DASHES[dash(index)], shape, symbol(index)))
+            data.append(_drawn(own, index, what))
             last = own[-1]
             told.append(f"{what} ends at a gain of {points(last.gain)} and a forgetting of {points(last.forgetting)}")
     for point in curve:
@@ -95,13 +96,14 @@ def gain_curve(
     )
 
 
-def _line(own: Sequence[CurvePoint], index: int, what: str) -> dict[str, Any]:
+def _drawn(own: Sequence[CurvePoint], index: int, what: str) -> dict[str, Any]:
+    """The epochs of a phase: points of the first phase, which jump about, and a line through those of the last."""
     look = {"color": colour(index), "symbol": symbol(index), "size": 7}
-    return {
-        **_marks(own, look, f"{label(what)}, epoch %{{text}}: forgetting %{{x:.1%}}, gain %{{y:.1%}}<extra></extra>"),
-        "mode": "lines+markers",
-        "line": {"color": colour(index), "dash": dash(index), "width": 1.5},
-    }
+    hover = f"{label(what)}, epoch %{{text}}: forgetting %{{x:.1%}}, gain %{{y:.1%}}<extra></extra>"
+    if own[0].phase == FIRST:
+        return _marks(own, {**look, "opacity": 0.5}, hover)
+    line = {"color": colour(index), "dash": dash(index), "width": 1.5}
+    return {**_marks(own, look, hover), "mode": "lines+markers", "line": line}
 
 
 def _marks(own: Sequence[CurvePoint], marker: dict[str, Any], hover: str) -> dict[str, Any]:

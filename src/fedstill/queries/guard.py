@@ -111,7 +111,7 @@ def collapse_warning(fate: Answered, names: Sequence[str]) -> str | None:
     >>> before, after = torch.tensor([0.765, 0.6, 0.0]), torch.tensor([0.075, 0.58, 0.9])
     >>> collapse_warning(Answered(before, after, torch.tensor([30, 10, 0]), (2,)), ("bird", "cat", "deer"))
     'own classes collapse: bird 76.5\\xa0% → 7.5\\xa0%, while the average accuracy goes from 36.2\\xa0% to 55.1\\xa0%; \
-a limit such as max_forgetting=10 prevents it'
+max_forgetting limits such losses'
     """
     if not fate.collapsed:
         return None
@@ -122,5 +122,5 @@ a limit such as max_forgetting=10 prevents it'
     metrics = fate.metrics()
     return (
         f"own classes collapse: {listed(each)}, while the average accuracy goes from {share(metrics['before'], 1)} to"
-        f" {share(metrics['accuracy'], 1)}; a limit such as max_forgetting=10 prevents it"
+        f" {share(metrics['accuracy'], 1)}; max_forgetting limits such losses"
     )

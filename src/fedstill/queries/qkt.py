@@ -36,7 +36,7 @@ from fedstill.queries.guard import CHOICE, FRACTIONS, Guard, GuardSettings, choi
 from fedstill.queries.peers import QUERY, PeerMethod, PeerSettings, probed
 from fedstill.queries.probe_rule import UNMATCHED, NoiseOutputs, ProbeSettings, as_table, unmatched
 from fedstill.queries.query import Answered, recalls
-from fedstill.queries.transfer_loss import TERMS, QueryLesson, Watch, class_mask, learn, query_loss, refine
+from fedstill.queries.transfer_loss import TERMS, Combine, QueryLesson, Watch, class_mask, learn, query_loss, refine
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +53,16 @@ class TransferSettings(PeerSettings):
 
 
 class QKTSettings(TransferSettings, ProbeSettings, GuardSettings):
-    added_later: ClassVar[frozenset[str]] = frozenset({"probe_rule", "least_gap", "max_forgetting"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"probe_rule", "least_gap", "max_forgetting", "combine"})
 
     query_weight: float = Field(1.5, ge=0, description="lambda: weight of queried classes; local classes have 1")
     noise_scale: float = Field(1.0, gt=0, description="standard deviation of the probe's noise; inputs are in -1 to 1")
+    combine: Combine = Field(
+        "sum",
+        description="how teachers' probabilities on a sample are combined: sum, as published, where each teacher counts"
+        " as much as the label; mixture: one distribution of theirs and the client's earlier model, each weighted by"
+        " its confidence, which counts as much as the label however many teachers there are",
+    )
     filter: bool = Field(True, description="learn only from peers that know a queried class")
     mask: bool = Field(True, description="mask the peers' outputs to local and queried classes")
     refine: bool = Field(True, description="reset the head to its earlier weights and train it once more alone")
@@ -226,8 +232,18 @@ class QueryTransfer:
         client, settings = self.client, self.settings
         loss = query_loss(self.mask(), settings.alpha, settings.temperature)
         training, streams = for_epochs(self.training, epochs), client.streams.at(phase)
+        if settings.combine == "mixture":
+            teachers = [client.task.build(client.profile.architecture, part(client.state, MODEL)), *teachers]
         return QueryLesson(
-            client.task, teachers, client.data, loss, training, streams, client.meter, settings.temperature
+            client.task,
+            teachers,
+            client.data,
+            loss,
+            training,
+            streams,
+            client.meter,
+            settings.temperature,
+            combine=settings.combine,
         )
 
     def best(self) -> BestEpoch | None:
