@@ -116,6 +116,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method": {"name": "qkt-light", **LESSONS, "first_phase": "server", "proxy": "digits[:10%]"},
         **ASKED,
     },
+    "qkt, a mixture within a limit": {
+        "method": {"name": "qkt", **LESSONS, "max_forgetting": 30.0, "combine": "mixture"},
+        **ASKED,
+    },
+    "ensemble, for the query": {"method": {"name": "ensemble", "members": "query"}, **ASKED},
     "ensemble": {"method": "ensemble", **ASKED, "models": {"cnn-bn": 3, "mlp": 2}},
     "fine-tuned": {"method": {"name": "fine-tuned", "buffers": "recalibrate"}, "rounds": 3},  # and one to tune
     "clue": {"method": {"name": "clue", "patience": 1, "significant": 0.3}, **ASKED},

@@ -89,7 +89,7 @@ KNOWING: dict[int, list[float]] = {1: [0.0, 0.0, -1.0, -9.0], 2: [0.0, -9.0, 0.0
 
 def test_the_helper_is_the_peer_that_knows_most_of_what_is_asked_for() -> None:
     method, peers = clue(), {number: model(number, bias=bias) for number, bias in KNOWING.items()}
-    sure = {number: probe(TASK, peer, Streams(0).at("peer", number)) for number, peer in peers.items()}
+    sure = {number: probe(TASK, peer, Streams(0).at("peer", number)).probabilities for number, peer in peers.items()}
     assert float(sure[1][2]) == pytest.approx(0.155, abs=0.02)  # 1 / (1 + 1 + e) of the last, about
     for query, best in (([2], 2), ([1], 3), ([1, 2], 1)):
         assert float(sure[best][query].sum()) == max(float(one[query].sum()) for one in sure.values())

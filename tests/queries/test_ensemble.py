@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.message import digest, part
+from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.queries.ensemble import Ensemble
-from fedstill.queries.vote import Vote
+from fedstill.queries.transfer_loss import probe
+from fedstill.queries.vote import ConfidentVote, Vote
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.tasks.classification import Classification
 
@@ -124,3 +127,56 @@ def test_what_leaves_goes_to_peers() -> None:
     leaves = egress_manifest(planned("ensemble"))["leaves"]
     assert {line["to"] for line in leaves if line["kind"] == "parameters"} == {"peers"}
     assert {line["kind"] for line in leaves if line["exchange"] == "transfer"} == {"metrics"}
+
+
+# For the client's query
+
+
+def weighted(rows: list[list[float]], relevant: list[bool]) -> list[float]:
+    """Members' probabilities of one sample, weighted by 1 - H / log C, over relevant classes: in plain Python."""
+    classes = len(relevant)
+    confidence = [1 + sum(p * log(p) for p in row if p > 0) / log(classes) for row in rows]
+    mixed = [
+        sum(weight * row[number] for weight, row in zip(confidence, rows, strict=True)) if relevant[number] else 0.0
+        for number in range(classes)
+    ]
+    return [one / sum(mixed) for one in mixed]
+
+
+def test_a_confident_vote_by_hand() -> None:
+    rows = [[0.9, 0.05, 0.05], [0.4, 0.3, 0.3], [0.1, 0.1, 0.8]]
+    members = [Says(row, number) for number, row in enumerate(rows)]
+    for relevant in ([True] * 3, [True, True, False]):
+        said, features = ConfidentVote(members, torch.tensor(relevant))(torch.zeros(2, 5))
+        assert said.exp()[1].tolist() == pytest.approx(weighted(rows, relevant), abs=1e-6)
+        assert features.tolist() == [[0.0]] * 2
+        assert bool(said.isfinite().all())
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.14, 1.0])
+def test_members_for_the_query_are_those_that_pass_the_probe(tmp_path: Path, threshold: float) -> None:
+    """Members, relevant classes and predictions, put together again from what the clients trained alone."""
+    ended = played(tmp_path, "ensemble", {"members": "query", "threshold": threshold}, queries={"under": 10})
+    run, task = ended.run, ended.run.task
+    inputs = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    models = [own(task, "mlp", state) for state in ended.states]
+    for client, state in enumerate(ended.states):
+        (asked,) = ended.queries()[client]
+        others = [number for number in range(4) if number != client]
+        said = {number: probe(task, models[number], Streams(7).at("peer", number)) for number in others}
+        able = [number for number in others if float(said[number].probabilities[asked]) >= threshold]
+        assert {int(name.split("/")[1]) for name in state if name.startswith("member/")} == set(able)
+        relevant = [number == asked or count > 0 for number, count in enumerate(run.answers()[str(client)]["counts"])]
+        assert state["relevant"].tolist() == relevant
+        with torch.no_grad():
+            found = run.model(client=client).eval()(inputs)[0].exp()
+            each = [models[number](inputs)[0].exp() for number in [client, *able]]
+        for row in range(5):
+            expected = weighted([one[row].tolist() for one in each], relevant) if able else each[0][row].tolist()
+            assert found[row].tolist() == pytest.approx(expected, abs=1e-5)
+        assert bool(run.answers()[str(client)]["no_teacher"]) == (not able)
+        assert threshold == 0.14 or len(able) == (3 if threshold == 0 else 0)
+
+
+def test_of_earlier_releases_an_ensemble_has_the_same_identity() -> None:
+    assert set(Ensemble.Options().hashed()) == {"patience", "hold_out", "teachers"}

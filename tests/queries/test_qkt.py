@@ -79,10 +79,10 @@ def test_everybody_probes_a_peer_with_the_same_noise() -> None:
         plan.clients(plan.profiles[client], {}, table.context(method, round)) for client, round in ((0, 0), (3, 2))
     ]
     transfers = [QueryTransfer(asker, method.settings, method.training) for asker in askers]
-    first, second = (transfer.probed(2, model) for transfer in transfers)
+    first, second = (transfer.probed(2, model).probabilities for transfer in transfers)
     assert torch.equal(first, second)
-    assert torch.equal(first, probe(plan.task, model, plan.streams.at("peer", 2), samples=5))
-    assert not torch.equal(first, transfers[0].probed(1, model))
+    assert torch.equal(first, probe(plan.task, model, plan.streams.at("peer", 2), samples=5).probabilities)
+    assert not torch.equal(first, transfers[0].probed(1, model).probabilities)
     assert [asker.meter.forward for asker in askers] == [10, 5]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -43,34 +44,67 @@ def test_a_query_shows_who_knows_and_what_changes_and_leaves_a_run_with_a_page(c
 
 
 def test_the_probe_alone_says_what_all_models_know(call: Call, alone: str) -> None:
-    """The figures of precision and recall, counted again from the two tables."""
+    """The figures of precision and recall, counted again from the two tables, by both rules."""
     code, out, err = call("query", alone, "--probe")
     assert code == 0, err
-    assert "seems to know" in out
-    code, out, _ = call("query", alone, "--probe", "--set", "threshold=0.05", "--json")
-    told = json.loads(out)
-    pairs = [pair for rows in zip(told["probed"], told["held"], strict=True) for pair in zip(*rows, strict=True)]
-    hits = sum(said >= 0.05 and has > 0 for said, has in pairs)
-    assert told["precision"] == hits / sum(said >= 0.05 for said, _ in pairs)
-    assert told["recall"] == hits / sum(has > 0 for _, has in pairs)
-    assert len(told["held"]) == 4
+    assert "knows by the probe" in out
+    assert "rule gap (least_gap" in " ".join(out.split())
+    for given in ("threshold=0.05", "least_gap=3"):
+        code, out, _ = call("query", alone, "--probe", "--set", given, "--json")
+        told = json.loads(out)
+        name, value = given.split("=")
+        assert told[name] == float(value)
+        by_name = {"threshold": by_threshold, "least_gap": by_gap}[name]
+        known = [by_name(*rows, float(value)) for rows in zip(told["probed"], told["log_probabilities"], strict=True)]
+        assert told["known"] == known
+        pairs = [pair for rows in zip(known, told["held"], strict=True) for pair in zip(*rows, strict=True)]
+        hits = sum(found and has > 0 for found, has in pairs)
+        assert told["precision"] == hits / sum(found for found, _ in pairs)
+        assert told["recall"] == hits / sum(has > 0 for _, has in pairs)
+        assert 0 <= told["recall_recognised"] <= 1
+        assert len(told["held"]) == 4
     assert not Path("runs", "query").exists()
     code, _, err = call("query", alone, "--client", "0")
     assert (code, err.count("\n")) == (2, 1)
     assert "say who asks and for what" in err
 
 
-def test_no_peer_passes_the_probe(call: Call, alone: str) -> None:
-    code, out, _ = call("query", alone, "--client", "0", "--class", "7", "--set", "threshold=1", "--out", "asked")
+def by_threshold(said: list[float], logs: list[float], threshold: float) -> list[bool]:
+    return [one >= threshold for one in said]
+
+
+def by_gap(said: list[float], logs: list[float], least: float) -> list[bool]:
+    order = sorted(logs, reverse=True)
+    gap, above = max((high - low, high) for high, low in itertools.pairwise(order))
+    return [one >= above or gap < least for one in logs]
+
+
+@pytest.mark.parametrize("given", ["threshold=1", "least_gap=0"])
+def test_no_peer_passes_the_probe(call: Call, alone: str, given: str) -> None:
+    """The rule, the nearest peer with its score, and a setting that does admit it."""
+    probed = json.loads(call("query", alone, "--probe", "--set", given, "--json")[1])
+    known = [[row[number] for row in probed["known"]] for number in range(10)]
+    unknown = next(number for number in range(10) if not any(known[number][1:]))
+    words = ["query", alone, "--client", "0", "--class", str(unknown), "--out", "asked"]
+    code, out, _ = call(*words, "--set", given)
     assert code == 0
-    said = " ".join(out.replace("\u00a0", " ").split())
-    nearest_peer = r"the nearest is peer ([123]) at ([\d.]+) % \(threshold 100.0 %\): client 0 keeps the model it has"
-    found = re.search(f'no peer passed the probe threshold for "7"; {nearest_peer}', said)
+    said = " ".join(out.split())
+    name, value = given.split("=")
+    assert f'no peer passed the probe (rule {probed["rule"]}, {name} {value}) for "{unknown}"; the nearest are' in said
+    assert "client 0 keeps the model it has" in said
+    found = re.search(rf"({name}=[\d.e-]+) would admit peer ([123])", said)
     assert found is not None, out
-    probed = json.loads(call("query", alone, "--probe", "--json")[1])["probed"]
-    nearest = max((1, 2, 3), key=lambda peer: probed[peer][7])
-    assert found.groups() == (str(nearest), f"{100 * probed[nearest][7]:.1f}")
     assert not Path("asked").exists()
+    told = json.loads(call(*words, "--set", given, "--json")[1])
+    (missing,) = told["no_teacher"]
+    assert missing["class"] == str(unknown)
+    assert len(missing["nearest"]) == 3
+    nearest = missing["nearest"][0]
+    scores = probed["probed" if name == "threshold" else "log_probabilities"]
+    assert nearest["score"] == scores[nearest["peer"]][unknown]
+    assert found.groups() == (f"{name}={nearest[name]:g}", str(nearest["peer"]))
+    short = ["--set", "transfer_epochs=1", "--set", found[1], "--json"]
+    assert nearest["peer"] in json.loads(call(*words, *short)[1])["teachers"]
 
 
 def test_bad_input(call: Call, alone: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from fedstill.core.errors import InputError
 from fedstill.queries.probe import Probed
+from fedstill.queries.probe_rule import ProbeRule
 from fedstill.queries.query_figures import (
     Balance,
     Course,
@@ -46,7 +47,7 @@ def test_noise_beside_the_truth(tmp_path: Path) -> None:
     five finds are right, and of five classes that clients have four are found."""
     true = np.array([[0.6, 0.4, 0.0], [0.5, 0.3, 0.2]])
     guessed = np.array([[0.5, 0.4, 0.1], [0.5, 0.5, 0.0]])
-    probed = Probed((0, 3), ("a", "b", "a long name of a class"), true, guessed, 0.01)
+    probed = Probed((0, 3), ("a", "b", "a long name of a class"), true, guessed, guessed, ProbeRule("threshold"))
     assert probed.errors.tolist() == pytest.approx([0.02 / 3, 0.08 / 3])
     assert (probed.precision, probed.recall) == (0.8, 0.8)
     figure = probe_figure("probe", "Clients", probed)
@@ -75,7 +76,7 @@ def test_names_that_begin_alike_stay_apart(tmp_path: Path) -> None:
     """Both are cut to 18 letters; each keeps a place of its own, and its whole name where there is room."""
     names = ("immature granulocytes", "immature granulocytes (all kinds)")
     values = np.array([[0.6, 0.4]])
-    figure = probe_figure("probe", "Clients", Probed((0,), names, values, values, 0.01))
+    figure = probe_figure("probe", "Clients", Probed((0,), names, values, values, values, ProbeRule("threshold")))
     assert [trace["x"] for trace in figure.data] == [[0, 1], [0, 1]]
     assert figure.layout["xaxis2"]["ticktext"] == ["immature granuloc…"] * 2
     assert figure.data[0]["customdata"] == [list(names)]

@@ -54,6 +54,25 @@ def test_queries_are_asked_by_the_published_settings(name: str, preset: str | No
             assert settings["mu"] == 0.01
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_published_variant_has_the_published_rule(name: str) -> None:
+    """The threshold of 1 % wherever there is a probe; all other settings are those of the corrected variant."""
+    cells = {
+        variant: Study(name, {"seed": 7}, variant=variant, data_root=Path("nowhere")).expand()
+        for variant in (None, "corrected", "as-published")
+    }
+    rules = {
+        variant: {cell.experiment.method.settings.model_dump().get("probe_rule") for cell in found} - {None}
+        for variant, found in cells.items()
+    }
+    assert rules == {None: {"gap"}, "corrected": {"gap"}, "as-published": {"threshold"}}
+    assert len(cells["as-published"]) == len(cells[None])
+    for one, other in zip(cells[None], cells["as-published"], strict=True):
+        before, after = one.experiment.method.settings.model_dump(), other.experiment.method.settings.model_dump()
+        assert {key for key in before if before[key] != after[key]} <= {"probe_rule"}
+        assert after.get("threshold", 0.01) == 0.01
+
+
 def values(name: str, setting: str) -> list[Any]:
     cells = Study(name, {"seed": 7}).expand()
     return [cell.experiment.method.settings.model_dump()[setting] for cell in cells]

@@ -61,8 +61,9 @@ def test_only_peers_that_have_the_class_teach_and_never_the_client_itself(asked:
     (number,) = asked.fate.query
     assert asked.teachers
     assert 0 not in asked.teachers
-    known = {client for client in range(4) if float(asked.probed[client, number]) >= 0.01}
+    known = {client for client in range(4) if asked.probe.known[client, number]}
     assert set(asked.teachers) == known - {0}
+    assert not asked.unmatched
 
 
 def test_every_epoch_of_both_phases_is_watched(asked: Asked) -> None:

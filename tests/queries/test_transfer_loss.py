@@ -21,11 +21,11 @@ from fedstill.core.task import Output
 from fedstill.core.training import Training
 from fedstill.data.augmentation import Augmentation
 from fedstill.models.classifier import Classifier
+from fedstill.queries.probe_rule import ProbeRule
 from fedstill.queries.transfer_loss import (
     QueryLesson,
     Watch,
     class_mask,
-    knows,
     learn,
     probe,
     query_loss,
@@ -78,12 +78,13 @@ def test_the_probe_is_the_mean_of_what_is_said_of_noise() -> None:
     noise = torch.from_numpy(STREAMS.draw("probe").standard_normal((7, 1, 8, 8))).float()
     teacher.eval()
     with torch.no_grad():
-        expected = F.softmax(teacher.head(teacher.extractor(noise)).double(), dim=1).mean(dim=0)
+        expected = F.softmax(teacher.head(teacher.extractor(noise)).double(), dim=1)
     before = digest(state_of(teacher))
     teacher.train()  # the mode of a model after training
     probed = probe(TASK, teacher, STREAMS, samples=7)
-    torch.testing.assert_close(probed, expected, rtol=1e-6, atol=1e-9)
-    assert float(probed.sum()) == pytest.approx(1.0, abs=1e-6)
+    torch.testing.assert_close(probed.probabilities, expected.mean(dim=0), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(probed.log_probabilities, expected.log().mean(dim=0), rtol=1e-5, atol=1e-9)
+    assert float(probed.probabilities.sum()) == pytest.approx(1.0, abs=1e-6)
     assert digest(state_of(teacher)) == before
 
 
@@ -94,9 +95,10 @@ def test_a_model_of_two_classes_is_found_to_know_these_two() -> None:
         teacher.head.weight.zero_()
         teacher.head.bias.copy_(torch.tensor([0.0, 0.0, -20.0, -20.0]))
     probed = probe(TASK, teacher, STREAMS)
-    assert [knows(probed, (number,), 0.01) for number in range(4)] == [True, True, False, False]
-    assert knows(probed, (2, 1), 0.01)
-    assert not knows(probed, (), 0.01)
+    for rule in (ProbeRule("threshold"), ProbeRule("gap")):
+        assert rule.known(probed).tolist() == [True, True, False, False]
+        assert rule.admits(probed, (2, 1))
+        assert not rule.admits(probed, ())
 
 
 # The loss
@@ -112,6 +114,23 @@ def test_the_words_of_teachers_are_added_up() -> None:
     rows = torch.arange(24)
     torch.testing.assert_close(said_together(TASK, teachers, data.batch(rows), 2.0), expected)
     torch.testing.assert_close(sum_of_words(TASK, teachers, data, 2.0), expected)
+
+
+def test_a_mixture_weighs_teachers_by_their_confidence_and_sums_to_one() -> None:
+    """In plain torch, sample by sample; two copies of a teacher count as one, and as two in a sum."""
+    teachers, data = [model("mlp", 1), model("cnn-bn", 2)], samples()
+    said = []
+    for teacher in teachers:
+        teacher.eval()
+        with torch.no_grad():
+            said.append(F.softmax(5 * teacher.head(teacher.extractor(data.columns["inputs"])), dim=1).double())
+    weights = [1 + (one * one.log()).sum(dim=1, keepdim=True) / np.log(4) for one in said]
+    expected = (weights[0] * said[0] + weights[1] * said[1]) / (weights[0] + weights[1])
+    found = sum_of_words(TASK, teachers, data, 0.2, "mixture")
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(24))
+    twice = sum_of_words(TASK, [teachers[0]] * 2, data, 1.0, "mixture")
+    torch.testing.assert_close(twice, sum_of_words(TASK, teachers[:1], data), rtol=1e-5, atol=1e-6)
 
 
 def test_the_loss_by_hand() -> None:

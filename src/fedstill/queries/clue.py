@@ -6,7 +6,8 @@ https://doi.org/10.1109/TCC.2023.3294490
 A client copies the significant parameters of one peer, the helper, into its own model, and combines the old and the new
 model by a boosted vote.
 
-    helper       the peer t with the largest sum over queried classes q of know(t, q), as in `transfer_loss.py`
+    helper       of the peers that know a queried class (see `probe_rule.py`), the one with the largest sum over queried
+                 classes of its mean probability on noise
     F(w)         = sum over batches of the client's own samples, and over q, of (d -log p_helper(q | x) / d w)^2
     w_new        = w_helper where F(w) is among the largest share `significant`, else w_own
     e_m, a_m     = error of model m on the client's own samples as weighted so far, log((1 - e_m) / e_m) + log(K - 1)
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -42,26 +44,22 @@ from fedstill.methods.base import MODEL, methods
 from fedstill.methods.local_only import LocalSettings
 from fedstill.models.model_outputs import read_outputs
 from fedstill.queries.peers import QUERY, PeerMethod, probed
-from fedstill.queries.transfer_loss import importance, knows, most_important
+from fedstill.queries.probe_rule import UNMATCHED, ProbeSettings, as_table, unmatched
+from fedstill.queries.transfer_loss import importance, most_important
 from fedstill.queries.vote import Vote
 
 MIXED, VOTES = "mixed/", "votes"  # the model with the helper's parameters; the weights of the own and the new model
 
 
-class ClueSettings(LocalSettings):
+class ClueSettings(LocalSettings, ProbeSettings):
+    added_later: ClassVar[frozenset[str]] = frozenset({"probe_rule", "least_gap"})
+
     significant: float = Field(
         0.1, gt=0, le=1, description="fraction of the helper's weights, the most significant, that are copied"
     )
-    threshold: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="probe threshold: smallest probability of a class on noise for it to count as known",
-    )
-    noise: int = Field(20, ge=1, description="number of noise samples for the probe")
 
 
-@methods.register("clue")
+@methods.register("clue", behaviour=2)
 class Clue(PeerMethod):
     """CLUE-style transfer: copies the most significant parameters of one peer, then votes with the old model."""
 
@@ -88,8 +86,9 @@ class Clue(PeerMethod):
         shapes = _shapes(own)
         alike = {number: model for number, model in peers.items() if query and _shapes(model) == shapes}
         known = {number: probed(client, number, model, self.settings.noise) for number, model in alike.items()}
-        able = [number for number in alike if knows(known[number], query, self.settings.threshold)]
-        best = max(able, key=lambda number: float(known[number][query].sum()), default=None)
+        client.state = {**client.state, UNMATCHED: as_table(unmatched(self.settings.rule, known, query))}
+        able = [number for number in alike if self.settings.rule.admits(known[number], query)]
+        best = max(able, key=lambda number: float(known[number].probabilities[query].sum()), default=None)
         return None if best is None else alike[best]
 
     def mixed(self, client: Client, own: nn.Module, helper: nn.Module, query: list[int]) -> nn.Module:

@@ -17,7 +17,9 @@ from fedstill.core.message import part
 from fedstill.core.protocols import Method, Profile
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.queries.peers import BEFORE, QUERY
+from fedstill.queries.guard import choice_in
+from fedstill.queries.peers import BEFORE, QUERY, PeerMethod
+from fedstill.queries.probe_rule import UNMATCHED, ProbeSettings, from_table, no_teacher
 from fedstill.queries.query import Answered, Queries, queries_of, recalls
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.client_store import ClientStore
@@ -54,6 +56,7 @@ def answers(
             "query": list(queries.of(who.id, counts, streams)) if asked is None else asked,
             "recalls": after,
             "before": _recalls(evaluator, evaluator.task.build(who.architecture, before)) if before else None,
+            **_selection(method, state),
         }
     return found
 
@@ -79,6 +82,17 @@ def answered(found: Answers, local: Answers | None = None) -> list[Answered]:
 def _recalls(evaluator: CentralEvaluator, model: torch.nn.Module) -> list[float]:
     scores: Mapping[str, torch.Tensor] = evaluator.task.score([model], evaluator.test)
     return recalls(scores["confusion"]).tolist()
+
+
+def _selection(method: Method, state: Tensors) -> dict[str, Any]:
+    """How a client selected teachers and epochs, where its method does: queried classes without a teacher, a choice."""
+    found: dict[str, Any] = {}
+    if UNMATCHED in state and isinstance(method.settings, ProbeSettings):
+        assert isinstance(method, PeerMethod)
+        rule, missing, classes = method.settings.rule, from_table(state[UNMATCHED]), method.task.classes
+        found["no_teacher"] = [no_teacher(rule, classes[number], nearest) for number, nearest in missing.items()]
+    choice = choice_in(state)
+    return found if choice is None else {**found, "choice": choice}
 
 
 @artefacts.register("answers")

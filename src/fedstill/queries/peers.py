@@ -40,6 +40,8 @@ from fedstill.methods.local_only import START, TRAIN, LocalSettings, first_model
 from fedstill.models.classifier import Classifier
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
+from fedstill.queries.guard import GuardSettings
+from fedstill.queries.probe_rule import NoiseOutputs
 from fedstill.queries.query import Queries, recalls
 from fedstill.queries.transfer_loss import probe
 from fedstill.tasks.classification import Classification
@@ -108,8 +110,10 @@ class PeerMethod(Method):
 
     @property
     def holds_out(self) -> bool:
-        """Whether clients hold out samples: to stop early, or to find the classes that their model gets wrong."""
-        return self.settings.patience is not None or self.queries.below is not None
+        """Whether clients hold out samples: to stop early, to find classes that their model gets wrong, or to limit
+        what they forget."""
+        limited = isinstance(self.settings, GuardSettings) and self.settings.max_forgetting is not None
+        return limited or self.settings.patience is not None or self.queries.below is not None
 
     def learn(self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext) -> Trained:
         """Learn from the others' models, if the method does; the result is stored in the client's state."""
@@ -214,8 +218,8 @@ def own_model(client: Client) -> Tensors:
     return model
 
 
-def probed(client: Client, number: int, model: nn.Module, samples: int, scale: float = 1.0) -> Tensor:
-    """The mean output of a peer's model on noise, computed by this client; all clients use the same noise."""
+def probed(client: Client, number: int, model: nn.Module, samples: int, scale: float = 1.0) -> NoiseOutputs:
+    """The outputs of a peer's model on noise, computed by this client; all clients use the same noise."""
     client.meter.add(samples)
     return probe(client.task, model, Streams(client.streams.seed).at("peer", number), samples, scale)
 

@@ -14,11 +14,13 @@ model.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
@@ -28,12 +30,18 @@ from fedstill.core.message import part, under
 from fedstill.core.protocols import Client, RoundContext
 from fedstill.core.training import Training
 from fedstill.methods.base import MODEL, methods
+from fedstill.methods.local_only import held_out
 from fedstill.models.classifier import Classifier
+from fedstill.queries.guard import CHOICE, FRACTIONS, Guard, GuardSettings, choice_of
 from fedstill.queries.peers import QUERY, PeerMethod, PeerSettings, probed
+from fedstill.queries.probe_rule import UNMATCHED, NoiseOutputs, ProbeSettings, as_table, unmatched
 from fedstill.queries.query import Answered, recalls
-from fedstill.queries.transfer_loss import TERMS, QueryLesson, Watch, class_mask, knows, learn, query_loss, refine
+from fedstill.queries.transfer_loss import TERMS, Combine, QueryLesson, Watch, class_mask, learn, query_loss, refine
 
-FirstPhase = Callable[[nn.Module, list[nn.Module]], Trained]  # trains the whole model, given the teachers
+_log = logging.getLogger(__name__)
+
+# Trains the whole model, given the transfer and the teachers.
+FirstPhase = Callable[["QueryTransfer", nn.Module, list[nn.Module]], Trained]
 
 
 class TransferSettings(PeerSettings):
@@ -44,16 +52,17 @@ class TransferSettings(PeerSettings):
     temperature: float = Field(1.0, gt=0, description="temperature of the probabilities that are compared")
 
 
-class QKTSettings(TransferSettings):
+class QKTSettings(TransferSettings, ProbeSettings, GuardSettings):
+    added_later: ClassVar[frozenset[str]] = frozenset({"probe_rule", "least_gap", "max_forgetting", "combine"})
+
     query_weight: float = Field(1.5, ge=0, description="lambda: weight of queried classes; local classes have 1")
-    threshold: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="probe threshold: smallest probability of a class on noise for it to count as known",
-    )
-    noise: int = Field(20, ge=1, description="number of noise samples for the probe")
     noise_scale: float = Field(1.0, gt=0, description="standard deviation of the probe's noise; inputs are in -1 to 1")
+    combine: Combine = Field(
+        "sum",
+        description="how teachers' probabilities on a sample are combined: sum, as published, where each teacher counts"
+        " as much as the label; mixture: one distribution of theirs and the client's earlier model, each weighted by"
+        " its confidence, which counts as much as the label however many teachers there are",
+    )
     filter: bool = Field(True, description="learn only from peers that know a queried class")
     mask: bool = Field(True, description="mask the peers' outputs to local and queried classes")
     refine: bool = Field(True, description="reset the head to its earlier weights and train it once more alone")
@@ -69,8 +78,14 @@ class QKTSettings(TransferSettings):
         " samples of the queried classes: an upper bound, for simulations only",
     )
 
+    @model_validator(mode="after")
+    def _one_choice_of_epochs(self) -> QKTSettings:
+        if self.tune and self.max_forgetting is not None:
+            raise ValueError("tune and max_forgetting both choose the number of epochs: leave one of them out")
+        return self
 
-@methods.register("qkt")
+
+@methods.register("qkt", behaviour=2)
 class QKT(PeerMethod):
     """Query-based knowledge transfer: a client learns classes it lacks from peers' models, on its own data."""
 
@@ -86,7 +101,7 @@ class QKT(PeerMethod):
         self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext, watch: Watch | None = None
     ) -> Trained:
         transfer = QueryTransfer(client, self.settings, self.training, watch)
-        return transfer.learn(peers, transfer.first)
+        return transfer.learn(peers, QueryTransfer.first)
 
 
 class NaiveSettings(QKTSettings):
@@ -95,7 +110,7 @@ class NaiveSettings(QKTSettings):
     refine: bool = Field(False, description="reset the head to its earlier weights and train it once more alone")
 
 
-@methods.register("naive-kd")
+@methods.register("naive-kd", behaviour=2)
 class NaiveKD(PeerMethod):
     """Naive distillation: every client learns from all peers' models and all classes, in one round on its own data."""
 
@@ -111,7 +126,7 @@ class NaiveKD(PeerMethod):
         self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext, watch: Watch | None = None
     ) -> Trained:
         transfer = QueryTransfer(client, self.settings, self.training, watch)
-        return transfer.learn(peers, transfer.first)
+        return transfer.learn(peers, QueryTransfer.first)
 
 
 @dataclass(frozen=True)
@@ -130,31 +145,68 @@ class QueryTransfer:
 
     def learn(self, peers: Mapping[int, nn.Module], first: FirstPhase) -> Trained:
         """Both phases, if any peer knows a class of the query; the result is stored in the client's state."""
-        teachers = self.teachers(peers)
+        client = self.client
+        teachers, missing = self.selected(peers)
+        client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(CHOICE)}
+        client.state = {**client.state, UNMATCHED: missing}
         if not teachers:
             return Trained(0, {})
+        if self.settings.max_forgetting is not None:
+            return self.guarded(first, teachers, self.settings.max_forgetting)
+        model, trained = self.phases(first, teachers)
+        client.state = {**client.state, **under(MODEL, state_of(model))}
+        return trained
+
+    def phases(self, first: FirstPhase, teachers: list[nn.Module]) -> tuple[Classifier, Trained]:
+        """Both phases, from the client's own model."""
         client = self.client
         model = client.task.build(client.profile.architecture, part(client.state, MODEL))
         assert isinstance(model, Classifier)
         head = {name: tensor.clone() for name, tensor in model.head.state_dict().items()}
-        done = [first(model, teachers)]
+        done = [first(self, model, teachers)]
         if self.settings.refine:
             done.append(self.second(model, head, teachers))
-        client.state = {**client.state, **under(MODEL, state_of(model))}
+        return model, together(done)
+
+    def guarded(self, first: FirstPhase, teachers: list[nn.Module], limit: float) -> Trained:
+        """Both phases with a lambda and for a number of epochs that keep forgetting within a limit."""
+        client, settings = self.client, self.settings
+        own = client.task.build(client.profile.architecture, part(client.state, MODEL))
+        data, apart = held_out(client, settings.hold_out)
+        if not len(apart):
+            _log.info("client %d holds out no sample to limit forgetting by: it keeps its model", client.profile.id)
+            client.state = {**client.state, **choice_of()}
+            return Trained(0, {})
+        guard = Guard(client.task, apart, own, limit, "head" if settings.refine else "features", client.meter)
+        done = []
+        for fraction in FRACTIONS:
+            weight = fraction * settings.query_weight
+            lower = settings.model_copy(update={"query_weight": weight})
+            watch = guard.watch(weight, self.watch)
+            attempt = QueryTransfer(replace(client, data=data), lower, self.training, watch)
+            done.append(attempt.phases(first, teachers)[1])
+            if guard.state:
+                break
+        client.state = {**client.state, **(under(MODEL, guard.state) if guard.state else {}), **guard.choice}
         return together(done)
 
     def teachers(self, peers: Mapping[int, nn.Module]) -> list[nn.Module]:
         """The peers that know a class of the query; none for an empty query."""
+        return self.selected(peers)[0]
+
+    def selected(self, peers: Mapping[int, nn.Module]) -> tuple[list[nn.Module], Tensor]:
+        """The peers that know a class of the query, and the queried classes that none of them knows."""
         query, settings = self.query, self.settings
         if not query:
-            return []
+            return [], as_table({})
         if not settings.filter:
-            return list(peers.values())
-        known = {number: self.probed(number, model) for number, model in peers.items()}
-        return [model for number, model in peers.items() if knows(known[number], query, settings.threshold)]
+            return list(peers.values()), as_table({})
+        outputs = {number: self.probed(number, model) for number, model in peers.items()}
+        teachers = [model for number, model in peers.items() if settings.rule.admits(outputs[number], query)]
+        return teachers, as_table(unmatched(settings.rule, outputs, query))
 
-    def probed(self, number: int, model: nn.Module) -> Tensor:
-        """A peer's mean probability of each class on noise, computed by this client."""
+    def probed(self, number: int, model: nn.Module) -> NoiseOutputs:
+        """A peer's outputs on noise, computed by this client."""
         return probed(self.client, number, model, self.settings.noise, self.settings.noise_scale)
 
     def first(self, model: nn.Module, teachers: list[nn.Module]) -> Trained:
@@ -180,8 +232,18 @@ class QueryTransfer:
         client, settings = self.client, self.settings
         loss = query_loss(self.mask(), settings.alpha, settings.temperature)
         training, streams = for_epochs(self.training, epochs), client.streams.at(phase)
+        if settings.combine == "mixture":
+            teachers = [client.task.build(client.profile.architecture, part(client.state, MODEL)), *teachers]
         return QueryLesson(
-            client.task, teachers, client.data, loss, training, streams, client.meter, settings.temperature
+            client.task,
+            teachers,
+            client.data,
+            loss,
+            training,
+            streams,
+            client.meter,
+            settings.temperature,
+            combine=settings.combine,
         )
 
     def best(self) -> BestEpoch | None:

@@ -50,7 +50,7 @@ class LightSettings(QKTSettings):
     )
 
 
-@methods.register("qkt-light")
+@methods.register("qkt-light", behaviour=2)
 class QKTLight(PeerMethod):
     """QKT Light: only the head is trained for the query; the first phase is query-independent and can be shared."""
 
@@ -92,12 +92,11 @@ class QKTLight(PeerMethod):
     def learn(
         self, client: Client, peers: Mapping[int, nn.Module], context: RoundContext, watch: Watch | None = None
     ) -> Trained:
-        def first(model: nn.Module, teachers: list[nn.Module]) -> Trained:
+        def first(transfer: QueryTransfer, model: nn.Module, teachers: list[nn.Module]) -> Trained:
             if common := part(client.state, COMMON):  # the first phase has been done for all
                 model.load_state_dict(client.task.build(client.profile.architecture, common).state_dict())
-                client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(COMMON)}
                 return Trained(0, {})
-            return self.from_all(client, model, list(peers.values()), watch)
+            return self.from_all(transfer.client, model, list(peers.values()), transfer.watch)
 
         return QueryTransfer(client, self.settings, self.training, watch).learn(peers, first)
 

@@ -21,6 +21,7 @@ from fedstill.core.protocols import Method
 from fedstill.core.sections import HasSections, Section, sections
 from fedstill.core.streams import Streams
 
+COLLAPSE = 0.2  # smallest loss of recall at which a class may count as collapsed
 INPUT = "queries"  # the input that methods that learn from peers require
 
 
@@ -119,6 +120,17 @@ class Answered:
         asked = torch.zeros(len(self.counts), dtype=torch.bool)
         asked[list(self.query)] = True
         return asked
+
+    @property
+    def collapsed(self) -> tuple[int, ...]:
+        """Local classes whose recall falls by at least 20 points, and to less than half of what it was.
+
+        >>> before, after = torch.tensor([0.8, 0.9, 0.3, 0.0]), torch.tensor([0.1, 0.6, 0.2, 0.9])
+        >>> Answered(before, after, torch.tensor([30, 10, 5, 0]), (3,)).collapsed
+        (0,)
+        """
+        lost = (self.before - self.after >= COLLAPSE) & (self.after < self.before / 2) & self.local
+        return tuple(torch.nonzero(lost).flatten().tolist())
 
     def accuracy(self, recalls: Tensor) -> float:
         """Mean recall: a local class is weighted by its fraction of the client's samples, a queried class by one."""

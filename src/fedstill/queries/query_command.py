@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +21,12 @@ from fedstill.core.numbers import share, size
 from fedstill.core.plugins import use_plugins
 
 if TYPE_CHECKING:  # avoids importing torch for `--help`
-    from fedstill.queries.probe import Shares
+    from fedstill.queries.probe import Flags, Probed, Shares
     from fedstill.queries.transfer import Asked, CheckedQuery
     from fedstill.runtime.result import Run
 
 _PEERS = 12  # rows of the table of peers; the figure shows all
+_SMALL = 5e-5  # probabilities below this are shown as powers of ten
 _CLIENTS = 30  # rows of the table of probed models
 
 
@@ -84,15 +87,20 @@ def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet
     finally:
         display.close()
     kept = page = None
-    if asked.answered:
+    if asked.learnt:
         kept = asked.keep(out)
         page = write_asked_page(asked, html or kept.path / "query.html", shlex.join(["fedstill", *sys.argv[1:]]))
     if as_json:
         print_json(_as_dict(asked, kept) | {"page": None if page is None else str(page)})
         return
     _show_peers(asked)
+    for sentence in _no_teacher(asked):
+        console.print(f"\n{sentence}")
     if kept is None:
-        console.print(f"\n{_no_teacher(asked)}: client {asked.client} keeps the model it has")
+        if asked.answered:
+            limit = asked.settings["max_forgetting"]
+            console.print(f"\nno λ and no epoch keeps forgetting within {limit:g} points on held-out samples")
+        console.print(f"client {asked.client} keeps the model it has")
         return
     _show_change(asked)
     console.print(f"\n{kept.path}\n{page}", soft_wrap=True)
@@ -118,50 +126,50 @@ class _Display:
 
 def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device: str, as_json: bool) -> None:
     """The probe estimates of all clients' models, beside their true class distributions."""
-    from fedstill.queries.probe import Probed
+    from fedstill.queries.probe import RECOGNISED
     from fedstill.queries.transfer import look
     from fedstill.runtime.result import Run
 
-    seen = look(Run(path), _settings(set_), data_root, device)
-    clients = tuple(range(len(seen.probed)))
-    found = Probed(clients, seen.classes, seen.held.double().numpy(), seen.probed.double().numpy(), seen.threshold)
+    found = look(Run(path), _settings(set_), data_root, device)
+    known = found.known
     if as_json:
         print_json(
             {
-                "precision": found.precision,
-                "recall": found.recall,
+                **found.figures(),
                 "error": found.error,
-                "threshold": found.threshold,
+                "rule": found.rule.name,
+                found.rule.setting: found.rule.value,
+                "known": known.tolist(),
                 "probed": found.guessed.tolist(),
+                "log_probabilities": found.logs.tolist(),
                 "held": found.true.tolist(),
             }
         )
         return
+    clients = found.clients
     rows = [
         (
             str(number),
-            _listed(seen.classes, found.guessed[number], found.threshold),
-            _listed(seen.classes, found.true[number], 0.0),
+            _listed(found.names, found.guessed[number], known[number]),
+            _listed(found.names, found.true[number], found.true[number] > 0),
         )
         for number in clients[:_CLIENTS]
     ]
-    table("", ("client", "seems to know", "has samples of"), rows)
+    table("", ("client", "knows by the probe", "has samples of"), rows)
     if len(clients) > _CLIENTS:
         console.print(f"and {len(clients) - _CLIENTS} more clients")
     console.print(
-        f"\nof classes that models seem to know (at least {share(found.threshold, 0)} of what they say of noise)"
-        f" {share(found.precision, 1)} are there; of those that are there {share(found.recall, 1)} are found",
+        f"\nrule {found.rule.name} ({found.rule.setting} {found.rule.value:g}): of the classes that models know by it"
+        f" {share(found.precision, 1)} are in their clients' samples, and of those in the samples"
+        f" {share(found.recall, 1)} are found; of the classes that models recognise (recall of at least"
+        f" {share(RECOGNISED, 0)}) {share(found.recall_recognised, 1)} are found",
     )
 
 
-def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
-    """Classes with a positive fraction not below the threshold, the largest first."""
+def _listed(classes: Sequence[str], shares: Shares, known: Flags) -> str:
+    """The known classes with their fractions, the largest first."""
     order = sorted(range(len(classes)), key=lambda number: -float(shares[number]))
-    return ", ".join(
-        f"{classes[number]} {share(float(shares[number]), 0)}"
-        for number in order
-        if shares[number] > 0 and shares[number] >= threshold
-    )
+    return ", ".join(f"{classes[number]} {share(float(shares[number]), 0)}" for number in order if known[number])
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -173,35 +181,39 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 def _show_peers(asked: Asked) -> None:
     """Which peers know the queried classes: their models' outputs on noise, and their clients' true fractions."""
-    wanted = list(asked.fate.query)
-    order = sorted(range(len(asked.probed)), key=lambda number: -float(asked.probed[number, wanted].max()))
+    wanted, probe = list(asked.fate.query), asked.probe
+    known, order = probe.known, sorted(probe.clients, key=lambda number: -float(probe.logs[number, wanted].max()))
     rows = [
         (
             str(number),
-            *(f"{share(float(asked.probed[number, one]))} ({share(float(asked.held[number, one]))})" for one in wanted),
+            *(_said(probe, number, one) for one in wanted),
+            ", ".join(asked.classes[one] for one in wanted if known[number, one]),
             "it asks" if number == asked.client else "teaches" if number in asked.teachers else "",
         )
         for number in order[:_PEERS]
     ]
     names = [asked.classes[number] for number in wanted]
-    heads = ("client", *(f"{name}: said of noise (its data)" for name in names), "")
+    heads = ("client", *(f"{name}: said of noise (its data)" for name in names), "knows", "")
     table("", heads, rows, right=range(1, len(names) + 1))
     if len(order) > _PEERS:
-        console.print(f"and {len(order) - _PEERS} more clients, who know less")
+        console.print(f"and {len(order) - _PEERS} more clients, whose models are less sure of it")
 
 
-def _no_teacher(asked: Asked) -> str:
-    """Why there is no teacher: which peer came nearest to the probe threshold."""
-    wanted = list(asked.fate.query)
-    names = " or ".join(f'"{asked.classes[number]}"' for number in wanted)
-    said = {number: float(row.max()) for number, row in enumerate(asked.probed[:, wanted]) if number != asked.client}
-    if not said:
-        return f"there is no peer to ask for {names}"
-    nearest = max(said, key=lambda number: said[number])
-    return (
-        f"no peer passed the probe threshold for {names}; the nearest is peer {nearest} at {share(said[nearest], 1)}"
-        f" (threshold {share(float(asked.settings['threshold']), 1)})"
-    )
+def _said(probe: Probed, client: int, number: int) -> str:
+    """The mean probability of a class on noise, and its fraction of the client's data; small ones as a power of ten."""
+    said = float(probe.guessed[client, number])
+    shown = share(said) if said >= _SMALL else f"1e{probe.logs[client, number] / log(10):.0f}"
+    return f"{shown} ({share(float(probe.true[client, number]))})"
+
+
+def _no_teacher(asked: Asked) -> list[str]:
+    """Of each queried class without a teacher: the rule, the nearest peers, and the setting that would admit one."""
+    from fedstill.queries.probe_rule import no_teacher
+
+    if len(asked.probe.clients) < 2:
+        return [f"there is no peer to ask for {' or '.join(asked.classes[number] for number in asked.fate.query)}"]
+    rule = asked.probe.rule
+    return [no_teacher(rule, asked.classes[number], nearest) for number, nearest in asked.unmatched.items()]
 
 
 def _show_change(asked: Asked) -> None:
@@ -225,6 +237,14 @@ def _show_change(asked: Asked) -> None:
         f" gain {100 * metrics['gain']:+.1f}, forgetting {100 * metrics['forgetting']:+.1f} points;"
         f" traffic ↑{size(asked.traffic['up'])} ↓{size(asked.traffic['down'])}",
     )
+    if asked.choice is not None:
+        console.print(
+            f"kept within {asked.settings['max_forgetting']:g} points of forgetting: query_weight"
+            f" {asked.choice['query_weight']:g}, {asked.choice['epochs']:g} epochs of the last phase,"
+            f" {asked.choice['forgetting']:.1f} points forgotten on held-out samples",
+        )
+    if asked.warning:
+        console.print(f"warning: {asked.warning}")
     curve = [accuracy for _, _, accuracy in asked.epochs]
     console.print(f"by epoch {sparkline(curve)}")
 
@@ -235,10 +255,31 @@ def _as_dict(asked: Asked, kept: Run | None) -> dict[str, Any]:
         "client": asked.client,
         "classes": [asked.classes[number] for number in asked.fate.query],
         "teachers": list(asked.teachers),
-        "probed": asked.probed.tolist(),
-        "held": asked.held.tolist(),
+        "rule": asked.probe.rule.name,
+        asked.probe.rule.setting: asked.probe.rule.value,
+        "probed": asked.probe.guessed.tolist(),
+        "log_probabilities": asked.probe.logs.tolist(),
+        "known": asked.probe.known.tolist(),
+        "held": asked.probe.true.tolist(),
+        "no_teacher": _unmatched(asked),
         "before": asked.fate.before.tolist(),
         "after": asked.fate.after.tolist(),
         "metrics": asked.fate.metrics(),
+        "choice": asked.choice,
+        "collapsed": [asked.classes[number] for number in asked.fate.collapsed],
+        "warning": asked.warning,
+        "curve": [asdict(point) for point in asked.curve],
         "bytes": asked.traffic,
     }
+
+
+def _unmatched(asked: Asked) -> list[dict[str, Any]]:
+    """The queried classes without a teacher, with the nearest peers and the settings that would admit them."""
+    rule = asked.probe.rule
+    return [
+        {
+            "class": asked.classes[number],
+            "nearest": [{"peer": one.peer, "score": one.score, rule.setting: one.bound} for one in nearest],
+        }
+        for number, nearest in asked.unmatched.items()
+    ]

@@ -106,8 +106,9 @@ def probe_figure(id: str, title: str, probed: Probed) -> Figure:
     }
     errors = [f"{error:.3f}" for error in probed.errors]
     found = (
-        f"At a threshold of {probed.threshold:g} the probe finds {share(probed.recall, 0)} of the classes that clients"
-        f" have samples of, and {share(probed.precision, 0)} of those it finds are theirs."
+        f"By the rule {probed.rule.name} ({probed.rule.setting} {probed.rule.value:g}) the probe finds"
+        f" {share(probed.recall, 0)} of the classes that clients have samples of, and {share(probed.precision, 0)} of"
+        " those it finds are theirs."
     )
     return Figure(
         id,

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fedstill.core.dataset import Subset, every_row
-from fedstill.core.numbers import listed, share
+from fedstill.core.numbers import capital, listed, share
 from fedstill.models.classifier import Classifier
-from fedstill.queries.probe import Probed
+from fedstill.queries.gain_curve import gain_curve
+from fedstill.queries.probe_rule import no_teacher
 from fedstill.queries.query_figures import Course, phases, probe_figure, recall_changes
 from fedstill.queries.transfer import Asked
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
@@ -28,7 +29,7 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
         "page.html.jinja",
         [
             PageSection("probe", "Who knows what", [_probe(asked)]),
-            PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked)]),
+            PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked), _curve(asked)]),
             PageSection("features", "What the model makes of samples", [_features(asked)]),
         ],
         heading=f"Client {asked.client} asks for {_wanted(asked)}",
@@ -39,13 +40,17 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
 
 
 def _summary(asked: Asked) -> list[str]:
-    metrics, peers = asked.fate.metrics(), len(asked.probed) - 1
+    metrics, peers, rule = asked.fate.metrics(), len(asked.probe.clients) - 1, asked.probe.rule
+    missing = [no_teacher(rule, asked.classes[number], nearest) for number, nearest in asked.unmatched.items()]
     return [
-        f"Of {peers} peers, {len(asked.teachers)} know {_wanted(asked)}, by what their models say of noise:"
-        f" {listed([f'client {number}' for number in asked.teachers])}.",
+        f"Of {peers} peers, {len(asked.teachers)} teach {_wanted(asked)}:"
+        f" {listed([f'client {number}' for number in asked.teachers])}. The rule {rule.name} decides from what their"
+        f" models say of noise ({rule.setting} {rule.value:g}).",
+        *(f"{capital(sentence)}." for sentence in missing),
         f"Client {asked.client}'s average accuracy goes from {share(metrics['before'], 1)} to"
         f" {share(metrics['accuracy'], 1)}: what it asked for gains {100 * metrics['gain']:.1f} points, its own classes"
         f" lose {-100 * metrics['forgetting']:.1f} on average.",
+        *([f"{capital(asked.warning)}."] if asked.warning else []),
     ]
 
 
@@ -54,10 +59,7 @@ def _wanted(asked: Asked) -> str:
 
 
 def _probe(asked: Asked) -> Figure:
-    clients = tuple(range(len(asked.probed)))
-    threshold = float(asked.settings["threshold"])
-    probed = Probed(clients, asked.classes, asked.held.double().numpy(), asked.probed.numpy(), threshold)
-    return probe_figure("probe", "Classes in clients' data, and in what their models say of noise", probed)
+    return probe_figure("probe", "Classes in clients' data, and in what their models say of noise", asked.probe)
 
 
 def _changes(asked: Asked) -> Figure:
@@ -77,6 +79,14 @@ def _changes(asked: Asked) -> Figure:
 def _course(asked: Asked) -> Figure:
     before, *told = asked.epochs
     return phases("course", "Average accuracy by epoch", [Course.heard("average accuracy", before[2], told)])
+
+
+def _curve(asked: Asked) -> Figure:
+    last, limit = asked.curve[-1], asked.settings["max_forgetting"]
+    kept = (last.query_weight, last.phase, last.epoch)
+    if asked.choice is not None:
+        kept = (asked.choice["query_weight"], last.phase, int(asked.choice["epochs"]))
+    return gain_curve("curve", "Gain against forgetting, by epoch and λ", asked.curve, kept, limit)
 
 
 def _features(asked: Asked) -> Figure:

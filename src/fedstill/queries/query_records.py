@@ -10,6 +10,9 @@ from fedstill.core.records import Record, RecordSection, record_sections
 
 _OF_QUERY = "accuracy on the client's own classes and those of its query"
 
+_COLLAPSED = "own classes whose recall falls by 20 points or more, and to less than half"
+_CHOICE = "with a limit on forgetting: the chosen query_weight, epochs, and points forgotten on held-out samples"
+
 
 class ClientQuery(Record):
     """The outcome of one client's query."""
@@ -20,6 +23,11 @@ class ClientQuery(Record):
     gain: float | None = Field(None, description="mean recall gained on the classes of the query")
     forgetting: float | None = Field(None, description="mean recall lost on its own classes, zero or negative")
     uniform: float = Field(description="mean recall over its own classes and those of its query")
+    collapsed: tuple[int, ...] = Field((), description=_COLLAPSED)
+    choice: dict[str, float] | None = Field(None, description=_CHOICE)
+    no_teacher: tuple[str, ...] = Field(
+        (), description="queried classes that no peer knows by the probe's rule: nearest peers, scores and settings"
+    )
 
 
 @record_sections.register("queries")
@@ -54,3 +62,5 @@ class QueryRecord(RecordSection):
     before: tuple[float, ...] = Field(description="recall of each class before the query")
     after: tuple[float, ...] = Field(description="recall of each class after the query")
     epochs: tuple[tuple[str, int, float], ...] = Field(description="phase, epoch and accuracy of every epoch")
+    collapsed: tuple[int, ...] = Field((), description=_COLLAPSED)
+    choice: dict[str, float] | None = Field(None, description=_CHOICE)

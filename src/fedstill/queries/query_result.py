@@ -71,6 +71,8 @@ def _result(
         before=tuple(asked.fate.before.tolist()),
         after=tuple(asked.fate.after.tolist()),
         epochs=tuple(asked.epochs),
+        collapsed=asked.fate.collapsed,
+        choice=asked.choice,
     )
     sections: dict[str, Any] = {"query": query}
     return run_result_class()(

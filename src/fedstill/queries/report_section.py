@@ -52,7 +52,7 @@ def query_section(runs: Mapping[str, Run]) -> PageSection:
         "queries",
         "Queries",
         [*_balance(asked), *probe_figures(one.run for one in asked)],
-        [_table(asked), *([_clients(asked)] if few else [])],
+        [_table(asked), *([_clients(asked)] if few else []), *_without_teacher(asked)],
         about=_about(asked),
     )
 
@@ -142,6 +142,12 @@ def _clients(asked: Sequence[AskedRun]) -> Table:
         names = one.of.run.config["classes"]
         return text(", ".join(names[number] for number in one.of.fates.by_client[one.number].query))
 
+    def collapsed(one: _Client) -> Cell:
+        fate, names = one.of.fates.by_client[one.number], one.of.run.config["classes"]
+        lost = fate.collapsed if one.of.fates.known else ()
+        changes = ((names[number], float(fate.before[number]), float(fate.after[number])) for number in lost)
+        return text(", ".join(f"{name} {share(before, 1)} → {share(after, 1)}" for name, before, after in changes))
+
     columns = (
         Column[_Client]("Way", "way", lambda one: text(one.of.title), right=False),
         Column[_Client]("Client", "client", lambda one: whole(one.number)),
@@ -152,9 +158,27 @@ def _clients(asked: Sequence[AskedRun]) -> Table:
         metric("gain", needs=True),
         metric("forgetting", needs=True),
         metric("uniform"),
+        Column[_Client]("Collapsed", "collapsed", collapsed, right=False),
     )
     lines = [_Client(one, number) for one in asked for number in one.fates.by_client]
-    return make_table("query-clients", "Every client that asked", columns, lines)
+    note = "Collapsed: own classes whose recall falls by 20 points or more, and to less than half."
+    return make_table("query-clients", "Every client that asked", columns, lines, note)
+
+
+def _without_teacher(asked: Sequence[AskedRun]) -> list[Table]:
+    """The queried classes for which the probe's rule admitted no peer, with the peers that came nearest."""
+    lines = [
+        (one, number, sentence)
+        for one in asked
+        for number in one.fates.by_client
+        for sentence in one.run.answers()[str(number)].get("no_teacher", ())
+    ][:_CLIENTS]
+    columns = (
+        Column[tuple[AskedRun, int, str]]("Way", "way", lambda line: text(line[0].title), right=False),
+        Column[tuple[AskedRun, int, str]]("Client", "client", lambda line: whole(line[1])),
+        Column[tuple[AskedRun, int, str]]("Probe", "probe", lambda line: text(line[2]), right=False),
+    )
+    return [make_table("query-no-teacher", "Queried classes without a teacher", columns, lines)] if lines else []
 
 
 def _about(asked: Sequence[AskedRun]) -> str:
@@ -174,7 +198,9 @@ def _about(asked: Sequence[AskedRun]) -> str:
     if not told:
         before = [share(one.figure("accuracy"), 1) for one in asked if one.alone]
         return f"{start}." + (f" On those and their own they get {before[0]} right by themselves." if before else "")
-    return f"{start}: {listed(told)}."
+    lost = sum(bool(fate.collapsed) for one in asked if one.fates.known for fate in one.fates.by_client.values())
+    warning = f" Own classes collapsed at {count(lost, 'client')}: the table names them." if lost else ""
+    return f"{start}: {listed(told)}.{warning}"
 
 
 def _mib(amount: float) -> Cell:

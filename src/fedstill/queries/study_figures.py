@@ -19,6 +19,7 @@ from fedstill.methods import methods
 from fedstill.queries.outcomes import Answers, answered
 from fedstill.queries.peers import PeerMethod
 from fedstill.queries.probe import probed
+from fedstill.queries.probe_rule import RULES, ProbeRule
 from fedstill.queries.query import Answered, Queries, averaged, queries_of
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.result import Run
@@ -91,7 +92,10 @@ def figures_of_queries(run: Run, alone: Run | None = None, queries: Queries | No
         "bytes": bytes_per_client(run),
     }
     if run.experiment.method.name == ALONE and (seen := probed(run)) is not None:
-        figures |= {"probe_precision": seen.precision, "probe_recall": seen.recall, "probe_error": seen.error}
+        figures |= {"probe_error": seen.error}
+        for rule in RULES:
+            by = seen.by(ProbeRule(rule))
+            figures |= {f"probe_{rule}_{name}": value for name, value in by.figures().items()}
     return {f"{PREFIX}{name}": None if value is None else round(value, 6) for name, value in figures.items()}
 
 
@@ -176,8 +180,16 @@ study_figures.register("queries")(
             "query.bytes": ("traffic of a client, up and down, all rounds together", "MiB", 1 / 2**20),
             "query.rounds": ("rounds", "", 1),
             "query.clients": ("clients that asked", "", 1),
-            "query.probe_precision": ("classes that models seem to know, by noise, which their clients have", "%", 100),
-            "query.probe_recall": ("classes that clients have which their models seem to know", "%", 100),
+            **{
+                f"query.probe_{rule}_{name}": (f"{what}, by the rule {rule}", "%", 100)
+                for rule in RULES
+                for name, what in {
+                    "precision": "classes known to models, by noise, of which their clients have samples",
+                    "recall": "classes of clients' samples that are known to their models, by noise",
+                    "precision_recognised": "classes known to models, by noise, that they recognise",
+                    "recall_recognised": "classes that models recognise (recall of 50 % or more) that the probe finds",
+                }.items()
+            },
             "query.probe_error": ("mean squared error of class shares guessed from noise", "", 1),
         },
     )

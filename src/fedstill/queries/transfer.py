@@ -26,7 +26,11 @@ from fedstill.data.objects import dataset
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
+from fedstill.queries.gain_curve import CurvePoint, GainCurve
+from fedstill.queries.guard import choice_in, collapse_warning
 from fedstill.queries.peers import QUERY
+from fedstill.queries.probe import Probed, tabulated
+from fedstill.queries.probe_rule import NearMiss
 from fedstill.queries.qkt import QKT, NaiveKD, QKTSettings, QueryTransfer
 from fedstill.queries.qkt_light import LightSettings, QKTLight
 from fedstill.queries.query import Answered, recalls
@@ -44,22 +48,23 @@ QueryMethod = QKT | NaiveKD | QKTLight  # the methods by which one client can qu
 class Asked:
     """The result of a query.
 
-    `probed` and `held` are tables of clients and classes: each model's mean output on noise, and the true fraction of
-    each class in its client's data.
+    `probe` has tables of clients and classes: each model's outputs on noise, and the true fraction of each class in its
+    client's data.
     """
 
     run: Run
     plan: Simulation
     client: int
     fate: Answered
-    probed: Tensor
-    held: Tensor
+    probe: Probed
     teachers: tuple[int, ...]
     before: Classifier
     model: Classifier
     epochs: list[tuple[str, int, float]] = field(default_factory=list)  # phase, epochs done, average accuracy
     traffic: dict[str, int] = field(default_factory=dict)  # bytes that the client sends and receives
     settings: dict[str, Any] = field(default_factory=dict)
+    curve: list[CurvePoint] = field(default_factory=list)  # gain and forgetting after every epoch of every attempt
+    choice: dict[str, float] | None = None  # lambda, epochs and points forgotten, with a limit on forgetting
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -68,6 +73,21 @@ class Asked:
     @property
     def answered(self) -> bool:
         return bool(self.teachers)
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the client has a new model: there are teachers, and a limit on forgetting left an epoch to keep."""
+        return self.answered and (self.choice is None or self.choice["epochs"] > 0)
+
+    @property
+    def warning(self) -> str | None:
+        """The own classes that collapsed, with numbers; None if none did."""
+        return collapse_warning(self.fate, self.classes)
+
+    @property
+    def unmatched(self) -> dict[int, list[NearMiss]]:
+        """The queried classes that no peer knows by the probe's rule, each with the peers that come nearest to it."""
+        return self.probe.unmatched(self.fate.query, self.client)
 
     def keep(self, out: str | Path = "runs") -> Run:
         """Store the client's new model as a run, which can be shown, exported and used like any other."""
@@ -156,34 +176,23 @@ def make_question(
     return CheckedQuery(held, plan, client, wanted, _method(method, settings, plan))
 
 
-@dataclass(frozen=True)
-class LookedAt:
-    """The probe results of all clients' models: tables of clients and classes, as in `Asked`."""
-
-    classes: tuple[str, ...]
-    probed: Tensor
-    held: Tensor
-    threshold: float
-
-
-def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, device: str = "cpu") -> LookedAt:
+def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, device: str = "cpu") -> Probed:
     """Probe every client's model, as any of them would before a query; nothing is trained."""
     plan = _plan(run, data_root, device)
     method = _method("qkt", settings, plan)
+    models = _own_models(run, plan)
     with one_thread():
-        probed, held = _probes(plan, method.settings, _own_models(run, plan), 0)
-    return LookedAt(plan.task.classes, probed, held, method.settings.threshold)
+        probe = _probes(plan, method.settings, models, 0)
+        return replace(probe, recalls=torch.stack([_recalls(plan, one) for one in models.values()]).numpy())
 
 
-def _probes(
-    plan: Simulation, settings: QKTSettings, models: dict[int, nn.Module], client: int
-) -> tuple[Tensor, Tensor]:
-    """Each model's mean output on noise, computed by a client, and the fraction of each class in its client's data."""
+def _probes(plan: Simulation, settings: QKTSettings, models: dict[int, nn.Module], client: int) -> Probed:
+    """Each model's outputs on noise, computed by a client, and the fraction of each class in its client's data."""
     student = _client(plan, client, state_of(models[client]), ())
     counts = torch.stack([_counts(plan, who.id) for who in plan.profiles])
     transfer = QueryTransfer(student, settings, plan.experiment.training)
-    probed = torch.stack([transfer.probed(number, one) for number, one in models.items()])
-    return probed, counts / counts.sum(dim=1, keepdim=True)
+    outputs = {number: transfer.probed(number, one) for number, one in models.items()}
+    return tabulated(outputs, plan.task.classes, counts.double().numpy(), settings.rule)
 
 
 def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
@@ -208,24 +217,29 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
         )
     counts = _counts(plan, client)
     student = _client(plan, client, state_of(before), wanted)
-    probed, held = _probes(plan, method.settings, models, client)
+    probe = _probes(plan, method.settings, models, client)
     peers = {number: one for number, one in models.items() if number != client}
     teachers = QueryTransfer(student, method.settings, method.training).teachers(peers)
     known = tuple(number for number, one in peers.items() if any(one is teacher for teacher in teachers))
     recalled = _recalls(plan, before)
     fate = Answered(recalled, recalled, counts, wanted)
-    asked = Asked(run, plan, client, fate, probed, held, known, before, before)
+    asked = Asked(run, plan, client, fate, probe, known, before, before)
     asked.settings = settings_of(method)
     if not known:
         return asked
-    asked.epochs.append(("before", 0, fate.accuracy(recalled)))
+    start = ("before", 0, fate.accuracy(recalled))
+    curve = GainCurve(method.settings.query_weight, fate, asked.curve)
 
     def watched(phase: str, epoch: int, now: nn.Module) -> None:
-        asked.epochs.append((phase, epoch, fate.accuracy(_recalls(plan, now))))
+        found = _recalls(plan, now)
+        if curve.add(phase, epoch, found):
+            asked.epochs[:] = [start]
+        asked.epochs.append((phase, epoch, fate.accuracy(found)))
         for observer in observers:
             observer.epoch(*asked.epochs[-1])
 
     method.learn(student, peers, _turn(plan), watched)
+    asked.choice = choice_in(student.state)
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
     asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts, wanted)

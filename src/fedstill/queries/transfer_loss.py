@@ -4,8 +4,7 @@
 https://arxiv.org/abs/2504.09205
 
     p_t          probabilities of teacher t on a sample; p_s: those of the student
-    know(t, c)   = mean of p_t(c) over noise                       (a model is confident in classes it was trained on)
-    T_Q          teachers with know(t, q) >= threshold for a queried class q
+    T_Q          teachers that know a queried class, by a rule on their outputs on noise (see `probe_rule.py`)
     M(c)         lambda where c is queried, 1 where it is local, 0 elsewhere
     loss         = CE(p_s, label) + alpha * sum over t in T_Q of  - sum over c of M(c) p_t(c) log p_s(c)
 
@@ -19,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -33,27 +32,22 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Task
 from fedstill.core.training import Training
 from fedstill.models.classifier import Classifier
+from fedstill.queries.probe_rule import NoiseOutputs
+from fedstill.queries.vote import mixture
 
 TERMS = ("cross-entropy", "teachers")
+Combine = Literal["sum", "mixture"]  # how the teachers' probabilities on a sample are combined
 Watch = Callable[[str, int, nn.Module], None]  # a phase, how many of its epochs are done, and the model then
 
 
-def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, scale: float = 1.0) -> Tensor:
-    """A model's mean output on noise: an estimate of the class distribution it was trained on."""
+def probe(task: Task, model: nn.Module, streams: Streams, samples: int = 20, scale: float = 1.0) -> NoiseOutputs:
+    """A model's outputs on noise: the mean probabilities estimate the class distribution it was trained on."""
     drawn = scale * streams.draw("probe").standard_normal((samples, *task.shape))
     noise = torch.from_numpy(drawn.astype("float32"))
     model.eval()
     with torch.inference_mode():
-        return task.forward(model, {"inputs": noise}).log_probabilities.double().exp().mean(dim=0).cpu().clone()
-
-
-def knows(probed: Tensor, query: Iterable[int], threshold: float) -> bool:
-    """Whether a probed model knows a queried class.
-
-    >>> knows(torch.tensor([0.98, 0.02, 0.0]), (1, 2), 0.01), knows(torch.tensor([0.98, 0.02, 0.0]), (2,), 0.01)
-    (True, False)
-    """
-    return any(float(probed[number]) >= threshold for number in query)
+        outputs = task.forward(model, {"inputs": noise}).log_probabilities.cpu()
+    return NoiseOutputs.of(outputs.clone())
 
 
 def class_mask(classes: int, local: Iterable[int], query: Iterable[int], weight: float) -> Tensor:
@@ -68,19 +62,24 @@ def class_mask(classes: int, local: Iterable[int], query: Iterable[int], weight:
     return mask
 
 
-def said_together(task: Task, teachers: Sequence[nn.Module], batch: Batch, temperature: float = 1.0) -> Tensor:
-    """The sum of the teachers' probabilities on a batch."""
+def said_together(
+    task: Task, teachers: Sequence[nn.Module], batch: Batch, temperature: float = 1.0, combine: Combine = "sum"
+) -> Tensor:
+    """The sum of the teachers' probabilities on a batch, or their mixture by confidence."""
     inputs = without_answers(batch)
     with torch.no_grad():
-        said = [
-            (task.forward(model.eval(), inputs).log_probabilities / temperature).softmax(dim=1) for model in teachers
-        ]
-    return torch.stack(said).sum(dim=0).cpu()
+        said = [task.forward(model.eval(), inputs).log_probabilities / temperature for model in teachers]
+        if combine == "mixture":
+            return mixture(torch.stack(said).log_softmax(dim=2)).cpu()
+        return torch.stack([one.softmax(dim=1) for one in said]).sum(dim=0).cpu()
 
 
-def sum_of_words(task: Task, teachers: Sequence[nn.Module], data: Dataset, temperature: float = 1.0) -> Tensor:
+def sum_of_words(
+    task: Task, teachers: Sequence[nn.Module], data: Dataset, temperature: float = 1.0, combine: Combine = "sum"
+) -> Tensor:
     """The same for all samples."""
-    return torch.cat([said_together(task, teachers, data.batch(rows), temperature) for rows in every_row(data)])
+    batches = (data.batch(rows) for rows in every_row(data))
+    return torch.cat([said_together(task, teachers, batch, temperature, combine) for batch in batches])
 
 
 def query_loss(mask: Tensor, alpha: float = 1.0, temperature: float = 1.0) -> Loss:
@@ -109,16 +108,18 @@ class QueryLesson:
     meter: Meter
     temperature: float = 1.0
     watch: Watch | None = None
+    combine: Combine = "sum"
 
     def output_of(self, batch: Batch) -> Mapping[str, Tensor]:
         """The teachers' outputs on a batch, computed now."""
         self.meter.add(len(batch["sample_id"]) * len(self.teachers))
-        return {"said": said_together(self.task, self.teachers, batch, self.temperature)}
+        return {"said": said_together(self.task, self.teachers, batch, self.temperature, self.combine)}
 
     def told(self, samples: Dataset) -> Told:
         """The samples, or their features, with the teachers' outputs computed once."""
         self.meter.add(len(self.data) * len(self.teachers))
-        return Told(samples, sum_of_words(self.task, self.teachers, self.data, self.temperature))
+        words = sum_of_words(self.task, self.teachers, self.data, self.temperature, self.combine)
+        return Told(samples, words)
 
     def learner(self, model: nn.Module, correct: Correct | None = None) -> Learner:
         return Learner(model, self.loss, self.training.make_optimiser(model.parameters()), self.streams, correct)
