@@ -1,17 +1,32 @@
-"""`fedstill query`: a client of a run queries the others for a class."""
+"""`fedstill query`: a client of a run queries the others for a class, or the owner of data queries offered models."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedstill.cli.extensions import commands
-from fedstill.cli.options import Device, DryRun, Json, Out, Plugin, Quiet, Root, RunFolder, Set, html_path, one_of
+from fedstill.cli.options import (
+    Device,
+    DryRun,
+    Json,
+    Out,
+    Plugin,
+    Quiet,
+    Root,
+    Seed,
+    Set,
+    html_path,
+    in_runs,
+    named,
+    one_of,
+    run_folders,
+)
 from fedstill.cli.run import print_plan
 from fedstill.cli.screen import console, errors, print_json, sparkline, table
 from fedstill.core.errors import InputError
@@ -21,6 +36,7 @@ from fedstill.core.plugins import use_plugins
 if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.queries.probe import Shares
     from fedstill.queries.transfer import Asked, CheckedQuery
+    from fedstill.queries.transfer_loss import QueryObserver
     from fedstill.runtime.result import Run
 
 _PEERS = 12  # rows of the table of peers; the figure shows all
@@ -29,7 +45,15 @@ _CLIENTS = 30  # rows of the table of probed models
 
 @commands.register("query")
 def query(
-    run: RunFolder,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run's folder, or a folder of peers' checkpoints (.safetensors).",
+            metavar="RUN_OR_FOLDER",
+            autocompletion=run_folders,
+            callback=in_runs,
+        ),
+    ],
     client: Annotated[int | None, typer.Option(help="Number of the client that queries.")] = None,
     class_: Annotated[
         list[str] | None, typer.Option("--class", help="Class to query, by number or name; repeatable.")
@@ -41,6 +65,27 @@ def query(
         str,
         typer.Option(help="qkt, qkt-light or naive-kd.", autocompletion=one_of("qkt", "qkt-light", "naive-kd")),
     ] = "qkt",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own data, to query a folder of checkpoints: npz:FILE, folder:FOLDER, or a name.",
+            autocompletion=named("datasets"),
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model of the checkpoints: a name or module:function; default: the one for this kind of data.",
+            autocompletion=named("models"),
+        ),
+    ] = None,
+    own: Annotated[
+        Path | None, typer.Option(help="Your own checkpoint; without it your model is first trained alone.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Last layer of a model of your own; default: its last linear layer.")
+    ] = None,
+    seed: Seed = None,
     set_: Set = None,
     out: Out = Path("runs"),
     html: Annotated[
@@ -54,17 +99,26 @@ def query(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Let a client of a finished run query the others for a class."""
+    """Query the other clients of a finished run, or offered models, for a class."""
     use_plugins(plugin or [])
+    if html is not None and not dry_run:
+        from fedstill.report.writer import checked_page
+
+        checked_page(html)
+    if _are_offers(run, data, model, own, head, seed):
+        from fedstill.queries.offer_command import query_offers
+
+        if client is not None:
+            raise InputError("offered models are asked by the owner of the data: leave --client out")
+        options = {"model": model, "own": own, "head": head, "method": method, "data_root": data_root, "device": device}
+        settings = _settings(set_ or []) | ({} if seed is None else {"seed": seed})
+        query_offers(run, class_ or [], str(data), settings, options, out, html, probe, dry_run, quiet, json)
+        return
     if probe:
         _show_probe(run, set_ or [], data_root, device, json)
         return
     if client is None or not class_:
         raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
-    if html is not None and not dry_run:
-        from fedstill.report.writer import checked_page
-
-        checked_page(html)
     from fedstill.queries.transfer import make_question
 
     question = make_question(run, client, class_, _settings(set_ or []), method, data_root, device)
@@ -74,13 +128,34 @@ def query(
         _answer_and_show(question, out, html, quiet, json)
 
 
+def _are_offers(run: Path, data: str | None, *others: Any) -> bool:
+    """Whether offered models are queried; options that are for them alone are refused of a run."""
+    from fedstill.queries.query_function import are_offers
+
+    offered = are_offers(run, data)
+    if not offered and (data is not None or any(one is not None for one in others)):
+        what = "--data, --model, --own, --head and --seed are for a folder of checkpoints"
+        raise InputError(
+            f"{what}, and {run} is a run: leave them out" if run.exists() else f"{what}, which needs --data"
+        )
+    return offered
+
+
 def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
-    from fedstill.queries.query_page import write_asked_page
     from fedstill.queries.transfer import answer
+
+    show_answer(lambda observers: answer(question, observers), out, html, quiet, as_json)
+
+
+def show_answer(
+    act: Callable[[Sequence[QueryObserver]], Asked], out: Path, html: Path | None, quiet: bool, as_json: bool
+) -> None:
+    """Train, keep the new model and show what changed."""
+    from fedstill.queries.query_page import write_asked_page
 
     display = _Display(quiet or as_json)
     try:
-        asked = answer(question, [display])
+        asked = act([display])
     finally:
         display.close()
     kept = page = None
@@ -92,7 +167,7 @@ def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet
         return
     _show_peers(asked)
     if kept is None:
-        console.print(f"\n{_no_teacher(asked)}: client {asked.client} keeps the model it has")
+        console.print(f"\n{no_teacher(asked)}: client {asked.client} keeps the model it has")
         return
     _show_change(asked)
     console.print(f"\n{kept.path}\n{page}", soft_wrap=True)
@@ -140,8 +215,8 @@ def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device:
     rows = [
         (
             str(number),
-            _listed(seen.classes, found.guessed[number], found.threshold),
-            _listed(seen.classes, found.true[number], 0.0),
+            listed_shares(seen.classes, found.guessed[number], found.threshold),
+            listed_shares(seen.classes, found.true[number], 0.0),
         )
         for number in clients[:_CLIENTS]
     ]
@@ -154,7 +229,7 @@ def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device:
     )
 
 
-def _listed(classes: Sequence[str], shares: Shares, threshold: float) -> str:
+def listed_shares(classes: Sequence[str], shares: Shares, threshold: float) -> str:
     """Classes with a positive fraction not below the threshold, the largest first."""
     order = sorted(range(len(classes)), key=lambda number: -float(shares[number]))
     return ", ".join(
@@ -177,20 +252,28 @@ def _show_peers(asked: Asked) -> None:
     order = sorted(range(len(asked.probed)), key=lambda number: -float(asked.probed[number, wanted].max()))
     rows = [
         (
-            str(number),
-            *(f"{share(float(asked.probed[number, one]))} ({share(float(asked.held[number, one]))})" for one in wanted),
+            asked.name(number),
+            *(f"{share(float(asked.probed[number, one]))}{_beside(asked, number, one)}" for one in wanted),
             "it asks" if number == asked.client else "teaches" if number in asked.teachers else "",
         )
         for number in order[:_PEERS]
     ]
     names = [asked.classes[number] for number in wanted]
-    heads = ("client", *(f"{name}: said of noise (its data)" for name in names), "")
+    known = "recall it reports" if asked.offered else "its data"
+    heads = ("model" if asked.offered else "client", *(f"{name}: said of noise ({known})" for name in names), "")
     table("", heads, rows, right=range(1, len(names) + 1))
     if len(order) > _PEERS:
         console.print(f"and {len(order) - _PEERS} more clients, who know less")
 
 
-def _no_teacher(asked: Asked) -> str:
+def _beside(asked: Asked, client: int, number: int) -> str:
+    """What is known of a model beside the probe: its client's data, or the recall that its owner reports."""
+    if not asked.offered:
+        return f" ({share(float(asked.held[client, number]))})"
+    return "" if client == asked.client else f" ({share(asked.reported(client, number))})"
+
+
+def no_teacher(asked: Asked) -> str:
     """Why there is no teacher: which peer came nearest to the probe threshold."""
     wanted = list(asked.fate.query)
     names = " or ".join(f'"{asked.classes[number]}"' for number in wanted)
@@ -199,8 +282,8 @@ def _no_teacher(asked: Asked) -> str:
         return f"there is no peer to ask for {names}"
     nearest = max(said, key=lambda number: said[number])
     return (
-        f"no peer passed the probe threshold for {names}; the nearest is peer {nearest} at {share(said[nearest], 1)}"
-        f" (threshold {share(float(asked.settings['threshold']), 1)})"
+        f"no peer passed the probe threshold for {names}; the nearest is peer {asked.name(nearest)} at"
+        f" {share(said[nearest], 1)} (threshold {share(float(asked.settings['threshold']), 1)})"
     )
 
 
@@ -225,6 +308,9 @@ def _show_change(asked: Asked) -> None:
         f" gain {100 * metrics['gain']:+.1f}, forgetting {100 * metrics['forgetting']:+.1f} points;"
         f" traffic ↑{size(asked.traffic['up'])} ↓{size(asked.traffic['down'])}",
     )
+    if asked.unmeasured:
+        names = " and ".join(asked.classes[number] for number in asked.unmeasured)
+        console.print(f"the test data has no samples of {names}: what was gained of it is not known, and counts as 0")
     curve = [accuracy for _, _, accuracy in asked.epochs]
     console.print(f"by epoch {sparkline(curve)}")
 
@@ -236,7 +322,9 @@ def _as_dict(asked: Asked, kept: Run | None) -> dict[str, Any]:
         "classes": [asked.classes[number] for number in asked.fate.query],
         "teachers": list(asked.teachers),
         "probed": asked.probed.tolist(),
-        "held": asked.held.tolist(),
+        "held": None if asked.offered else asked.held.tolist(),
+        "offered": [one.to_dict() for one in asked.offered],
+        "unmeasured": [asked.classes[number] for number in asked.unmeasured],
         "before": asked.fate.before.tolist(),
         "after": asked.fate.after.tolist(),
         "metrics": asked.fate.metrics(),

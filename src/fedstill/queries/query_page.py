@@ -13,7 +13,7 @@ from fedstill.core.dataset import Subset, every_row
 from fedstill.core.numbers import listed, share
 from fedstill.models.classifier import Classifier
 from fedstill.queries.probe import Probed
-from fedstill.queries.query_figures import Course, phases, probe_figure, recall_changes
+from fedstill.queries.query_figures import Course, offered_figure, phases, probe_figure, recall_changes
 from fedstill.queries.transfer import Asked
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
 from fedstill.report.figure import Figure
@@ -31,19 +31,32 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
             PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked)]),
             PageSection("features", "What the model makes of samples", [_features(asked)]),
         ],
-        heading=f"Client {asked.client} asks for {_wanted(asked)}",
+        heading=f"A query for {_wanted(asked)}"
+        if asked.offered
+        else f"Client {asked.client} asks for {_wanted(asked)}",
         summary=_summary(asked),
-        caution="One client, one seed, judged on the test data of the whole run.",
+        caution=_caution(asked),
         command=command,
     )
 
 
+def _caution(asked: Asked) -> str:
+    if not asked.offered:
+        return "One client, one seed, judged on the test data of the whole run."
+    unknown = [asked.classes[number] for number in asked.unmeasured]
+    more = (
+        f" There are no such samples of {listed(unknown)}: its gain is not known, and counts as 0." if unknown else ""
+    )
+    return f"One seed, judged on the held-out part of the asker's own data.{more}"
+
+
 def _summary(asked: Asked) -> list[str]:
     metrics, peers = asked.fate.metrics(), len(asked.probed) - 1
+    asker = "The asker" if asked.offered else f"Client {asked.client}"
     return [
         f"Of {peers} peers, {len(asked.teachers)} know {_wanted(asked)}, by what their models say of noise:"
-        f" {listed([f'client {number}' for number in asked.teachers])}.",
-        f"Client {asked.client}'s average accuracy goes from {share(metrics['before'], 1)} to"
+        f" {listed([asked.name(number) if asked.offered else f'client {number}' for number in asked.teachers])}.",
+        f"{asker}'s average accuracy goes from {share(metrics['before'], 1)} to"
         f" {share(metrics['accuracy'], 1)}: what it asked for gains {100 * metrics['gain']:.1f} points, its own classes"
         f" lose {-100 * metrics['forgetting']:.1f} on average.",
     ]
@@ -56,6 +69,10 @@ def _wanted(asked: Asked) -> str:
 def _probe(asked: Asked) -> Figure:
     clients = tuple(range(len(asked.probed)))
     threshold = float(asked.settings["threshold"])
+    if asked.offered:
+        return offered_figure(
+            "probe", "What the models say of noise", asked.names, asked.classes, asked.probed.tolist()
+        )
     probed = Probed(clients, asked.classes, asked.held.double().numpy(), asked.probed.numpy(), threshold)
     return probe_figure("probe", "Classes in clients' data, and in what their models say of noise", probed)
 

@@ -1,15 +1,15 @@
 """One client of a finished run queries the others for classes: teachers, training and cost.
 
 The run's clients must have personal models (local-only, ditto, ...). The run is not changed: the client's new model
-becomes a separate run.
+becomes a separate run. Models from outside a run are queried in the same way (see `offers.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,7 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Client, RoundContext
-from fedstill.data.lookup import hold
-from fedstill.data.objects import dataset
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
@@ -30,9 +27,9 @@ from fedstill.queries.peers import QUERY
 from fedstill.queries.qkt import QKT, NaiveKD, QKTSettings, QueryTransfer
 from fedstill.queries.qkt_light import LightSettings, QKTLight
 from fedstill.queries.query import Answered, recalls
+from fedstill.queries.query_records import QueriedModel
 from fedstill.queries.query_result import experiment_of, keep, settings_of
 from fedstill.queries.transfer_loss import QueryObserver
-from fedstill.runtime.callbacks import QUERY_HOOKS, CallbackInput, Callbacks, former_observers
 from fedstill.runtime.experiment import Experiment, choose
 from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.result import Run
@@ -40,15 +37,30 @@ from fedstill.runtime.result import Run
 QueryMethod = QKT | NaiveKD | QKTLight  # the methods by which one client can query the others
 
 
+class Queried(Protocol):
+    """What a query needs of those it asks: a run has it, and so have offered models."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+    def built(self, *, client: int) -> nn.Module: ...
+
+
 @dataclass
 class Asked:
     """The result of a query.
 
     `probed` and `held` are tables of clients and classes: each model's mean output on noise, and the true fraction of
-    each class in its client's data.
+    each class in its client's data (NaN where that is not known).
     """
 
-    run: Run
+    run: Queried
     plan: Simulation
     client: int
     fate: Answered
@@ -60,6 +72,22 @@ class Asked:
     epochs: list[tuple[str, int, float]] = field(default_factory=list)  # phase, epochs done, average accuracy
     traffic: dict[str, int] = field(default_factory=dict)  # bytes that the client sends and receives
     settings: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  # of the asker and its peers, where they are no clients of a run
+    offered: tuple[QueriedModel, ...] = ()  # the models that were asked, where they are no clients of a run
+
+    def name(self, client: int) -> str:
+        """A client as tables name it."""
+        return self.names[client] if self.names else str(client)
+
+    def reported(self, client: int, number: int) -> float | None:
+        """The recall of a class that a peer reports of its own held-out data."""
+        return self.offered[client - 1].recall.get(number) if self.offered and client else None
+
+    @property
+    def unmeasured(self) -> tuple[int, ...]:
+        """Queried classes of which there are no held-out samples: what was gained of them is not known."""
+        there = class_counts(self.plan.bundle.test, len(self.classes))
+        return tuple(number for number in self.fate.query if not int(there[number]))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -74,62 +102,20 @@ class Asked:
         return keep(self, Path(out))
 
 
-def query(
-    run: str | Path | Run,
-    client: int,
-    classes: str | int | Sequence[str | int],
-    *,
-    method: str = "qkt",
-    data: Any = None,
-    data_root: str | Path | None = None,
-    device: str = "cpu",
-    plugins: Sequence[str | Path] = (),
-    callbacks: CallbackInput = (),
-    observers: Sequence[QueryObserver] | None = None,
-    **settings: Any,
-) -> Asked:
-    """Let a client of a run query the others for classes, by number or name, and learn from the peers that know them.
-
-    `settings` are those of the method. `data` is the data of the run, where it was passed as an object in another
-    process. Nothing is written before `keep` is called on the result. Of `callbacks` the hooks `on_epoch`, `on_finish`
-    and `on_error` are called, and a function as `on_epoch`. `observers` is deprecated.
-
-    >>> import fedstill
-    >>> skewed = {"name": "pathological", "classes_per_client": 3}
-    >>> folder = getfixture("tmp_path")
-    >>> alone = fedstill.run("local-only", model="mlp", clients=4, rounds=1, partition=skewed, out=folder)
-    >>> asked = fedstill.query(alone, 0, 7, transfer_epochs=1, head_epochs=1, threshold=0)
-    >>> asked.teachers, asked.keep(folder).finished
-    ((1, 2, 3), True)
-    """
-    use_plugins(plugins)
-    if data is not None:
-        hold(replace(dataset(data), name=Run.of(run).experiment.data))
-    watching = QueryCallbacks(callbacks)
-    everyone = [watching, *former_observers(observers)]
-    asked = (run, client, classes, settings, method, data_root, device)
-    return watching.watch(lambda: answer(make_question(*asked), everyone))
-
-
-class QueryCallbacks(Callbacks):
-    """Callbacks of a query, as the observer that it calls."""
-
-    def __init__(self, given: CallbackInput) -> None:
-        super().__init__(given, QUERY_HOOKS, "on_epoch")
-
-    def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
-        self.call("on_epoch", phase, epochs, accuracy)
-
-
 @dataclass(frozen=True)
 class CheckedQuery:
     """A validated query that has not been executed yet."""
 
-    run: Run
+    run: Queried
     plan: Simulation
     client: int
     wanted: tuple[int, ...]
     method: QueryMethod
+
+    def examine(self) -> Asked:
+        """The probe of all models, and who would teach; nothing is trained."""
+        with one_thread():
+            return _examined(self)[0]
 
     @property
     def experiment(self) -> Experiment:
@@ -151,9 +137,21 @@ def make_question(
     plan = _plan(held, None if data_root is None else Path(data_root), device)
     if not 0 <= client < len(plan.profiles):
         raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
+    return checked_query(held, plan, client, classes, settings, method)
+
+
+def checked_query(
+    run: Queried,
+    plan: Simulation,
+    client: int,
+    classes: str | int | Sequence[str | int],
+    settings: Mapping[str, Any],
+    method: str,
+) -> CheckedQuery:
+    """A query whose classes and settings are validated for the plan."""
     several = [classes] if isinstance(classes, str | int) else classes
-    wanted = tuple(sorted({_class(name, plan.task.classes) for name in several}))
-    return CheckedQuery(held, plan, client, wanted, _method(method, settings, plan))
+    wanted = tuple(sorted({class_number(name, plan.task.classes) for name in several}))
+    return CheckedQuery(run, plan, client, wanted, _method(method, settings, plan))
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ def _probes(
     return probed, counts / counts.sum(dim=1, keepdim=True)
 
 
-def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
+def _own_models(run: Queried, plan: Simulation) -> dict[int, nn.Module]:
     return {who.id: run.built(client=who.id).to(plan.task.device) for who in plan.profiles}
 
 
@@ -196,7 +194,8 @@ def answer(question: CheckedQuery, observers: Sequence[QueryObserver] = ()) -> A
         return _answered(question, observers)
 
 
-def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Asked:
+def _examined(question: CheckedQuery) -> tuple[Asked, Client, dict[int, nn.Module]]:
+    """The query before any training: who would teach; the client, and everybody's model."""
     run, plan, client = question.run, question.plan, question.client
     wanted, method = question.wanted, question.method
     models = _own_models(run, plan)
@@ -216,8 +215,16 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
     fate = Answered(recalled, recalled, counts, wanted)
     asked = Asked(run, plan, client, fate, probed, held, known, before, before)
     asked.settings = settings_of(method)
-    if not known:
+    return asked, student, models
+
+
+def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Asked:
+    asked, student, models = _examined(question)
+    if not asked.answered:
         return asked
+    plan, client, wanted, fate = question.plan, question.client, question.wanted, asked.fate
+    peers = {number: one for number, one in models.items() if number != client}
+    recalled, counts = fate.before, fate.counts
     asked.epochs.append(("before", 0, fate.accuracy(recalled)))
 
     def watched(phase: str, epoch: int, now: nn.Module) -> None:
@@ -225,7 +232,7 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
         for observer in observers:
             observer.epoch(*asked.epochs[-1])
 
-    method.learn(student, peers, _turn(plan), watched)
+    question.method.learn(student, peers, _turn(plan), watched)
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
     asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts, wanted)
@@ -285,7 +292,7 @@ def _recalls(plan: Simulation, model: nn.Module) -> Tensor:
     return recalls(plan.task.score([model], plan.bundle.test)["confusion"])
 
 
-def _class(name: str | int, classes: Sequence[str]) -> int:
+def class_number(name: str | int, classes: Sequence[str]) -> int:
     """A class by number, or by name."""
     if name in classes:
         return list(classes).index(str(name))
