@@ -22,6 +22,7 @@ class Egress:
     kind: Kind
     why: str
     to: Literal["server", "peers"] = "server"
+    optional: bool = False  # True: a site whose policy forbids it leaves it out of its replies, and takes part
 
 
 class UndeclaredEgressError(EndsRunError):

@@ -39,7 +39,7 @@ class Ensemble(PeerMethod):
 
     def assemble(self, architecture: str, personal: Tensors) -> nn.Module:
         own = self.task.build(architecture, part(personal, MODEL))
-        return Vote([own, *built(self.task, part(personal, MEMBERS)).values()])
+        return Vote([own, *built(self.task, part(personal, MEMBERS), self.as_program).values()])
 
 
 class Gathering(Transfer):

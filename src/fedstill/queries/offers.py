@@ -21,7 +21,7 @@ from fedstill.core.kinds import state_of
 from fedstill.core.message import digest
 from fedstill.core.protocols import Profile
 from fedstill.core.streams import Streams
-from fedstill.data.bundle import Bundle
+from fedstill.data.bundle import Bundle, class_number
 from fedstill.data.lookup import by_name, hold, load
 from fedstill.data.objects import dataset
 from fedstill.data.partitions import Shards
@@ -31,7 +31,7 @@ from fedstill.models.model_outputs import check_outputs
 from fedstill.models.own_models import Model, ModelInput, SplitModel, named_model, own_function
 from fedstill.queries.checkpoint_files import PeerFacts, fit_weights, peer_facts, peer_files, read_weights
 from fedstill.queries.query_records import QueriedModel
-from fedstill.queries.transfer import Asked, CheckedQuery, answer, checked_query, class_number
+from fedstill.queries.transfer import Asked, CheckedQuery, answer, checked_query
 from fedstill.queries.transfer_loss import QueryObserver
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.launch import assembled, launch

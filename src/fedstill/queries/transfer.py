@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Subset, class_counts
-from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.errors import InputError
 from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, RoundContext
+from fedstill.data.bundle import class_number
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
@@ -290,14 +291,3 @@ def _counts(plan: Simulation, client: int) -> Tensor:
 
 def _recalls(plan: Simulation, model: nn.Module) -> Tensor:
     return recalls(plan.task.score([model], plan.bundle.test)["confusion"])
-
-
-def class_number(name: str | int, classes: Sequence[str]) -> int:
-    """A class by number, or by name."""
-    if name in classes:
-        return list(classes).index(str(name))
-    if str(name).isdecimal() and int(name) < len(classes):
-        return int(name)
-    raise InputError(
-        f"there is no class {name!r}: {did_you_mean(str(name), classes)}; or give a number from 0 to {len(classes) - 1}"
-    )

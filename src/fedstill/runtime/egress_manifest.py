@@ -77,6 +77,7 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
                     "tensors": len(sizes),
                     "bytes": sum(sizes),
                     "why": line.why,
+                    **({"optional": True} if line.optional else {}),
                 }
             )
     return {

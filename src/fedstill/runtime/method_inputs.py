@@ -35,6 +35,7 @@ class PlanContext:
     teachers: Sequence[TeacherModel] = ()
     made: dict[str, Any] = field(default_factory=dict)  # inputs that experiments on the same data can share
     may_read: Callable[[str], None] | None = None  # refuses further data that must not be read here, by name
+    own_query: tuple[str, ...] | None = None  # classes that the operators of this site ask for; None: as the experiment
 
     @property
     def method(self) -> type[Method]:
