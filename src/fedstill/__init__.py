@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from fedstill.detection.scans import Scan, detect
     from fedstill.export import export
     from fedstill.models.own_models import Model
-    from fedstill.queries.transfer import Asked, query
+    from fedstill.queries.query_function import query
+    from fedstill.queries.transfer import Asked
     from fedstill.report import report
     from fedstill.report.comparison import Comparison, compare
     from fedstill.runtime.callbacks import Callback, StopRun
@@ -58,7 +59,8 @@ _HOMES = {
     "fedstill.data.objects": ("dataset",),
     "fedstill.export": ("export",),
     "fedstill.models.own_models": ("Model",),
-    "fedstill.queries.transfer": ("Asked", "query"),
+    "fedstill.queries.query_function": ("query",),
+    "fedstill.queries.transfer": ("Asked",),
     "fedstill.runtime.launch": ("distill", "egress", "run"),
     "fedstill.runtime.prediction": ("Prediction", "predict"),
     "fedstill.detection.pretrain": ("Pretrained", "pretrain"),

@@ -139,3 +139,42 @@ def test_a_policy_of_the_first_release_is_read(tmp_path: Path) -> None:
     assert policy.allow == set(KINDS)
     agreed = make_experiment({"method": "fedavg", "mitigation": "mimic", "dropout": 0.2})
     assert policy.refusal(manifest(line("parameters")), digest=experiment_digest(agreed)) is None
+
+
+def test_what_may_leave_need_not_be_passed_on_to_peers() -> None:
+    own, shared = line("parameters"), {**line("parameters", "a model"), "to": "peers", "tensors": 2}
+    closed = SitePolicy(allow=["parameters", "metrics"], peers=["metrics"])  # type: ignore[arg-type]
+    assert closed.refusal(manifest(own, method="fedavg")) is None
+    assert closed.refusal(manifest(own, shared, method="qkt"), 1) == (
+        "site 1 does not take part: qkt passes parameters (a model) on to other sites, and its policy allows metrics"
+        " only"
+    )
+    nobody = SitePolicy(allow=["parameters"], peers=[])  # type: ignore[arg-type]
+    assert str(nobody.refusal(manifest(shared))).endswith("and its policy allows nothing to be passed on")
+    assert USUAL.refusal(manifest(shared)) is None  # unset: as before there was such a line
+    more = SitePolicy(allow=["metrics"], peers=["parameters"])  # type: ignore[arg-type]
+    assert more.refusal(manifest(shared)) is not None  # what may not leave cannot be passed on either
+
+
+def test_lines_that_a_site_withholds_and_takes_part() -> None:
+    """Optional ones, and those for peers that were empty in the rehearsal; nothing else."""
+    recall = {**line("metrics"), "name": "recall", "to": "peers", "tensors": 1, "optional": True}
+    empty = {**line("statistics"), "to": "peers", "tensors": 0}
+    full = {**line("statistics"), "to": "peers", "tensors": 3}
+    policy = SitePolicy(allow=["parameters", "statistics", "metrics"], peers=["parameters"])  # type: ignore[arg-type]
+    assert policy.withheld([line("metrics"), recall, empty, full]) == [recall, empty]
+    assert policy.refusal(manifest(recall, empty)) is None
+    assert policy.refusal(manifest(recall, full)) is not None
+    assert USUAL.withheld([recall, empty, full]) == []
+    to_server = {**line("logits"), "tensors": 0}
+    assert USUAL.withheld([to_server]) == []
+    assert USUAL.refusal(manifest(to_server)) is not None
+
+
+def test_peers_are_kinds_too(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("allow: [parameters]\npeers:\n")
+    assert read_policy(path).peers is None
+    path.write_text("allow: [parameters]\npeers: [weights]\n")
+    with pytest.raises(InputError, match="unknown kind 'weights'"):
+        read_policy(path)

@@ -14,6 +14,7 @@ from fedstill.queries.query_figures import (
     Balance,
     Course,
     gain_against_forgetting,
+    offered_figure,
     phases,
     probe_figure,
     recall_changes,
@@ -159,3 +160,13 @@ def test_features_that_cannot_be_mapped(change: dict[str, np.ndarray], says: str
     given = {"features": usual.features, "labels": usual.labels, **change}
     with pytest.raises(InputError, match=says):
         feature_maps("features", "", Features("before", **given, classify=usual.classify), usual, "abc")
+
+
+def test_offered_models_are_shown_by_name_and_without_data_that_nobody_knows(tmp_path: Path) -> None:
+    said = [[0.7, 0.1, 0.2], [0.0, 0.05, 0.95]]
+    figure = offered_figure("probe", "What the models say", ["north <1>", "south"], ["ash", "birch", "cedar"], said)
+    (trace,) = figure.data
+    assert trace["z"] == said
+    assert figure.layout["yaxis"]["ticktext"] == ["north &lt;1&gt;", "south"]
+    assert "north <1>: ash and south: cedar" in figure.sentence
+    drawn(figure, tmp_path)

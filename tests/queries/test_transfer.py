@@ -11,7 +11,8 @@ import torch
 import fedstill
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
-from fedstill.queries.transfer import Asked, keep, query
+from fedstill.queries.query_function import query
+from fedstill.queries.transfer import Asked, keep
 from fedstill.runtime.result import Run
 
 pytestmark = pytest.mark.xdist_group("transfer")  # so that the runs are made once

@@ -20,6 +20,7 @@ from fedstill.core.plugins import use_plugins
 
 if TYPE_CHECKING:  # help need not wait for torch
     from fedstill.core.protocols import Failure, Reply
+    from fedstill.data.bundle import Bundle
     from fedstill.deploy.server_options import ServerOptions
     from fedstill.runtime.experiment import Experiment
 
@@ -81,6 +82,14 @@ def deploy_site(
         str | None, typer.Option(help="HOST:PORT of the server; default: the one given to `deploy init`.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Exit after one experiment.")] = False,
+    query: Annotated[
+        list[str] | None,
+        typer.Option(help="Class that this site asks its peers for, in experiments with queries; repeatable."),
+    ] = None,
+    earlier: Annotated[
+        bool,
+        typer.Option("--earlier", help="Ask the models that peers offered in an earlier experiment, without a server."),
+    ] = False,
     proxy: Annotated[
         list[str] | None, typer.Option(help="Name of shared samples that experiments may use here; repeatable.")
     ] = None,
@@ -93,6 +102,7 @@ def deploy_site(
     """Take part with this site's data, as far as its policy file allows."""
     need_extra()
     from fedstill.core.hardware import check_device
+    from fedstill.data.bundle import class_number
     from fedstill.data.lookup import load
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.rehearsal import die_with_parent
@@ -106,6 +116,11 @@ def deploy_site(
         raise InputError(f"cannot read the server's address {server!r}: write HOST:PORT, as in fl.example.org:9092")
     place = open_site(folder, site)
     bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
+    for name in query or ():
+        class_number(name, bundle.classes)
+    if earlier:
+        _ask_earlier_offers(place.path, query or [], bundle, data_root, device, quiet)
+        return
     if insecure:
         errors.print(INSECURE, style="bold red")
     watcher = _SiteLog(quiet)
@@ -122,6 +137,30 @@ def deploy_site(
         data_root=data_root,
         proxies=proxy or [],
         device=device,
+        query=tuple(query) if query else None,
+    )
+
+
+def _ask_earlier_offers(
+    site: Path, query: Sequence[str], bundle: Bundle, data_root: Path | None, device: str, quiet: bool
+) -> None:
+    """Query the models of the latest experiment in which peers offered some; they are in the site's folder."""
+    from fedstill.cli.extensions import commands
+    from fedstill.deploy.earlier_offers import latest_offers
+
+    if not query:
+        raise InputError("say what this site asks for, as in --query 7")
+    offers = latest_offers(site)
+    commands["query"](
+        offers.peers,
+        class_=list(query),
+        data=bundle.name,
+        model=offers.model,
+        own=offers.own,
+        out=site / "queries",
+        data_root=data_root,
+        device=device,
+        quiet=quiet,
     )
 
 

@@ -106,7 +106,7 @@ def html_path(path: Path | None) -> Path | None:
     raise InputError(f"{path} is to hold a page: give it a name that ends in .html")
 
 
-def _in_runs(path: Path) -> Path:
+def in_runs(path: Path) -> Path:
     """A run by its name alone, as `--dry-run` prints it."""
     inside = Path("runs") / path
     return inside if not path.exists() and inside.is_dir() else path
@@ -201,7 +201,7 @@ Query = Annotated[
 
 # A run and its models.
 RunFolder = Annotated[
-    Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=run_folders, callback=_in_runs)
+    Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=run_folders, callback=in_runs)
 ]
 Which = Annotated[
     str,

@@ -24,6 +24,7 @@ class Egress:
     kind: Kind
     why: str
     to: Literal["server", "peers"] = "server"
+    optional: bool = False  # True: a site whose policy forbids it leaves it out of its replies, and takes part
 
 
 EVERY_ROUND = "every round"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fedstill.core.dataset import Dataset
-from fedstill.core.errors import InputError
+from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
 from fedstill.data.clouds import first_points
 from fedstill.data.data_kinds import data_kinds
@@ -108,3 +108,14 @@ class Source:
 Loader = Callable[[Source], Bundle]
 
 datasets: Registry[Loader] = Registry("data set")
+
+
+def class_number(name: str | int, classes: Sequence[str]) -> int:
+    """A class by number, or by name."""
+    if name in classes:
+        return list(classes).index(str(name))
+    if str(name).isdecimal() and int(name) < len(classes):
+        return int(name)
+    raise InputError(
+        f"there is no class {name!r}: {did_you_mean(str(name), classes)}; or give a number from 0 to {len(classes) - 1}"
+    )

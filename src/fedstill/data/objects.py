@@ -55,6 +55,7 @@ def dataset(
     name: str | None = None,
     kind: str | None = None,
     label: str | None = None,
+    part: bool = False,
 ) -> Bundle:
     """Data of your own as a data set that every function takes as `data`, examined once.
 
@@ -62,7 +63,8 @@ def dataset(
     pandas frame with a column `label`; a pair or mapping of these for train and test; or a list with one of these for
     each client, which may also be a name, a path or a data set of this function. Without test data a fifth of every
     class is held out. `kind` is image, cloud or array (numbers of any shape, never changed); unset, the shape decides.
-    8-bit values 0..255 reach models as -1..1, others as they are.
+    8-bit values 0..255 reach models as -1..1, others as they are. With `part` it is one client's part of a data set:
+    some of the `classes` may have no training samples.
 
     >>> import fedstill, numpy as np
     >>> x, y = np.random.default_rng(0).random((60, 5)), np.arange(60) % 3
@@ -87,7 +89,7 @@ def dataset(
     clients = [
         _splits(one, kind, label, f"data of client {at}" if by_client else "the data") for at, one in enumerate(given)
     ]
-    return _bundle(clients, by_client, classes, name, kind)
+    return _bundle(clients, by_client, classes, name, kind, part)
 
 
 def _splits(given: Any, kind: str | None, label: str | None, name: str) -> Splits:
@@ -176,7 +178,12 @@ def _lazy(items: Items, kind: str | None) -> _Part:
 
 
 def _bundle(
-    clients: list[Splits], by_client: bool, classes: Sequence[str] | None, name: str | None, kind: str | None
+    clients: list[Splits],
+    by_client: bool,
+    classes: Sequence[str] | None,
+    name: str | None,
+    kind: str | None,
+    some_classes: bool,
 ) -> Bundle:
     parts = [part for splits in clients for part in splits.values()]
     numbers, names = _numbered(parts, tuple(map(str, classes)) if classes is not None else None)
@@ -207,7 +214,7 @@ def _bundle(
         )
     ((found, shape),) = kinds
     splits_made = {part: joined(sets) for part, sets in made.items()}
-    _check(splits_made, names)
+    _check(splits_made, names, some_classes)
     bundle = Bundle(
         name or "",
         train=splits_made["train"],
@@ -301,7 +308,7 @@ def _label_array(part: _Part) -> np.ndarray[Any, Any]:
     return given
 
 
-def _check(splits: Mapping[str, Dataset], classes: tuple[str, ...]) -> None:
+def _check(splits: Mapping[str, Dataset], classes: tuple[str, ...], some_classes: bool = False) -> None:
     if len(classes) < 2:
         raise InputError(f"there is one class, {classes[0]!r}: at least two are needed")
     if len(set(classes)) < len(classes):
@@ -312,7 +319,7 @@ def _check(splits: Mapping[str, Dataset], classes: tuple[str, ...]) -> None:
     held = splits["train"].labels()
     assert held is not None
     counts = torch.bincount(held, minlength=len(classes))
-    if bool((counts == 0).any()):
+    if bool((counts == 0).any()) and not some_classes:
         lacking = classes[int((counts == 0).nonzero()[0])]
         raise InputError(f"class {lacking!r} has no training samples: add some, or number the classes without gaps")
 

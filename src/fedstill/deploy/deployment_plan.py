@@ -73,6 +73,7 @@ def sites_plan(
     may_share: Callable[[str], None] | None = None,
     initial: Tensors | None = None,
     device: str = "cpu",
+    own_query: tuple[str, ...] | None = None,
 ) -> Plan:
     """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
     assert experiment.model is not None
@@ -80,7 +81,7 @@ def sites_plan(
     check_augmentation(experiment, question.kind, question.shape)
     task = replace(task_of_kind(kind, experiment, question.classes, question.shape, device), initial=initial or {})
     streams = Streams(experiment.seed)
-    context = PlanContext(experiment, task, question.kind, data_root, may_read=may_share)
+    context = PlanContext(experiment, task, question.kind, data_root, may_read=may_share, own_query=own_query)
     method, proxy = make_method(context, streams, question.labelled)
     check_on_site(experiment, method)
     fingerprint = fingerprint_of(experiment, fingerprint, task, shared="" if proxy is None else proxy.digest)

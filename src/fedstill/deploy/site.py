@@ -35,10 +35,11 @@ def take_part(
     data_root: Path | None = None,
     proxies: Sequence[str] = (),
     device: str = "cpu",
+    query: tuple[str, ...] | None = None,
 ) -> None:
     """Serve this site's data to the deployment's server; returns only with `once`, after an experiment has ended."""
     folder.policy()  # refused now, not when the server asks
-    app = client_app(SiteService(folder, bundle, watcher, data_root, proxies, device))
+    app = client_app(SiteService(folder, bundle, watcher, data_root, proxies, device, query))
     context = Context(0, 0, {"partition-id": folder.site}, RecordDict(), {})
     where = address or f"{f'[{folder.address}]' if ':' in folder.address else folder.address}:{folder.port}"
     keys, authority = folder.keys(), None if insecure else folder.ca

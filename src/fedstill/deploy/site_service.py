@@ -7,11 +7,14 @@ time, it is held against what the exchange declares and what the site's policy a
 
 from __future__ import annotations
 
+import hmac
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from os.path import expanduser
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +30,7 @@ from fedstill.deploy.received_model import write_received
 from fedstill.deploy.site_registry import SiteFacts, plugins, versions
 from fedstill.deploy.site_session import Agreement, SiteSession
 from fedstill.engines.flower.grid_engine import answered
+from fedstill.methods import methods
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +63,10 @@ class SiteService:
         data_root: Path | None = None,
         proxies: Sequence[str] = (),
         device: str = "cpu",
+        query: tuple[str, ...] | None = None,
     ) -> None:
         self.folder, self.bundle, self.watcher, self.device = folder, bundle, watcher, device
+        self.query = query  # classes that this site asks its peers for; they are never sent
         self.data_root, self.proxies = data_root, proxies  # shared samples that the site's own people have named
         self.parts: dict[str, SiteSession] = {}
 
@@ -78,7 +84,8 @@ class SiteService:
             return self._refused("its policy does not allow it to describe its data (statistics)")
         if header.get("plugins") != plugins():
             return self._refused("its plugins are not those of the server: start both with the same --plugin files")
-        return {"status": "here", "facts": SiteFacts.of(self.bundle).model_dump_json()}
+        facts = SiteFacts.of(self.bundle).model_copy(update={"fingerprint": self.fingerprint})
+        return {"status": "here", "facts": facts.model_dump_json()}
 
     def accept(self, header: Mapping[str, Any]) -> Header:
         """Accept or refuse an experiment, after showing the site's operator what will leave."""
@@ -86,7 +93,7 @@ class SiteService:
             run, called = str(header.get("run")), header.get("experiment")
             if not _RUN.fullmatch(run):
                 return self._refused("the server's run has an invalid name")
-            if header.get("fingerprint") != self.bundle.fingerprint():
+            if header.get("fingerprint") != self.fingerprint:
                 return self._refused("its data has changed since this run started")
             agreement = Agreement.read(str(header.get("agreement")))
             part = self._made(agreement, run)
@@ -95,11 +102,7 @@ class SiteService:
             part.check_shared(header.get("shared"))
             manifest = part.rehearsed()
             self.watcher.manifest(manifest, part.digest)
-            facts = {
-                "fingerprint": self.bundle.fingerprint(),
-                "shared": header.get("shared"),
-                "manifest": manifest,
-            }
+            facts = {"fingerprint": self.fingerprint, "shared": header.get("shared"), "manifest": manifest}
             part.agreement = agreement.model_copy(update=facts)
             if (refusal := self._refusal(part)) is not None:
                 return self._refused(refusal)
@@ -109,6 +112,8 @@ class SiteService:
         except (FedstillError, OSError) as error:
             return self._refused(str(error))
         self.parts[run] = part
+        if self.query is not None and "queries" not in methods[part.experiment.method.name].wants:
+            self.watcher.note(f"{part.experiment.method.name} asks no peer for classes: --query is not used")
         self.watcher.note(f"this site takes part in experiment {part.digest} as client {agreement.client}")
         _log.info("run %s: takes part as client %d", run, agreement.client)
         return {"status": "ready", "samples": part.plan.profiles[0].samples}
@@ -118,12 +123,15 @@ class SiteService:
             part = self._part(str(header.get("run")))
             if (refusal := self._refusal(part)) is not None:
                 raise InputError(refusal)
-            outcome, kept = part.answer(request, header)
+            outcome, kept = part.answer(request, header, self._withheld(part, str(header.get("exchange"))))
+            notes = part.kept_notes(request, header, outcome, self.folder.path) if isinstance(outcome, Reply) else ()
         except FedstillError as error:
             self.watcher.note(f"request not answered: {error}")
             _log.info("a request of the server is not answered", exc_info=True)
             return Message({}), {"status": "failed", "detail": self._told(str(error)), "work": 0.0}
         self.watcher.answered(str(header["exchange"]), int(header["round"]), part.plan.rounds, outcome)
+        for line in notes:
+            self.watcher.note(line)
         ended = outcome.detail if isinstance(outcome, Failure) else "replied"
         _log.info("round %d, %s: %s", int(header["round"]) + 1, header["exchange"], ended)
         return answered(
@@ -152,8 +160,8 @@ class SiteService:
             if not _RUN.fullmatch(run) or not place.is_file():
                 raise InputError("this site has not accepted this run")
             agreement = Agreement.read(place.read_text())
-            if agreement.fingerprint != self.bundle.fingerprint():
-                raise RunError(f"this site accepted run {run} with other data than it has now")
+            if agreement.fingerprint != self.fingerprint:
+                raise RunError(f"this site accepted run {run} with other data, or another --query, than it has now")
             part = self._made(agreement, run)
             part.check_shared(agreement.shared)
             self.parts[run] = part
@@ -161,7 +169,20 @@ class SiteService:
 
     def _made(self, agreement: Agreement, run: str) -> SiteSession:
         states = self.folder.path / "states" / run
-        return SiteSession(agreement, self.bundle, states, self.data_root, self.proxies, self.device)
+        return SiteSession(agreement, self.bundle, states, self.data_root, self.proxies, self.device, self.query)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What the server recognises this site's data and query by; the site's key keeps it from finding the query."""
+        plain = self.bundle.fingerprint()
+        if self.query is None:
+            return plain
+        return hmac.new(self.folder.key.read_bytes(), json.dumps([plain, self.query]).encode(), sha256).hexdigest()
+
+    def _withheld(self, part: SiteSession, exchange: str) -> list[str]:
+        """Patterns of tensors that this site's policy takes out of its replies in an exchange."""
+        lines = self.folder.policy().withheld(part.agreement.manifest["leaves"])
+        return [str(line["name"]) for line in lines if line.get("exchange") == exchange]
 
     def _refusal(self, part: SiteSession) -> str | None:
         """Read with each request: a policy may be tightened while an experiment runs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ class SiteSession:
         data_root: Path | None = None,
         proxies: Sequence[str] = (),
         device: str = "cpu",
+        query: tuple[str, ...] | None = None,
     ) -> None:
+        self.query = query  # classes that this site asks its peers for, instead of the experiment's choice
         self.agreement, self.data_root, self.proxies, self.device = agreement, data_root, proxies, device
         self.experiment: Experiment = make_experiment(agreement.experiment)
         self.shared = "nothing"  # the name of samples that all sites share with the server
@@ -124,6 +127,7 @@ class SiteSession:
             self.data_root,
             self._may_share,
             device=self.device,
+            own_query=self.query,
         )
 
     def check_shared(self, digest: object) -> None:
@@ -149,8 +153,13 @@ class SiteSession:
             manifest = egress_manifest(plan, rehearse=True)
         return {**manifest, "leaves": [FACTS, *manifest["leaves"], WORDS]}
 
-    def answer(self, request: Message, header: Mapping[str, Any]) -> tuple[Reply | Failure, str]:
-        """The reply to a request, and the digest of the state it left here (empty: it left none)."""
+    def answer(
+        self, request: Message, header: Mapping[str, Any], withheld: Sequence[str] = ()
+    ) -> tuple[Reply | Failure, str]:
+        """The reply to a request, and the digest of the state it left here (empty: it left none).
+
+        Tensors that match a `withheld` pattern are left out of the reply.
+        """
         exchange = self.exchanges.get(str(header.get("exchange")))
         if exchange is None:
             raise InputError(f"{self.experiment.method.name} has no exchange of that name")
@@ -162,11 +171,29 @@ class SiteSession:
         state = self.states.load(who.kept, round)
         with one_thread():
             outcome = answer(self.plan.clients, exchange, who, request, state, context)
+        if isinstance(outcome, Reply) and withheld:
+            outcome = replace(outcome, message=_without(outcome.message, withheld))
         if isinstance(outcome, Failure) or outcome.state is None or outcome.state is state:
             return outcome, ""
         if not outcome.state and who.kept is None:
             return outcome, ""  # it never had a state, and has none now
         return outcome, self.states.save(round, outcome.state)
+
+    def kept_notes(self, request: Message, header: Mapping[str, Any], reply: Reply, folder: Path) -> Sequence[str]:
+        """Let the exchange store files for this site alone, after its reply; gives lines for its operator."""
+        exchange = self.exchanges[str(header["exchange"])]
+        round = _number(header, "round", 0)
+        context = RoundContext.of(self.plan.streams, round, self.plan.rounds, self.experiment.clients, exchange.name)
+        client = self.plan.clients(reply.profile, reply.state or {}, context)
+        with one_thread():
+            return exchange.keep_on_site(client, request, folder, str(header["run"]))
+
+
+def _without(message: Message, patterns: Sequence[str]) -> Message:
+    """The message without tensors whose names match a pattern."""
+    return Message(
+        {name: one for name, one in message.items() if not any(fnmatchcase(name, pattern) for pattern in patterns)}
+    )
 
 
 def _number(header: Mapping[str, Any], name: str, least: int = -1) -> int:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from importlib import import_module
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -230,6 +233,21 @@ def check_same(held: Mapping[str, OwnModel]) -> None:
     for name, model in held.items():
         if content_of(model).digest != content_of(models[name]).digest:
             raise InputError(f"two different models are called {name!r}: give each its own name")
+
+
+def own_function(name: str, what: str = "model") -> Callable[..., Any]:
+    """`module:function` of the user's own, of an installed module or one in the working folder."""
+    module, separator, function = name.partition(":")
+    if not (module and separator and function):
+        raise InputError(f"a {what} of your own is written module:function, not {name!r}")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), function)
+    except Exception as error:  # a module of the user's own may raise anything
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"the {what} {name} cannot be made: {why}") from error
+    return found
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -64,7 +64,7 @@ class Ensemble(PeerMethod):
 
     def assemble(self, architecture: str, personal: Tensors) -> nn.Module:
         own = self.task.build(architecture, part(personal, MODEL))
-        members = [own, *built(self.task, part(personal, MEMBERS)).values()]
+        members = [own, *built(self.task, part(personal, MEMBERS), self.as_program).values()]
         if self.settings.members == "all":
             return Vote(members)
         return own if len(members) == 1 else ConfidentVote(members, personal[RELEVANT])

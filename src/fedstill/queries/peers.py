@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -44,6 +45,7 @@ from fedstill.queries.guard import GuardSettings
 from fedstill.queries.probe_rule import NoiseOutputs
 from fedstill.queries.query import Queries, recalls
 from fedstill.queries.transfer_loss import probe
+from fedstill.runtime.reply_validation import all_finite
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import Segmentation
 
@@ -52,17 +54,30 @@ _log = logging.getLogger(__name__)
 BEFORE = "before/"  # prefix of the model before the transfer in a client's state
 PEERS = "peer/"  # peer/ID/...: prefix of offered models in the server state and in a request
 ARCHITECTURE, SAMPLES, QUERY, PROGRAM = "architecture", "samples", "query", "program"
+RECALL = "recall"  # of each class on held-out samples, -1 without such samples
 OFFER_EGRESS = (
     *(Egress(line.name, line.kind, f"{line.why}, which other clients are given", "peers") for line in MODEL_EGRESS),
     Egress(PROGRAM, "parameters", "instead of them, the model as a program, which other clients are given", "peers"),
 )
 
 
+RECALL_EGRESS = Egress(
+    RECALL, "metrics", "recall of each class on held-out samples, which other clients are given", "peers", optional=True
+)
+
+
 class PeerSettings(LocalSettings):
+    added_later: ClassVar[frozenset[str]] = frozenset({"report_recall"})
+
     teachers: Literal["weights", "program"] = Field(
         "weights",
         description="format of models sent to peers: weights; or an ONNX program, which runs whatever its architecture"
         " is, and which needs pip install 'fedstill[export]'",
+    )
+    report_recall: bool = Field(
+        False,
+        description="offer models with the recall of each class on the client's held-out samples, as far as the site's"
+        " policy allows it",
     )
 
 
@@ -90,6 +105,8 @@ class PeerMethod(Method):
     ) -> None:
         super().__init__(settings, task, training)
         self.queries: Queries = (inputs or {}).get("queries", Queries())
+        if self.reports_recall:
+            self.egress = (*self.egress, RECALL_EGRESS)
 
     def check(self) -> None:
         if self.as_program:
@@ -107,6 +124,16 @@ class PeerMethod(Method):
     def as_program(self) -> bool:
         """Whether models are offered as programs."""
         return isinstance(self.settings, PeerSettings) and self.settings.teachers == "program"
+
+    @property
+    def reports_recall(self) -> bool:
+        """Whether models are offered with their recall."""
+        return isinstance(self.settings, PeerSettings) and self.settings.report_recall
+
+    def on_site(self) -> Exchange:
+        if self.as_program:
+            raise InputError("models as programs are for simulations, since a site runs no program of others")
+        return self
 
     @property
     def holds_out(self) -> bool:
@@ -134,7 +161,20 @@ class PeerMethod(Method):
             start = request.part(MODEL)
             trained = train_alone(client, start, self.settings, self.training, context, self.holds_out)
             client.state = {**client.state, QUERY: self.query(client)}
-        return Message({**self.offered(client), **work_report(trained, self.task.terms)})
+        recall = {RECALL: self.recall(client)} if self.reports_recall else {}
+        return Message({**self.offered(client), **recall, **work_report(trained, self.task.terms)})
+
+    def recall(self, client: Client) -> Tensor:
+        """The recall of each class on samples that the client did not train on; -1 without samples of it."""
+        apart = client.test
+        if apart is None and self.holds_out:
+            _, apart = held_out(client, self.settings.hold_out)
+        if apart is None or not len(apart):
+            return torch.full((len(self.task.classes),), -1.0, dtype=torch.float64)
+        model = client.task.build(client.profile.architecture, part(client.state, MODEL))
+        client.meter.add(len(apart))
+        confusion = client.task.score([model], apart)["confusion"]
+        return torch.where(confusion.sum(dim=1) > 0, recalls(confusion), -1.0)
 
     def offered(self, client: Client) -> Tensors:
         """A client's model in the form that is offered to the others."""
@@ -164,7 +204,8 @@ class PeerMethod(Method):
         model = same_as(under(MODEL, part(state, f"{START}{who.architecture}/")))
         if self.as_program:
             model = {PROGRAM: ((-1,), torch.uint8)}
-        return {**model, **work_expected(self.task.terms)}
+        recall = {RECALL: ((len(self.task.classes),), torch.float64)} if self.reports_recall else {}
+        return {**model, **recall, **work_expected(self.task.terms)}
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
         names = self.task.architectures
@@ -174,6 +215,8 @@ class PeerMethod(Method):
                 ARCHITECTURE: torch.tensor(names.index(reply.profile.architecture)),
                 SAMPLES: torch.tensor(reply.profile.samples),
             }
+            if RECALL in reply.message:
+                facts[RECALL] = reply.message[RECALL]
             model = {PROGRAM: reply.message[PROGRAM]} if PROGRAM in reply.message else reply.message.part(MODEL)
             offered |= under(f"{PEERS}{reply.profile.id}/", {**model, **facts})
         return {**state, **offered}
@@ -199,9 +242,14 @@ class Transfer(Exchange):
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
         own = own_model(client)
-        peers = built(self.method.task, request.part(PEERS))
+        peers = built(self.method.task, request.part(PEERS), self.method.as_program)
         client.state = {**client.state, **under(BEFORE, own)}
         return Message(work_report(self.method.learn(client, peers, context), self.method.terms))
+
+    def keep_on_site(self, client: Client, request: Message, folder: Path, run: str) -> Sequence[str]:
+        from fedstill.queries.site_offers import keep_offers  # which builds on this module
+
+        return keep_offers(self.method, client, request.part(PEERS), folder, run)
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
         return work_expected(self.method.terms)
@@ -233,13 +281,19 @@ def numbers(offered: Mapping[str, Tensor]) -> list[int]:
     return sorted({int(name.partition("/")[0]) for name in offered})
 
 
-def built(task: Classification, offered: Mapping[str, Tensor]) -> dict[int, nn.Module]:
-    """The offered models, by client."""
+def built(task: Classification, offered: Mapping[str, Tensor], programs: bool = False) -> dict[int, nn.Module]:
+    """The offered models, by client; a program is run only where the experiment says that models are programs."""
     peers = {}
     for number in numbers(offered):
         state = part(offered, f"{number}/")
         architecture = task.architectures[int(state.pop(ARCHITECTURE))]
         state.pop(SAMPLES)
+        state.pop(RECALL, None)
+        if PROGRAM in state and not programs:
+            raise InputError(f"peer {number} offers a program, and this experiment has models as weights")
+        if not all(map(all_finite, state.values())):  # the server refuses such a model, and a site trusts no server
+            _log.info("the model of peer %d is not finite: the peer is left out", number)
+            continue
         model = programmed(task, state[PROGRAM]) if PROGRAM in state else task.build(architecture, state)
         if model is not None:
             peers[number] = model

@@ -14,7 +14,7 @@ threshold, but is still orders of magnitude above that of classes it never saw: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite, isnan, log10, nan
 from typing import Any, Literal
@@ -232,8 +232,10 @@ def from_table(rows: Tensor) -> dict[int, list[NearMiss]]:
     return missing
 
 
-def no_teacher(rule: ProbeRule, wanted: str, nearest: Sequence[NearMiss]) -> str:
+def no_teacher(rule: ProbeRule, wanted: str, nearest: Sequence[NearMiss], name: Callable[[int], str] = str) -> str:
     """Why no peer teaches a class: the rule, the nearest peers with their scores, and the setting that admits one.
+
+    `name` gives what a peer is called.
 
     >>> no_teacher(ProbeRule("threshold"), "deer", [NearMiss(7, 4, 0.0081, 0.0081)])
     'no peer passed the probe (rule threshold, threshold 0.01) for "deer"; the nearest is peer 4 at 0.0081; \
@@ -244,13 +246,14 @@ threshold=0.0081 would admit peer 4'
         return f"{start}; no value of {rule.setting} would admit one"
     what = "" if rule.name == "threshold" else "a mean log-probability of "
     each = [
-        f"peer {one.peer} at {what}{one.score:.3g}" + ("" if rule.name == "threshold" else f" (gap {one.bound:.3g})")
+        f"peer {name(one.peer)} at {what}{one.score:.3g}"
+        + ("" if rule.name == "threshold" else f" (gap {one.bound:.3g})")
         for one in nearest
     ]
     verb = "is" if len(each) == 1 else "are"
     return (
         f"{start}; the nearest {verb} {listed(each)}; {rule.setting}={nearest[0].bound:g} would admit peer"
-        f" {nearest[0].peer}"
+        f" {name(nearest[0].peer)}"
     )
 
 

@@ -111,7 +111,7 @@ class QKTLight(PeerMethod):
         """The first phase on the server: from the clients' initial model towards all peers' outputs on proxy data."""
         architecture = self.task.architectures[0]
         model = self.task.build(architecture, part(state, f"{START}{architecture}/"))
-        peers = list(built(self.task, part(state, PEERS)).values())
+        peers = list(built(self.task, part(state, PEERS), self.as_program).values())
         if peers:  # none is offered if a round is only described
             assert self.proxy is not None
             streams = context.streams.at("whole")
@@ -169,7 +169,7 @@ class Volunteer(Exchange):
         return Transfer(self.method).request(state, who, context) if who.id == largest else None
 
     def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
-        peers = built(self.method.task, request.part(PEERS))
+        peers = built(self.method.task, request.part(PEERS), self.method.as_program)
         if not peers:
             raise Abstain("nobody else offers a model to learn from")
         model = client.task.build(client.profile.architecture, own_model(client))

@@ -1,10 +1,10 @@
-"""`fedstill query`: a client of a run queries the others for a class."""
+"""`fedstill query`: a client of a run queries the others for a class, or the owner of data queries offered models."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import log
 from pathlib import Path
@@ -13,7 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedstill.cli.extensions import commands
-from fedstill.cli.options import Device, DryRun, Json, Out, Plugin, Quiet, Root, RunFolder, Set, html_path, one_of
+from fedstill.cli.options import (
+    Device,
+    DryRun,
+    Json,
+    Out,
+    Plugin,
+    Quiet,
+    Root,
+    Seed,
+    Set,
+    html_path,
+    in_runs,
+    named,
+    one_of,
+    run_folders,
+)
 from fedstill.cli.run import print_plan
 from fedstill.cli.screen import console, errors, print_json, sparkline, table
 from fedstill.core.errors import InputError
@@ -21,8 +36,9 @@ from fedstill.core.numbers import share, size
 from fedstill.core.plugins import use_plugins
 
 if TYPE_CHECKING:  # avoids importing torch for `--help`
-    from fedstill.queries.probe import Flags, Probed, Shares
+    from fedstill.queries.probe import Flags, Shares
     from fedstill.queries.transfer import Asked, CheckedQuery
+    from fedstill.queries.transfer_loss import QueryObserver
     from fedstill.runtime.result import Run
 
 _PEERS = 12  # rows of the table of peers; the figure shows all
@@ -32,7 +48,15 @@ _CLIENTS = 30  # rows of the table of probed models
 
 @commands.register("query")
 def query(
-    run: RunFolder,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run's folder, or a folder of peers' checkpoints (.safetensors).",
+            metavar="RUN_OR_FOLDER",
+            autocompletion=run_folders,
+            callback=in_runs,
+        ),
+    ],
     client: Annotated[int | None, typer.Option(help="Number of the client that queries.")] = None,
     class_: Annotated[
         list[str] | None, typer.Option("--class", help="Class to query, by number or name; repeatable.")
@@ -44,6 +68,27 @@ def query(
         str,
         typer.Option(help="qkt, qkt-light or naive-kd.", autocompletion=one_of("qkt", "qkt-light", "naive-kd")),
     ] = "qkt",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own data, to query a folder of checkpoints: npz:FILE, folder:FOLDER, or a name.",
+            autocompletion=named("datasets"),
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model of the checkpoints: a name or module:function; default: the one for this kind of data.",
+            autocompletion=named("models"),
+        ),
+    ] = None,
+    own: Annotated[
+        Path | None, typer.Option(help="Your own checkpoint; without it your model is first trained alone.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Last layer of a model of your own; default: its last linear layer.")
+    ] = None,
+    seed: Seed = None,
     set_: Set = None,
     out: Out = Path("runs"),
     html: Annotated[
@@ -57,17 +102,26 @@ def query(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Let a client of a finished run query the others for a class."""
+    """Query the other clients of a finished run, or offered models, for a class."""
     use_plugins(plugin or [])
+    if html is not None and not dry_run:
+        from fedstill.report.writer import checked_page
+
+        checked_page(html)
+    if _are_offers(run, data, model, own, head, seed):
+        from fedstill.queries.offer_command import query_offers
+
+        if client is not None:
+            raise InputError("offered models are asked by the owner of the data: leave --client out")
+        options = {"model": model, "own": own, "head": head, "method": method, "data_root": data_root, "device": device}
+        settings = _settings(set_ or []) | ({} if seed is None else {"seed": seed})
+        query_offers(run, class_ or [], str(data), settings, options, out, html, probe, dry_run, quiet, json)
+        return
     if probe:
         _show_probe(run, set_ or [], data_root, device, json)
         return
     if client is None or not class_:
         raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
-    if html is not None and not dry_run:
-        from fedstill.report.writer import checked_page
-
-        checked_page(html)
     from fedstill.queries.transfer import make_question
 
     question = make_question(run, client, class_, _settings(set_ or []), method, data_root, device)
@@ -77,13 +131,34 @@ def query(
         _answer_and_show(question, out, html, quiet, json)
 
 
+def _are_offers(run: Path, data: str | None, *others: Any) -> bool:
+    """Whether offered models are queried; options that are for them alone are refused of a run."""
+    from fedstill.queries.query_function import are_offers
+
+    offered = are_offers(run, data)
+    if not offered and (data is not None or any(one is not None for one in others)):
+        what = "--data, --model, --own, --head and --seed are for a folder of checkpoints"
+        raise InputError(
+            f"{what}, and {run} is a run: leave them out" if run.exists() else f"{what}, which needs --data"
+        )
+    return offered
+
+
 def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet: bool, as_json: bool) -> None:
-    from fedstill.queries.query_page import write_asked_page
     from fedstill.queries.transfer import answer
+
+    show_answer(lambda observers: answer(question, observers), out, html, quiet, as_json)
+
+
+def show_answer(
+    act: Callable[[Sequence[QueryObserver]], Asked], out: Path, html: Path | None, quiet: bool, as_json: bool
+) -> None:
+    """Train, keep the new model and show what changed."""
+    from fedstill.queries.query_page import write_asked_page
 
     display = _Display(quiet or as_json)
     try:
-        asked = answer(question, [display])
+        asked = act([display])
     finally:
         display.close()
     kept = page = None
@@ -94,13 +169,13 @@ def _answer_and_show(question: CheckedQuery, out: Path, html: Path | None, quiet
         print_json(_as_dict(asked, kept) | {"page": None if page is None else str(page)})
         return
     _show_peers(asked)
-    for sentence in _no_teacher(asked):
+    for sentence in asked.no_teacher():
         console.print(f"\n{sentence}")
     if kept is None:
         if asked.answered:
             limit = asked.settings["max_forgetting"]
             console.print(f"\nno λ and no epoch keeps forgetting within {limit:g} points on held-out samples")
-        console.print(f"client {asked.client} keeps the model it has")
+        console.print(f"{'the asker' if asked.offered else f'client {asked.client}'} keeps the model it has")
         return
     _show_change(asked)
     console.print(f"\n{kept.path}\n{page}", soft_wrap=True)
@@ -150,8 +225,8 @@ def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device:
     rows = [
         (
             str(number),
-            _listed(found.names, found.guessed[number], known[number]),
-            _listed(found.names, found.true[number], found.true[number] > 0),
+            listed_shares(found.names, found.guessed[number], known[number]),
+            listed_shares(found.names, found.true[number], found.true[number] > 0),
         )
         for number in clients[:_CLIENTS]
     ]
@@ -166,7 +241,7 @@ def _show_probe(path: Path, set_: Sequence[str], data_root: Path | None, device:
     )
 
 
-def _listed(classes: Sequence[str], shares: Shares, known: Flags) -> str:
+def listed_shares(classes: Sequence[str], shares: Shares, known: Flags) -> str:
     """The known classes with their fractions, the largest first."""
     order = sorted(range(len(classes)), key=lambda number: -float(shares[number]))
     return ", ".join(f"{classes[number]} {share(float(shares[number]), 0)}" for number in order if known[number])
@@ -185,35 +260,35 @@ def _show_peers(asked: Asked) -> None:
     known, order = probe.known, sorted(probe.clients, key=lambda number: -float(probe.logs[number, wanted].max()))
     rows = [
         (
-            str(number),
-            *(_said(probe, number, one) for one in wanted),
+            asked.name(number),
+            *(_said(asked, number, one) for one in wanted),
             ", ".join(asked.classes[one] for one in wanted if known[number, one]),
             "it asks" if number == asked.client else "teaches" if number in asked.teachers else "",
         )
         for number in order[:_PEERS]
     ]
     names = [asked.classes[number] for number in wanted]
-    heads = ("client", *(f"{name}: said of noise (its data)" for name in names), "knows", "")
+    beside = "recall it reports" if asked.offered else "its data"
+    who = "model" if asked.offered else "client"
+    heads = (who, *(f"{name}: said of noise ({beside})" for name in names), "knows", "")
     table("", heads, rows, right=range(1, len(names) + 1))
     if len(order) > _PEERS:
         console.print(f"and {len(order) - _PEERS} more clients, whose models are less sure of it")
 
 
-def _said(probe: Probed, client: int, number: int) -> str:
-    """The mean probability of a class on noise, and its fraction of the client's data; small ones as a power of ten."""
+def _said(asked: Asked, client: int, number: int) -> str:
+    """The mean probability of a class on noise, small ones as a power of ten; and what is known of it beside."""
+    probe = asked.probe
     said = float(probe.guessed[client, number])
     shown = share(said) if said >= _SMALL else f"1e{probe.logs[client, number] / log(10):.0f}"
-    return f"{shown} ({share(float(probe.true[client, number]))})"
+    return f"{shown}{_beside(asked, client, number)}"
 
 
-def _no_teacher(asked: Asked) -> list[str]:
-    """Of each queried class without a teacher: the rule, the nearest peers, and the setting that would admit one."""
-    from fedstill.queries.probe_rule import no_teacher
-
-    if len(asked.probe.clients) < 2:
-        return [f"there is no peer to ask for {' or '.join(asked.classes[number] for number in asked.fate.query)}"]
-    rule = asked.probe.rule
-    return [no_teacher(rule, asked.classes[number], nearest) for number, nearest in asked.unmatched.items()]
+def _beside(asked: Asked, client: int, number: int) -> str:
+    """The fraction of a class in a client's data; of an offered model, the recall that its owner reports."""
+    if not asked.offered:
+        return f" ({share(float(asked.probe.true[client, number]))})"
+    return "" if client == asked.client else f" ({share(asked.reported(client, number))})"
 
 
 def _show_change(asked: Asked) -> None:
@@ -245,6 +320,9 @@ def _show_change(asked: Asked) -> None:
         )
     if asked.warning:
         console.print(f"warning: {asked.warning}")
+    if asked.unmeasured:
+        names = " and ".join(asked.classes[number] for number in asked.unmeasured)
+        console.print(f"the test data has no samples of {names}: what was gained of it is not known, and counts as 0")
     curve = [accuracy for _, _, accuracy in asked.epochs]
     console.print(f"by epoch {sparkline(curve)}")
 
@@ -260,7 +338,9 @@ def _as_dict(asked: Asked, kept: Run | None) -> dict[str, Any]:
         "probed": asked.probe.guessed.tolist(),
         "log_probabilities": asked.probe.logs.tolist(),
         "known": asked.probe.known.tolist(),
-        "held": asked.probe.true.tolist(),
+        "held": None if asked.offered else asked.probe.true.tolist(),
+        "offered": [one.to_dict() for one in asked.offered],
+        "unmeasured": [asked.classes[number] for number in asked.unmeasured],
         "no_teacher": _unmatched(asked),
         "before": asked.fate.before.tolist(),
         "after": asked.fate.after.tolist(),

@@ -96,14 +96,7 @@ def probe_figure(id: str, title: str, probed: Probed) -> Figure:
     numbers = len(probed.names) <= _NUMBERS
     names = [label(name) for name in probed.names]
     ticks = {"tickvals": rows, "range": [len(rows) - 0.5, -0.5], "showgrid": False}
-    # Classes are identified by position: truncated names could coincide.
-    across = {
-        "tickvals": list(range(len(names))),
-        "ticktext": [label(_short(name)) for name in probed.names],
-        "range": [-0.5, len(names) - 0.5],
-        "showgrid": False,
-        "tickangle": -40 if max(map(len, probed.names)) > 3 else 0,
-    }
+    across = _across(probed.names)
     errors = [f"{error:.3f}" for error in probed.errors]
     found = (
         f"By the rule {probed.rule.name} ({probed.rule.setting} {probed.rule.value:g}) the probe finds"
@@ -129,6 +122,46 @@ def probe_figure(id: str, title: str, probed: Probed) -> Figure:
         },
         width=130 + 2 * (19 if numbers else 9) * len(names) if len(names) < 40 else 900,
     )
+
+
+def offered_figure(
+    id: str, title: str, names: Sequence[str], classes: Sequence[str], probed: Sequence[Sequence[float]]
+) -> Figure:
+    """The classes that models reveal on noise, where the data of their owners is not known."""
+    rows, numbers = list(range(len(names))), len(classes) <= _NUMBERS
+    best = [
+        f"{name}: {classes[max(range(len(row)), key=row.__getitem__)]}" for name, row in zip(names, probed, strict=True)
+    ]
+    return Figure(
+        id,
+        title,
+        f"Mean output of each model on noise, in which the largest class is, of {listed(best)}.",
+        "What each model says of noise, on average (%): the classes that it knows. The data behind it is not known.",
+        [_map([label(name) for name in classes], rows, probed, "x", "y", numbers, "said of noise")],
+        {
+            "height": 130 + max(80, _ROW * len(rows)),
+            "xaxis": axis("said of noise", **_across(classes)),
+            "yaxis": axis(
+                "model",
+                ticktext=[label(_short(name)) for name in names],
+                tickvals=rows,
+                range=[len(rows) - 0.5, -0.5],
+                showgrid=False,
+            ),
+        },
+        width=230 + (19 if numbers else 9) * len(classes) if len(classes) < 40 else 900,
+    )
+
+
+def _across(classes: Sequence[str]) -> dict[str, Any]:
+    """An axis of classes, which are identified by position: truncated names could coincide."""
+    return {
+        "tickvals": list(range(len(classes))),
+        "ticktext": [label(_short(name)) for name in classes],
+        "range": [-0.5, len(classes) - 0.5],
+        "showgrid": False,
+        "tickangle": -40 if max(map(len, classes)) > 3 else 0,
+    }
 
 
 def recall_changes(

@@ -13,8 +13,7 @@ from fedstill.core.dataset import Subset, every_row
 from fedstill.core.numbers import capital, listed, share
 from fedstill.models.classifier import Classifier
 from fedstill.queries.gain_curve import gain_curve
-from fedstill.queries.probe_rule import no_teacher
-from fedstill.queries.query_figures import Course, phases, probe_figure, recall_changes
+from fedstill.queries.query_figures import Course, offered_figure, phases, probe_figure, recall_changes
 from fedstill.queries.transfer import Asked
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
 from fedstill.report.figure import Figure
@@ -32,22 +31,34 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
             PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked), _curve(asked)]),
             PageSection("features", "What the model makes of samples", [_features(asked)]),
         ],
-        heading=f"Client {asked.client} asks for {_wanted(asked)}",
+        heading=f"A query for {_wanted(asked)}"
+        if asked.offered
+        else f"Client {asked.client} asks for {_wanted(asked)}",
         summary=_summary(asked),
-        caution="One client, one seed, judged on the test data of the whole run.",
+        caution=_caution(asked),
         command=command,
     )
 
 
+def _caution(asked: Asked) -> str:
+    if not asked.offered:
+        return "One client, one seed, judged on the test data of the whole run."
+    unknown = [asked.classes[number] for number in asked.unmeasured]
+    more = (
+        f" There are no such samples of {listed(unknown)}: its gain is not known, and counts as 0." if unknown else ""
+    )
+    return f"One seed, judged on the held-out part of the asker's own data.{more}"
+
+
 def _summary(asked: Asked) -> list[str]:
     metrics, peers, rule = asked.fate.metrics(), len(asked.probe.clients) - 1, asked.probe.rule
-    missing = [no_teacher(rule, asked.classes[number], nearest) for number, nearest in asked.unmatched.items()]
+    asker = "The asker" if asked.offered else f"Client {asked.client}"
+    teachers = [asked.name(number) if asked.offered else f"client {number}" for number in asked.teachers]
     return [
-        f"Of {peers} peers, {len(asked.teachers)} teach {_wanted(asked)}:"
-        f" {listed([f'client {number}' for number in asked.teachers])}. The rule {rule.name} decides from what their"
-        f" models say of noise ({rule.setting} {rule.value:g}).",
-        *(f"{capital(sentence)}." for sentence in missing),
-        f"Client {asked.client}'s average accuracy goes from {share(metrics['before'], 1)} to"
+        f"Of {peers} peers, {len(asked.teachers)} teach {_wanted(asked)}: {listed(teachers)}. The rule {rule.name}"
+        f" decides from what their models say of noise ({rule.setting} {rule.value:g}).",
+        *(f"{capital(sentence)}." for sentence in asked.no_teacher()),
+        f"{asker}'s average accuracy goes from {share(metrics['before'], 1)} to"
         f" {share(metrics['accuracy'], 1)}: what it asked for gains {100 * metrics['gain']:.1f} points, its own classes"
         f" lose {-100 * metrics['forgetting']:.1f} on average.",
         *([f"{capital(asked.warning)}."] if asked.warning else []),
@@ -59,6 +70,9 @@ def _wanted(asked: Asked) -> str:
 
 
 def _probe(asked: Asked) -> Figure:
+    if asked.offered:
+        title = "What the models say of noise"
+        return offered_figure("probe", title, asked.names, asked.classes, asked.probe.guessed.tolist())
     return probe_figure("probe", "Classes in clients' data, and in what their models say of noise", asked.probe)
 
 

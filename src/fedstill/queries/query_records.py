@@ -49,13 +49,24 @@ class PrintedQueries(RecordSection):
     each: dict[int, ClientQuery] = Field(description="by client id")
 
 
+class QueriedModel(Record):
+    """A model that was offered as a file or an object, and queried."""
+
+    name: str = Field(description="of the peer")
+    model: str = Field(description="its architecture")
+    sha256: str = Field(description="of its weights")
+    recall: dict[int, float] = Field(
+        default_factory=dict, description="by class, on the peer's held-out data, as far as the peer reports it"
+    )
+
+
 @record_sections.register("query")
 class QueryRecord(RecordSection):
     """A query to the clients of another run, if the run is the result of one."""
 
     part_of: ClassVar[frozenset[Literal["round", "result", "printed run"]]] = frozenset({"result", "printed run"})
 
-    run: str = Field(description="the run whose clients were queried")
+    run: str = Field(description="the run whose clients were queried, or the folder of offered models")
     client: int = Field(description="client with the query")
     classes: tuple[int, ...] = Field(description="queried classes")
     teachers: tuple[int, ...] = Field(description="clients whose models passed the probe")
@@ -64,3 +75,9 @@ class QueryRecord(RecordSection):
     epochs: tuple[tuple[str, int, float], ...] = Field(description="phase, epoch and accuracy of every epoch")
     collapsed: tuple[int, ...] = Field((), description=_COLLAPSED)
     choice: dict[str, float] | None = Field(None, description=_CHOICE)
+    offered: tuple[QueriedModel, ...] | None = Field(
+        None, description="offered models, where no run was queried; they are clients from 1 on, and the asker is 0"
+    )
+    unmeasured: tuple[int, ...] | None = Field(
+        None, description="queried classes without held-out samples, whose recall is not known and given as 0"
+    )

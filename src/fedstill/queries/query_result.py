@@ -8,11 +8,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedstill.core.files import digest_of, disk_trouble, writable_folder
+from fedstill.core.files import digest_of, disk_trouble, writable_folder, write_atomically
 from fedstill.core.kinds import state_of
+from fedstill.core.message import Message
 from fedstill.core.records import RunResult, TrafficRecord, run_result_class
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
+from fedstill.models.own_models import plain
 from fedstill.queries.peers import PeerMethod
 from fedstill.queries.query_records import QueryRecord
 from fedstill.runtime.experiment import Experiment, experiment_class
@@ -20,8 +22,10 @@ from fedstill.runtime.result import Run
 from fedstill.runtime.run import described, run_digest
 from fedstill.runtime.run_folder import RunFolder, pack_models
 
+WEIGHTS = "model.safetensors"  # the new model once more, under torch's names, for programs without Fedstill
+
 if TYPE_CHECKING:
-    from fedstill.queries.transfer import Asked
+    from fedstill.queries.transfer import Asked, Queried
 
 
 def keep(asked: Asked, out: Path) -> Run:
@@ -40,13 +44,15 @@ def keep(asked: Asked, out: Path) -> Run:
         changed = {"identity": identity, "experiment": experiment.model_dump(mode="json"), "rounds": experiment.rounds}
         folder.create({**described(plan), **changed})
         folder.save_models("last", packed)
+        if asked.offered:
+            write_atomically(folder.path / WEIGHTS, Message(plain(asked.model).state_dict()).encode())
         folder.save_result(_result(asked, experiment, dict(scores), metrics, models, packed))
     except OSError as error:
         raise disk_trouble(folder.path, error) from error
     return Run(folder.path)
 
 
-def experiment_of(run: Run, client: int, classes: Sequence[int], settings: dict[str, Any]) -> Experiment:
+def experiment_of(run: Queried, client: int, classes: Sequence[int], settings: dict[str, Any]) -> Experiment:
     given, wanted = run.experiment.model_dump(mode="json"), {client: tuple(classes)}
     return experiment_class().model_validate({**given, "method": settings, "rounds": 1, "queries": {"by_hand": wanted}})
 
@@ -73,6 +79,8 @@ def _result(
         epochs=tuple(asked.epochs),
         collapsed=asked.fate.collapsed,
         choice=asked.choice,
+        offered=asked.offered or None,
+        unmeasured=asked.unmeasured or None,
     )
     sections: dict[str, Any] = {"query": query}
     return run_result_class()(

@@ -1,7 +1,7 @@
 """One client of a finished run queries the others for classes: teachers, training and cost.
 
 The run's clients must have personal models (local-only, ditto, ...). The run is not changed: the client's new model
-becomes a separate run.
+becomes a separate run. Models from outside a run are queried in the same way (see `offers.py`).
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Subset, class_counts
-from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.errors import InputError
 from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.plugins import use_plugins
 from fedstill.core.protocols import Client, RoundContext
-from fedstill.data.lookup import hold
-from fedstill.data.objects import dataset
+from fedstill.data.bundle import class_number
 from fedstill.methods import methods
 from fedstill.methods.base import MODEL
 from fedstill.models.classifier import Classifier
@@ -30,18 +28,33 @@ from fedstill.queries.gain_curve import CurvePoint, GainCurve
 from fedstill.queries.guard import choice_in, collapse_warning
 from fedstill.queries.peers import QUERY
 from fedstill.queries.probe import Probed, tabulated
-from fedstill.queries.probe_rule import NearMiss
+from fedstill.queries.probe_rule import NearMiss, no_teacher
 from fedstill.queries.qkt import QKT, NaiveKD, QKTSettings, QueryTransfer
 from fedstill.queries.qkt_light import LightSettings, QKTLight
 from fedstill.queries.query import Answered, recalls
+from fedstill.queries.query_records import QueriedModel
 from fedstill.queries.query_result import experiment_of, keep, settings_of
 from fedstill.queries.transfer_loss import QueryObserver
-from fedstill.runtime.callbacks import QUERY_HOOKS, CallbackInput, Callbacks, former_observers
 from fedstill.runtime.experiment import Experiment, choose
 from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.result import Run
 
 QueryMethod = QKT | NaiveKD | QKTLight  # the methods by which one client can query the others
+
+
+class Queried(Protocol):
+    """What a query needs of those it asks: a run has it, and so have offered models."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+    def built(self, *, client: int) -> nn.Module: ...
 
 
 @dataclass
@@ -52,7 +65,7 @@ class Asked:
     client's data.
     """
 
-    run: Run
+    run: Queried
     plan: Simulation
     client: int
     fate: Answered
@@ -65,6 +78,29 @@ class Asked:
     settings: dict[str, Any] = field(default_factory=dict)
     curve: list[CurvePoint] = field(default_factory=list)  # gain and forgetting after every epoch of every attempt
     choice: dict[str, float] | None = None  # lambda, epochs and points forgotten, with a limit on forgetting
+    names: tuple[str, ...] = ()  # of the asker and its peers, where they are no clients of a run
+    offered: tuple[QueriedModel, ...] = ()  # the models that were asked, where they are no clients of a run
+
+    def name(self, client: int) -> str:
+        """A client as tables name it."""
+        return self.names[client] if self.names else str(client)
+
+    def reported(self, client: int, number: int) -> float | None:
+        """The recall of a class that a peer reports of its own held-out data."""
+        return self.offered[client - 1].recall.get(number) if self.offered and client else None
+
+    def no_teacher(self) -> list[str]:
+        """Of each queried class without a teacher: the rule, the nearest peers, and the setting that admits one."""
+        if len(self.probe.clients) < 2:
+            return [f"there is no peer to ask for {' or '.join(self.classes[number] for number in self.fate.query)}"]
+        rule = self.probe.rule
+        return [no_teacher(rule, self.classes[number], near, self.name) for number, near in self.unmatched.items()]
+
+    @property
+    def unmeasured(self) -> tuple[int, ...]:
+        """Queried classes of which there are no held-out samples: what was gained of them is not known."""
+        there = class_counts(self.plan.bundle.test, len(self.classes))
+        return tuple(number for number in self.fate.query if not int(there[number]))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -94,62 +130,20 @@ class Asked:
         return keep(self, Path(out))
 
 
-def query(
-    run: str | Path | Run,
-    client: int,
-    classes: str | int | Sequence[str | int],
-    *,
-    method: str = "qkt",
-    data: Any = None,
-    data_root: str | Path | None = None,
-    device: str = "cpu",
-    plugins: Sequence[str | Path] = (),
-    callbacks: CallbackInput = (),
-    observers: Sequence[QueryObserver] | None = None,
-    **settings: Any,
-) -> Asked:
-    """Let a client of a run query the others for classes, by number or name, and learn from the peers that know them.
-
-    `settings` are those of the method. `data` is the data of the run, where it was passed as an object in another
-    process. Nothing is written before `keep` is called on the result. Of `callbacks` the hooks `on_epoch`, `on_finish`
-    and `on_error` are called, and a function as `on_epoch`. `observers` is deprecated.
-
-    >>> import fedstill
-    >>> skewed = {"name": "pathological", "classes_per_client": 3}
-    >>> folder = getfixture("tmp_path")
-    >>> alone = fedstill.run("local-only", model="mlp", clients=4, rounds=1, partition=skewed, out=folder)
-    >>> asked = fedstill.query(alone, 0, 7, transfer_epochs=1, head_epochs=1, threshold=0)
-    >>> asked.teachers, asked.keep(folder).finished
-    ((1, 2, 3), True)
-    """
-    use_plugins(plugins)
-    if data is not None:
-        hold(replace(dataset(data), name=Run.of(run).experiment.data))
-    watching = QueryCallbacks(callbacks)
-    everyone = [watching, *former_observers(observers)]
-    asked = (run, client, classes, settings, method, data_root, device)
-    return watching.watch(lambda: answer(make_question(*asked), everyone))
-
-
-class QueryCallbacks(Callbacks):
-    """Callbacks of a query, as the observer that it calls."""
-
-    def __init__(self, given: CallbackInput) -> None:
-        super().__init__(given, QUERY_HOOKS, "on_epoch")
-
-    def epoch(self, phase: str, epochs: int, accuracy: float) -> None:
-        self.call("on_epoch", phase, epochs, accuracy)
-
-
 @dataclass(frozen=True)
 class CheckedQuery:
     """A validated query that has not been executed yet."""
 
-    run: Run
+    run: Queried
     plan: Simulation
     client: int
     wanted: tuple[int, ...]
     method: QueryMethod
+
+    def examine(self) -> Asked:
+        """The probe of all models, and who would teach; nothing is trained."""
+        with one_thread():
+            return _examined(self)[0]
 
     @property
     def experiment(self) -> Experiment:
@@ -171,9 +165,21 @@ def make_question(
     plan = _plan(held, None if data_root is None else Path(data_root), device)
     if not 0 <= client < len(plan.profiles):
         raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
+    return checked_query(held, plan, client, classes, settings, method)
+
+
+def checked_query(
+    run: Queried,
+    plan: Simulation,
+    client: int,
+    classes: str | int | Sequence[str | int],
+    settings: Mapping[str, Any],
+    method: str,
+) -> CheckedQuery:
+    """A query whose classes and settings are validated for the plan."""
     several = [classes] if isinstance(classes, str | int) else classes
-    wanted = tuple(sorted({_class(name, plan.task.classes) for name in several}))
-    return CheckedQuery(held, plan, client, wanted, _method(method, settings, plan))
+    wanted = tuple(sorted({class_number(name, plan.task.classes) for name in several}))
+    return CheckedQuery(run, plan, client, wanted, _method(method, settings, plan))
 
 
 def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, device: str = "cpu") -> Probed:
@@ -195,7 +201,7 @@ def _probes(plan: Simulation, settings: QKTSettings, models: dict[int, nn.Module
     return tabulated(outputs, plan.task.classes, counts.double().numpy(), settings.rule)
 
 
-def _own_models(run: Run, plan: Simulation) -> dict[int, nn.Module]:
+def _own_models(run: Queried, plan: Simulation) -> dict[int, nn.Module]:
     return {who.id: run.built(client=who.id).to(plan.task.device) for who in plan.profiles}
 
 
@@ -205,7 +211,8 @@ def answer(question: CheckedQuery, observers: Sequence[QueryObserver] = ()) -> A
         return _answered(question, observers)
 
 
-def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Asked:
+def _examined(question: CheckedQuery) -> tuple[Asked, Client, dict[int, nn.Module]]:
+    """The query before any training: who would teach; the client, and everybody's model."""
     run, plan, client = question.run, question.plan, question.client
     wanted, method = question.wanted, question.method
     models = _own_models(run, plan)
@@ -225,10 +232,18 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
     fate = Answered(recalled, recalled, counts, wanted)
     asked = Asked(run, plan, client, fate, probe, known, before, before)
     asked.settings = settings_of(method)
-    if not known:
+    return asked, student, models
+
+
+def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Asked:
+    asked, student, models = _examined(question)
+    if not asked.answered:
         return asked
+    plan, client, wanted, fate = question.plan, question.client, question.wanted, asked.fate
+    peers = {number: one for number, one in models.items() if number != client}
+    recalled, counts = fate.before, fate.counts
     start = ("before", 0, fate.accuracy(recalled))
-    curve = GainCurve(method.settings.query_weight, fate, asked.curve)
+    curve = GainCurve(question.method.settings.query_weight, fate, asked.curve)
 
     def watched(phase: str, epoch: int, now: nn.Module) -> None:
         found = _recalls(plan, now)
@@ -238,7 +253,7 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
         for observer in observers:
             observer.epoch(*asked.epochs[-1])
 
-    method.learn(student, peers, _turn(plan), watched)
+    question.method.learn(student, peers, _turn(plan), watched)
     asked.choice = choice_in(student.state)
     learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
     assert isinstance(learnt, Classifier)
@@ -297,14 +312,3 @@ def _counts(plan: Simulation, client: int) -> Tensor:
 
 def _recalls(plan: Simulation, model: nn.Module) -> Tensor:
     return recalls(plan.task.score([model], plan.bundle.test)["confusion"])
-
-
-def _class(name: str | int, classes: Sequence[str]) -> int:
-    """A class by number, or by name."""
-    if name in classes:
-        return list(classes).index(str(name))
-    if str(name).isdecimal() and int(name) < len(classes):
-        return int(name)
-    raise InputError(
-        f"there is no class {name!r}: {did_you_mean(str(name), classes)}; or give a number from 0 to {len(classes) - 1}"
-    )

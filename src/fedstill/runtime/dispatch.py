@@ -110,7 +110,8 @@ def dispatch(
         if isinstance(result, Reply):
             outcome.traffic.up += result.message.nbytes
             expected = exchange.expect(server, who, request)
-            wrong = validate_reply(result.message, request, expected, norm_limit, exchange.update_prefix)
+            optional = [line.name for line in exchange.egress if line.optional]
+            wrong = validate_reply(result.message, request, expected, norm_limit, exchange.update_prefix, optional)
             if wrong is not None:
                 return Failure(who, "refused", wrong, result.work)
         return result

@@ -37,6 +37,7 @@ class PlanContext:
     made: dict[str, Any] = field(default_factory=dict)  # inputs that experiments on the same data can share
     validation: Dataset | None = None  # of the server; clients have none of it
     may_read: Callable[[str], None] | None = None  # refuses further data that must not be read here, by name
+    own_query: tuple[str, ...] | None = None  # classes that the operators of this site ask for; None: as the experiment
 
     @property
     def method(self) -> type[Method]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
@@ -20,16 +21,21 @@ def validate_reply(
     expected: Mapping[str, tuple[Shape, torch.dtype]],
     norm_limit: float | None = None,
     update: str = "",
+    optional: Sequence[str] = (),
 ) -> str | None:
     """What is wrong with a reply, in words; None if nothing is.
 
-    `norm_limit` bounds the distance of all below the name `update` from what had been sent out.
+    `norm_limit` bounds the distance of all below the name `update` from what had been sent out. Names that match an
+    `optional` pattern may be absent.
     """
-    if missing := sorted(set(expected) - set(reply)):
+    absent = {name for name in set(expected) - set(reply) if any(fnmatchcase(name, one) for one in optional)}
+    if missing := sorted(set(expected) - set(reply) - absent):
         return f"lacks {_some(missing)}"
     if surplus := sorted(set(reply) - set(expected)):
         return f"holds {_some(surplus)}, which nobody asked for"
     for name, (shape, dtype) in sorted(expected.items()):
+        if name in absent:
+            continue
         tensor = reply[name]
         if tensor.dtype != dtype:
             return f"{name} has type {tensor.dtype}, not {dtype}"

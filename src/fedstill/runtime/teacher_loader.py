@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -27,6 +25,7 @@ from fedstill.distillation.teachers import TeacherModel, teacher_outputs
 from fedstill.methods.recalibration import recalibrated
 from fedstill.models import build_model, models
 from fedstill.models.model_outputs import Normalised, check_outputs
+from fedstill.models.own_models import own_function
 from fedstill.runtime.experiment import Experiment, TeacherSource
 from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import tasks
@@ -156,13 +155,10 @@ def _from_run(source: TeacherSource, bundle: Bundle) -> TeacherModel:
 
 def _called(name: str, bundle: Bundle) -> Normalised:
     """`module:function`, which gets the shape of an input and the number of classes."""
-    module, separator, function = name.partition(":")
-    if not (module and separator and function):
-        raise InputError(f"a teacher of your own is written module:function, not {name!r}")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
-        made = getattr(import_module(module), function)(bundle.shape, len(bundle.classes))
+        made = own_function(name, "teacher")(bundle.shape, len(bundle.classes))
+    except InputError:
+        raise
     except Exception as error:  # anything may come from there
         raise InputError(f"the teacher {name} cannot be made: {_short(error)}") from error
     if not isinstance(made, nn.Module):
