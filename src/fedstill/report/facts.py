@@ -32,11 +32,6 @@ class RunCourse:
         return methods[self.experiment.method.name].pooled
 
     @property
-    def cautions(self) -> Sequence[str]:
-        """The method's warnings about the rounds."""
-        return methods[self.experiment.method.name].cautions([record.method_metrics for record in self.journal])
-
-    @property
     def detects(self) -> bool:
         """Whether boxes were to be found."""
         return detects(self.experiment.architectures[0])

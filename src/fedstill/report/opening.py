@@ -8,6 +8,7 @@ from fedstill.core.numbers import capital, count, listed, points, share, size
 from fedstill.report import descriptions
 from fedstill.report.compare import Pair, lonely_pairs, pooled_pairs, skewed_pairs
 from fedstill.report.facts import Facts, measured
+from fedstill.runtime.cautions import cautions_about
 from fedstill.runtime.identity import stale_parts
 
 _SAME = 0.0005  # shares that print alike, at one decimal of a percentage, are called equal
@@ -31,7 +32,7 @@ def summary(runs: Sequence[Facts]) -> str:
 def caution(runs: Sequence[Facts]) -> str:
     """What a careful reader should hold against these numbers."""
     sentences = [f"{run.title} is stale: {'; '.join(why)}." for run in runs if (why := stale_parts(run.config))]
-    sentences += [f"{run.title}: {text}." for run in runs for text in run.cautions]
+    sentences += [f"{run.title}: {text}." for run in runs for text in cautions_about(run.journal)]
     if len({run.experiment.seed for run in runs}) == 1:
         each = "It was" if len(runs) == 1 else "Each was"
         sentences.append(

@@ -21,10 +21,10 @@ from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.records import Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
 from fedstill.core.task import Tensors
-from fedstill.methods import methods
 from fedstill.runtime import checkpoint
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.callbacks import StopRun
+from fedstill.runtime.cautions import cautions_about
 from fedstill.runtime.checkpoint import Leader, Progress
 from fedstill.runtime.client_store import ClientStore, SiteStore, Store
 from fedstill.runtime.evaluation import CentralEvaluator
@@ -306,9 +306,7 @@ class Attempt:
                     self.folder.save_artefact(name, content)
         personal = self.store if self.plan.method.personal else None
         self.folder.save_result(summary(self.plan, progress, run_digest(models, personal), digest_of(last)))
-        for text in methods[self.plan.experiment.method.name].cautions(
-            [record.method_metrics for record in progress.journal]
-        ):
+        for text in cautions_about(progress.journal):
             self._warn(text)
         for observer in self.observers:
             observer.finish()
