@@ -291,11 +291,6 @@ class Method(Exchange):
         """Numbers of this round for the journal, e.g. the privacy spent."""
         return {}
 
-    @classmethod
-    def cautions(cls, metrics: Sequence[Mapping[str, float]]) -> Sequence[str]:
-        """Warnings about a finished run, from the method's metrics of all its rounds."""
-        return ()
-
     def at_client(self, architecture: str) -> nn.Module:
         """The model that a client trains, of which a pass costs its device something."""
         return self.task.build(architecture)

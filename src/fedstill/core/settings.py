@@ -53,6 +53,21 @@ class Settings(BaseModel):
         """A value by its current name."""
         return cls.former_values.get(name, {}).get(value, value) if isinstance(value, str) else value
 
+    @classmethod
+    def all_added_later(cls) -> frozenset[str]:
+        """Those of this class and of the classes that it derives from.
+
+        >>> class Training(Settings):
+        ...     loss: str | None = None
+        ...     added_later = frozenset({"loss"})
+        >>> class Private(Training):
+        ...     noise: float = 0.0
+        ...     added_later = frozenset({"noise"})
+        >>> sorted(Private.all_added_later()), Private().hashed()
+        (['loss', 'noise'], {})
+        """
+        return frozenset().union(*(vars(kind).get("added_later", ()) for kind in cls.__mro__))
+
     def hashed(self) -> dict[str, Any]:
         """The settings as identities of runs have always had them: values by their first names.
 
@@ -64,7 +79,7 @@ class Settings(BaseModel):
         ({'rate': 0.1}, {'rate': 0.1, 'loss': 'mine'})
         """
         said = self.model_dump(mode="json")
-        for name in self.added_later:
+        for name in self.all_added_later():
             if getattr(self, name) == type(self).model_fields[name].default:
                 del said[name]
         for name, values in self.former_values.items():

@@ -26,8 +26,10 @@ from torch import Tensor, nn
 from fedstill.core.egress import Egress
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Client, Reply, RoundContext, Shape
+from fedstill.core.records import RoundRecord
 from fedstill.core.task import Tensors
 from fedstill.devices.split_sides import FEATURES, sample_ids
+from fedstill.runtime.cautions import run_cautions
 
 RESIDUAL = "residual/"
 COMPARED = "compared/"  # prefix in a client's state
@@ -80,9 +82,10 @@ def feature_residual(replies: Sequence[Reply]) -> dict[str, float]:
     return {NAME: moved / spread, MEDIAN: median(own / around for own, around in compared)}
 
 
-def residual_caution(metrics: Sequence[Mapping[str, float]]) -> list[str]:
-    """The warning about a run with these metrics, by round; empty if its residual was small or not measured."""
-    measured = [one[MEDIAN] for one in metrics if MEDIAN in one]
+@run_cautions.register("feature residual")
+def residual_caution(journal: Sequence[RoundRecord]) -> list[str]:
+    """The warning about a run with this journal; empty if its residual was small or not measured."""
+    measured = [one.method_metrics[MEDIAN] for one in journal if MEDIAN in one.method_metrics]
     if not measured or fmean(measured) <= LARGE:
         return []
     return [

@@ -57,7 +57,6 @@ from fedstill.devices.feature_residual import (
     RESIDUAL_EGRESS,
     compare,
     feature_residual,
-    residual_caution,
     residual_expected,
     to_compare,
 )
@@ -326,10 +325,6 @@ class FedGkt(Method):
     def metrics(self, server: Tensors) -> Mapping[str, float]:
         """The server's own losses in its last passes, the feature residual, and the number of unusable replies."""
         return {name: float(value) for name, value in part(server, FACTS).items()}
-
-    @classmethod
-    def cautions(cls, metrics: Sequence[Mapping[str, float]]) -> Sequence[str]:
-        return residual_caution(metrics)
 
     def at_client(self, architecture: str) -> nn.Module:
         side, _ = self.client_side(_split(self.task.build(architecture)))

@@ -8,6 +8,7 @@ BRINGS = {
         "fedstill.devices.clusters": ("clusters",),
         "fedstill.devices.fleet": ("fleet",),
     },
+    "caution about a run": {"fedstill.devices.feature_residual": ("feature residual",)},
     "section of a record": {"fedstill.devices.fleet_record": ("fleet",)},
     "figures of a study": {"fedstill.devices.study_figures": ("devices",)},
     "report section": {"fedstill.devices.report_section": ("devices",)},

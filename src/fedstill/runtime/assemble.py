@@ -150,7 +150,7 @@ def place_of(key: str, sections: Mapping[str, type[Settings]], whole: type[Setti
     if not places and key in ALIASES:
         return place_of(ALIASES[key], sections, whole)
     if len(places) > 1:  # a setting that was added later gives way to one that had the name before
-        places = [section for section in places if key not in sections[section].added_later] or places
+        places = [section for section in places if key not in sections[section].all_added_later()] or places
     if len(places) == 1:
         return [places[0], key]
     if places:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedstill.core.records import RoundRecord, RunResult
-from fedstill.methods import methods
+from fedstill.core.registry import Registry
 from fedstill.runtime.batchnorm_check import check_warning
 from fedstill.runtime.experiment import Experiment
 
+Caution = Callable[[Sequence[RoundRecord]], Sequence[str]]
+"""The warnings about a run with this journal, each a sentence without its full stop; mostly none."""
+
+run_cautions: Registry[Caution] = Registry("caution about a run")
+
 
 def cautions(experiment: Experiment, result: RunResult, journal: Sequence[RoundRecord]) -> list[str]:
-    """What the check of BatchNorm statistics and the method itself warn of."""
-    method = experiment.method
-    stale = check_warning(result.batchnorm, method.settings)
-    own = methods[method.name].cautions([record.method_metrics for record in journal])
-    return [*([] if stale is None else [stale]), *own]
+    """What the check of BatchNorm statistics warns of, and what slices do."""
+    stale = check_warning(result.batchnorm, experiment.method.settings)
+    return [
+        *([] if stale is None else [stale]),
+        *(text for name in run_cautions for text in run_cautions[name](journal)),
+    ]
