@@ -148,7 +148,8 @@ class QueryTransfer:
         client = self.client
         teachers, missing = self.selected(peers)
         client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(CHOICE)}
-        client.state = {**client.state, UNMATCHED: missing}
+        if self.settings.filter:
+            client.state = {**client.state, UNMATCHED: missing}
         if not teachers:
             return Trained(0, {})
         if self.settings.max_forgetting is not None:
