@@ -78,6 +78,19 @@ def test_mistakes_get_a_sentence(deploy: Call, words: list[str], sentence: str) 
     assert list(Path().iterdir()) == []
 
 
+def test_what_a_site_asks_for_is_checked_before_it_connects(deploy: Call) -> None:
+    assert deploy("init", "clinics", "--sites", "1")[0] == 0
+    site = ["site", "clinics", "--site", "0", "--data", "digits"]
+    for words, sentence in {
+        ("--query", "seven"): "there is no class 'seven'",
+        ("--earlier",): "say what this site asks for, as in --query 7",
+        ("--earlier", "--query", "7"): "holds no models of peers: take part in an experiment with queries",
+    }.items():
+        code, _, err = deploy(*site, *words)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert sentence in err
+
+
 def test_without_the_extra_it_is_named(deploy: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     code, _, err = deploy("init", "x", "--sites", "2")

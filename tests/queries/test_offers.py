@@ -106,20 +106,6 @@ def test_without_an_own_model_one_is_trained_alone_once_and_reused(peers: Path, 
     assert (run / "journal.jsonl").stat().st_mtime_ns == journal
 
 
-def test_modules_and_arrays_from_python(peers: Path, tmp_path: Path) -> None:
-    """The same models as objects give the same model."""
-    wanted = question(peers).answer(tmp_path)
-    offered = {"north": taught((1, 2)), "south": taught((0, 3), width=12)}
-    own = taught((0, 1), seed=3)
-    before = digest(state_of(own))
-    asked = fedstill.query(offered, classes="date", data="npz:mine.npz", own=own, **QUICK)
-    assert digest(state_of(asked.model)) == digest(state_of(wanted.model))
-    assert asked.names == wanted.names
-    assert digest(state_of(own)) == before
-    listed = fedstill.query(list(offered.values()), classes="date", data="npz:mine.npz", own=own, **QUICK)
-    assert listed.names == ("you", "peer 0", "peer 1")
-
-
 def test_a_class_without_held_out_samples_is_said_to_be_unmeasured(peers: Path, tmp_path: Path) -> None:
     data_file(tmp_path / "mine.npz", held_out=(0, 1))
     asked = question(peers).answer(tmp_path)
@@ -152,21 +138,3 @@ def test_refused_before_any_work(peers: Path, tmp_path: Path, changes: dict[str,
     with pytest.raises(InputError, match=sentence):
         question(peers, **changes)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
-
-
-def test_modules_that_cannot_be_asked() -> None:
-    data = (torch.rand(20, 1, 6, 6), torch.arange(20) % 4)
-    sick = net()
-    sick[3].bias.data[0] = float("nan")
-    with pytest.raises(InputError, match=r"the weights of a are not finite: '3.bias'"):
-        fedstill.query({"a": sick}, classes=3, data=data, own=net())
-    with pytest.raises(InputError, match=r"Sequential of b returns outputs of shape .* since there are 4 classes"):
-        fedstill.query({"b": net(classes=5)}, classes=3, data=data, own=net())
-    with pytest.raises(InputError, match="is of type str: pass torch modules"):
-        fedstill.query({"c": "net"}, classes=3, data=data, own=net())  # type: ignore[dict-item]
-    with pytest.raises(InputError, match="there is no offered model"):
-        fedstill.query({}, classes=3, data=data, own=net())
-    with pytest.raises(InputError, match="pass it as data"):
-        fedstill.query({"a": net()}, classes=3, own=net())
-    with pytest.raises(InputError, match="leave client out"):
-        fedstill.query({"a": net()}, 0, 3, data=data, own=net())

@@ -170,6 +170,14 @@ def test_a_sound_reply_has_no_fault() -> None:
     assert validate_reply(Message(SOUND), REQUEST, EXPECTED) is None
 
 
+def test_what_is_optional_may_be_absent_and_is_checked_where_it_is_there() -> None:
+    without = Message({name: tensor for name, tensor in SOUND.items() if name != "free"})
+    assert validate_reply(without, REQUEST, EXPECTED) == "lacks free"
+    assert validate_reply(without, REQUEST, EXPECTED, optional=["fr*"]) is None
+    sick = Message({**SOUND, "free": torch.full((5, 2), float("nan"))})
+    assert str(validate_reply(sick, REQUEST, EXPECTED, optional=["free"])).startswith("free holds numbers")
+
+
 def test_the_norm_is_the_distance_from_what_was_sent() -> None:
     """`a` moved from ones to zeros (distance sqrt 6); `free` was not sent, so it counts itself: 10 ones; in all 4."""
     reply = Message({**SOUND, "free": torch.ones(5, 2)})

@@ -103,6 +103,7 @@ def _record(
         "before": None if before is None else before.tolist(),
         "after": None if after is None else after.tolist(),
         "metrics": _metrics(client, before, after, query),
+        "unmeasured": _unmeasured(client, query),
     }
 
 
@@ -112,6 +113,12 @@ def _recalls(client: Client, state: Mapping[str, Tensor]) -> Tensor | None:
         return None
     model = client.task.build(client.profile.architecture, dict(state))
     return recalls(client.task.score([model], client.test)["confusion"])
+
+
+def _unmeasured(client: Client, query: Sequence[int]) -> list[int]:
+    """Queried classes of which this site has no held-out samples."""
+    labels = None if client.test is None else client.test.labels()
+    return [number for number in query if labels is None or not bool((labels == number).any())]
 
 
 def _metrics(
@@ -144,11 +151,13 @@ def _lines(record: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
     ]
     if not any(one["teaches"] for one in record["peers"]):
         return [*lines, "no peer passed the probe: this site keeps the model it has"]
-    if record["before"] is not None:
-        lines += [
-            f"recall of {classes[number]}: {share(record['before'][number])} → {share(record['after'][number])}"
-            for number in query
-        ]
+    lines += [
+        f"this site has no held-out samples of {classes[number]}: what it gained of it is not known, and counts as 0"
+        if number in record["unmeasured"]
+        else f"recall of {classes[number]}: {share(record['before'][number])} → {share(record['after'][number])}"
+        for number in query
+    ]
+    if record["metrics"] is not None:
         lines.append(
             f"gain {100 * record['metrics']['gain']:+.1f}, forgetting {100 * record['metrics']['forgetting']:+.1f}"
             " points, on this site's held-out samples"
