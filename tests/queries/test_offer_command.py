@@ -28,7 +28,7 @@ def test_tables_page_record_and_model(call: Call, folder: Path) -> None:
     assert code == 0, err
     text = " ".join(out.replace("\u00a0", " ").split())
     assert "date: said of noise (recall it reports)" in text
-    assert "(75.00 %) teaches" in text
+    assert "(75.00 %) date teaches" in text
     assert "↑0 B" in text
     (run,) = Path("runs").iterdir()
     assert "A query for date" in (run / "query.html").read_text()
@@ -90,7 +90,7 @@ def _none(folder: Path) -> None:
         (None, ["--class", "oak"], "there is no class 'oak'"),
         (None, [], "say what you ask for"),
         (None, ["--class", "3", "--client", "0"], "leave --client out"),
-        (None, ["--class", "3", "--set", "threshold=1"], 'no peer passed the probe threshold for "date"'),
+        (None, ["--class", "3", "--set", "threshold=1"], 'threshold 1) for "date"; the nearest are peer south'),
         (None, ["--class", "3", "--set", "temprature=1"], "temprature"),
         (None, ["--class", "3", "--html", "page.txt"], "page.txt"),
     ],
