@@ -36,7 +36,7 @@ MEMBERS = "member/"  # member/ID/...: prefix of the received models in a client'
 RELEVANT = "relevant"  # in a client's state: one flag for each class, own or queried
 
 
-class EnsembleSettings(PeerSettings, ProbeSettings):
+class PeerEnsembleSettings(PeerSettings, ProbeSettings):
     added_later: ClassVar[frozenset[str]] = frozenset(
         {"members", "probe_rule", "threshold", "least_gap", "noise", "noise_scale"}
     )
@@ -53,8 +53,8 @@ class EnsembleSettings(PeerSettings, ProbeSettings):
 class Ensemble(PeerMethod):
     """An ensemble at every client: the mean prediction of its own model and all models that its peers offer."""
 
-    Options = EnsembleSettings
-    settings: EnsembleSettings
+    Options = PeerEnsembleSettings
+    settings: PeerEnsembleSettings
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return (self, Gathering(self))
