@@ -98,6 +98,9 @@ def test_without_an_own_model_one_is_trained_alone_once_and_reused(peers: Path, 
         assert not made.has_own
         return made.answer(tmp_path / "runs")
 
+    nobody = question_to_offers(peers, 3, "npz:mine.npz", {**settings, "threshold": 1.0}, model="small_nets:build")
+    assert not nobody.answer(tmp_path / "runs").answered
+    assert not (tmp_path / "runs").exists()  # nobody teaches, so nothing is trained
     first = asked()
     (run,) = (tmp_path / "runs").iterdir()
     journal = (run / "journal.jsonl").stat().st_mtime_ns

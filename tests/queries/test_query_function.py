@@ -59,6 +59,24 @@ def test_arrays_without_a_class_that_peers_have() -> None:
     assert heard == ["features"] * 3 + ["head"] * 3
 
 
+def test_an_interrupted_query_leaves_nothing_and_gives_the_same_bits_when_repeated(peers: Path, tmp_path: Path) -> None:
+    """Interrupted while it learns from peers, after its own model was trained alone, which is kept and reused."""
+    given = {"classes": "date", "data": "npz:mine.npz", "model": "small_nets:build", "out": tmp_path / "runs"}
+    settings = {**QUICK, "rounds": 2, "training.epochs": 2}
+
+    def interrupt(phase: str, epochs: int, accuracy: float) -> None:
+        if (phase, epochs) == ("head", 2):
+            raise KeyboardInterrupt
+
+    whole = fedstill.query(peers, **{**given, "out": tmp_path / "whole"}, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        fedstill.query(peers, **given, callbacks=interrupt, **settings)
+    assert [path.name.split("-npz")[0] for path in (tmp_path / "runs").iterdir()] == ["local-only"]
+    again = fedstill.query(peers, **given, **settings)
+    assert digest(state_of(again.model)) == digest(state_of(whole.model))
+    assert again.keep(tmp_path / "runs").path.name == whole.keep(tmp_path / "whole").path.name
+
+
 def test_a_run_and_offers_are_told_apart(peers: Path, tmp_path: Path) -> None:
     assert are_offers(peers, "npz:mine.npz")
     (tmp_path / "run").mkdir()

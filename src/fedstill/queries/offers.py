@@ -95,6 +95,9 @@ class OfferQuery:
         """Train alone where there is no own model yet, as a run in `out` that is resumed and reused; then ask."""
         offers = self.offers
         if not self.has_own:
+            examined = self.examine()
+            if not examined.answered:  # nothing to learn: nothing is trained
+                return examined
             alone = launch(offers.experiment, out=out, bundle=self.bundle, device=self.question.plan.task.device)
             offers = replace(offers, own=alone.built(client=0))
         return _named(answer(replace(self.question, run=offers), observers), offers)
