@@ -18,12 +18,16 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 import torch
+from torch import nn
 
+from fedstill.core.kinds import norm_layers
 from fedstill.core.message import Message
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
+from fedstill.devices.split_sides import Received
 from fedstill.engines import InProcess
 from fedstill.methods.recalibration import recalibrate_exactly
+from fedstill.models.classifier import Classifier
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.plan import Simulation, make_plan
@@ -61,6 +65,7 @@ def main() -> None:
     server, replies, context = _rounds(plan)
     after = plan.method.aggregate(server, replies, context)
     print(f"round {given.rounds}, {given.statistics}: {_accuracy(plan, after):.2f} %")
+    print(_lag(plan, after, replies))
     generator = torch.Generator().manual_seed(given.seed)
     for _ in range(given.draws):
         noisy = [_with_noise(reply, given.noise, generator) for reply in replies]
@@ -83,6 +88,21 @@ def _rounds(plan: Simulation) -> tuple[Tensors, Sequence[Reply], RoundContext]:
             progress, _ = federation.run_round(before, store)
     context = RoundContext.of(plan.streams, plan.rounds - 1, plan.rounds, len(plan.profiles), plan.method.name)
     return before.server, sorted(engine.replies, key=lambda reply: reply.profile.id), context
+
+
+def _lag(plan: Simulation, server: Tensors, replies: Sequence[Reply]) -> str:
+    """How far the running means of the head are from the means over the received features, in standard deviations."""
+    ((architecture, state),) = plan.method.models(server).items()
+    model = plan.task.build(architecture, state)
+    assert isinstance(model, Classifier)
+    kept = [layer.running_mean.clone() for layer in norm_layers(model.parts()[1]).values()]
+    head = Classifier(nn.Identity(), model.parts()[1], 0)
+    recalibrate_exactly(head, plan.task, Received([reply.message for reply in replies]))
+    measured = norm_layers(model.parts()[1]).values()
+    off = torch.cat(
+        [(old - layer.running_mean).abs() / layer.running_var.sqrt() for old, layer in zip(kept, measured, strict=True)]
+    )
+    return f"running means are {off.mean():.2f} standard deviations off on average, {off.max():.2f} at most"
 
 
 def _with_noise(reply: Reply, noise: float, generator: torch.Generator) -> Reply:
