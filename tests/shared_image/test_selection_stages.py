@@ -160,7 +160,8 @@ def listing_two(distances: list[float], classes: list[int], size: int, factor: f
 
     def move(some: list[int], count: int) -> None:
         for number in range(min(count, len(some))):
-            hardest = heuristic == "hard" or (heuristic == "mixed" and number < count - count // 2)
+            hard = {"hard": count, "mixed": count - count // 2, "easy-as-released": count // 2, "easy": 0}[heuristic]
+            hardest = number < hard
             pick = min(some, key=lambda n: (-distances[n] if hardest else distances[n], n))
             some.remove(pick)
             left.remove(pick)
