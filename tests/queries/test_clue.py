@@ -192,7 +192,7 @@ def test_who_finds_no_helper_any_more_speaks_alone() -> None:
     assert "votes" in asking.state
     trained = method.learn(asking, {}, TURN)
     assert trained.steps == 0
-    assert {name.split("/")[0] for name in asking.state} == {"model", "query"}
+    assert {name.split("/")[0] for name in asking.state} == {"model", "query", "unmatched"}
     personal = method.personalise({}, asking.state)
     assert personal is not None
     assert digest(state_of(method.assemble("cnn-bn", personal))) == digest(part(asking.state, "model/"))

@@ -63,7 +63,7 @@ def test_one_model_for_all_gives_everybody_its_extractor(tmp_path: Path, way: st
 def test_a_class_that_nobody_knows_leaves_everybody_as_they_were(tmp_path: Path, way: str) -> None:
     ended = played(tmp_path, "qkt-light", {**EASY, **WAYS[way], "threshold": 1.0})
     assert ended.models() == ended.models("before/")
-    assert {name.split("/")[0] for state in ended.states for name in state} == {"before", "model", "query"}
+    assert {name.split("/")[0] for state in ended.states for name in state} == {"before", "model", "query", "unmatched"}
 
 
 def test_the_volunteer_is_the_client_with_most_samples() -> None:
