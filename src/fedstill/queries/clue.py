@@ -44,7 +44,7 @@ from fedstill.methods.base import MODEL, methods
 from fedstill.methods.local_only import LocalSettings
 from fedstill.models.model_outputs import read_outputs
 from fedstill.queries.peers import QUERY, PeerMethod, probed
-from fedstill.queries.probe_rule import UNMATCHED, ProbeSettings, as_table, unmatched
+from fedstill.queries.probe_rule import ProbeSettings, noted, unmatched
 from fedstill.queries.transfer_loss import importance, most_important
 from fedstill.queries.vote import Vote
 
@@ -86,7 +86,7 @@ class Clue(PeerMethod):
         shapes = _shapes(own)
         alike = {number: model for number, model in peers.items() if query and _shapes(model) == shapes}
         known = {number: probed(client, number, model, self.settings.noise) for number, model in alike.items()}
-        client.state = {**client.state, UNMATCHED: as_table(unmatched(self.settings.rule, known, query))}
+        client.state = noted(client.state, unmatched(self.settings.rule, known, query))
         able = [number for number in alike if self.settings.rule.admits(known[number], query)]
         best = max(able, key=lambda number: float(known[number].probabilities[query].sum()), default=None)
         return None if best is None else alike[best]

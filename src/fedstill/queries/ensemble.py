@@ -29,7 +29,7 @@ from fedstill.core.protocols import Client, Exchange, RoundContext
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, methods, work_report
 from fedstill.queries.peers import BEFORE, PEERS, QUERY, PeerMethod, PeerSettings, Transfer, built, own_model, probed
-from fedstill.queries.probe_rule import UNMATCHED, ProbeSettings, as_table, unmatched
+from fedstill.queries.probe_rule import ProbeSettings, noted, unmatched
 from fedstill.queries.vote import ConfidentVote, Vote
 
 MEMBERS = "member/"  # member/ID/...: prefix of the received models in a client's state
@@ -95,7 +95,6 @@ class Gathering(Transfer):
             number: probed(client, number, model, settings.noise, settings.noise_scale)
             for number, model in built(self.method.task, offered).items()
         }
-        missing = unmatched(settings.rule, outputs, query)
-        client.state = {**client.state, RELEVANT: relevant, UNMATCHED: as_table(missing)}
+        client.state = {**noted(client.state, unmatched(settings.rule, outputs, query)), RELEVANT: relevant}
         chosen = tuple(f"{number}/" for number, one in outputs.items() if settings.rule.admits(one, query))
         return {name: tensor for name, tensor in offered.items() if name.startswith(chosen)}

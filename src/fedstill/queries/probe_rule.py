@@ -217,6 +217,12 @@ def as_table(missing: Mapping[int, Sequence[NearMiss]]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).reshape(-1, 4)
 
 
+def noted(state: Mapping[str, Tensor], missing: Mapping[int, Sequence[NearMiss]]) -> dict[str, Tensor]:
+    """A client's state with the classes without a teacher, in place of earlier ones; no entry if there are none."""
+    kept = {name: tensor for name, tensor in state.items() if name != UNMATCHED}
+    return {**kept, UNMATCHED: as_table(missing)} if missing else kept
+
+
 def from_table(rows: Tensor) -> dict[int, list[NearMiss]]:
     """The inverse of `as_table`.
 

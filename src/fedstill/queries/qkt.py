@@ -34,7 +34,7 @@ from fedstill.methods.local_only import held_out
 from fedstill.models.classifier import Classifier
 from fedstill.queries.guard import CHOICE, FRACTIONS, Guard, GuardSettings, choice_of
 from fedstill.queries.peers import QUERY, PeerMethod, PeerSettings, probed
-from fedstill.queries.probe_rule import UNMATCHED, NoiseOutputs, ProbeSettings, as_table, unmatched
+from fedstill.queries.probe_rule import NearMiss, NoiseOutputs, ProbeSettings, noted, unmatched
 from fedstill.queries.query import Answered, recalls
 from fedstill.queries.transfer_loss import TERMS, Combine, QueryLesson, Watch, class_mask, learn, query_loss, refine
 
@@ -147,9 +147,8 @@ class QueryTransfer:
         """Both phases, if any peer knows a class of the query; the result is stored in the client's state."""
         client = self.client
         teachers, missing = self.selected(peers)
-        client.state = {name: tensor for name, tensor in client.state.items() if not name.startswith(CHOICE)}
-        if self.settings.filter:
-            client.state = {**client.state, UNMATCHED: missing}
+        earlier = {name: tensor for name, tensor in client.state.items() if not name.startswith(CHOICE)}
+        client.state = noted(earlier, missing)
         if not teachers:
             return Trained(0, {})
         if self.settings.max_forgetting is not None:
@@ -195,16 +194,16 @@ class QueryTransfer:
         """The peers that know a class of the query; none for an empty query."""
         return self.selected(peers)[0]
 
-    def selected(self, peers: Mapping[int, nn.Module]) -> tuple[list[nn.Module], Tensor]:
+    def selected(self, peers: Mapping[int, nn.Module]) -> tuple[list[nn.Module], dict[int, list[NearMiss]]]:
         """The peers that know a class of the query, and the queried classes that none of them knows."""
         query, settings = self.query, self.settings
         if not query:
-            return [], as_table({})
+            return [], {}
         if not settings.filter:
-            return list(peers.values()), as_table({})
+            return list(peers.values()), {}
         outputs = {number: self.probed(number, model) for number, model in peers.items()}
         teachers = [model for number, model in peers.items() if settings.rule.admits(outputs[number], query)]
-        return teachers, as_table(unmatched(settings.rule, outputs, query))
+        return teachers, unmatched(settings.rule, outputs, query)
 
     def probed(self, number: int, model: nn.Module) -> NoiseOutputs:
         """A peer's outputs on noise, computed by this client."""
