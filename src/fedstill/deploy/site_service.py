@@ -161,7 +161,7 @@ class SiteService:
                 raise InputError("this site has not accepted this run")
             agreement = Agreement.read(place.read_text())
             if agreement.fingerprint != self.fingerprint:
-                raise RunError(f"this site accepted run {run} with other data, or another --query, than it has now")
+                raise RunError(f"this site accepted run {run} with other data than it has now, or another --query")
             part = self._made(agreement, run)
             part.check_shared(agreement.shared)
             self.parts[run] = part
