@@ -27,7 +27,7 @@ def audit(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A study's results (.json) or folder, a run's folder, or a table from other software (.csv).",
+            help="A study's results (.json) or folder, a run's folder, or a table from other software (.csv, .json).",
             metavar="SOURCE",
             autocompletion=run_folders,
         ),
@@ -62,6 +62,7 @@ def audit(
 ) -> None:
     """Test whether accuracy comes from the teacher or the labels."""
     from fedstill.audit.conditions import checked_conditions, met
+    from fedstill.audit.evidence_table import is_table
     from fedstill.audit.verdict_rules import judge
 
     conditions = checked_conditions(fail_on or [])
@@ -69,7 +70,7 @@ def audit(
         from fedstill.report.writer import checked_page
 
         checked_page(html)
-    if source.suffix.lower() == ".csv":
+    if is_table(source):
         if data is not None or data_root is not None or plugin or device != "cpu":
             raise InputError("--data, --data-root, --plugin and --device are for runs: a table has its figures only")
         evidence = _from_table(source, class_counts, classes, unit)
@@ -99,7 +100,8 @@ def audit(
 
 def _from_table(table: Path, class_counts: str | None, classes: int | None, unit: str) -> Evidence:
     from fedstill.audit.counts import read_counts
-    from fedstill.audit.evidence_table import checked_unit, read_table
+    from fedstill.audit.evidence_table import read_table
+    from fedstill.audit.table_units import checked_unit
 
     return read_table(table, read_counts(class_counts, classes), checked_unit(unit))
 
