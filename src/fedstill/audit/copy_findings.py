@@ -203,8 +203,8 @@ def _one_checkpoint(case: Case) -> Iterator[Finding]:
         first, *others = scores
         if variance(first, first, samples) >= TELLING and all(agree(first, one, samples, 0) for one in others):
             fixed[name] = prod([tie_chance(first, one, samples, 0) for one in others])
-    students = [scores for pair in book.pairs if len(scores := book.labelled_scores(pair)) > 1]
-    differ = any(len({score.accuracy for score in scores.values()}) > 1 for scores in students)
+    students = [book.labelled_scores(pair).values() for pair in book.pairs]
+    differ = any(len({score.accuracy for score in cell}) > 1 for cell in students)
     if fixed and differ and prod(fixed.values()) * comb(len(book.teachers), len(fixed)) < BY_CHANCE:
         first_name = next(iter(fixed))
         accuracy = share(next(iter(book.teacher_scores(first_name).values())).accuracy)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import median
+from statistics import median, quantiles
 
 from fedstill.audit.evidence import Score, Seed
 from fedstill.audit.evidence_lookup import Book, Pair
 
-FAR_OUT = 6.0  # standard deviations from the median of its cell
-FAR_OUT_OF_FEW = 10.0  # where few other cells say how much seeds vary
+FAR_OUT = 5.0  # times the upper quartile of the other cells' standard deviations, from the median of its cell
+FAR_OUT_OF_FEW = 8.0  # times the largest of them, where few other cells say how much seeds vary
 FEW_CELLS = 4
 # The expected range of so many draws from a normal distribution, in standard deviations.
 RANGES = {2: 1.13, 3: 1.69, 4: 2.06, 5: 2.33, 6: 2.53, 7: 2.70, 8: 2.85, 9: 2.97, 10: 3.08}
@@ -71,8 +71,9 @@ def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator
             continue
         middle = median(values.values())
         noise = sqrt(middle * (1 - middle) / book.samples) if book.samples else 0.0
-        usual = max(median(others), noise)
-        reach = max((FAR_OUT if len(others) >= FEW_CELLS else FAR_OUT_OF_FEW) * usual, delta)
+        few = len(others) < FEW_CELLS
+        usual = max(max(others) if few else quantiles(others, n=4)[2], noise)
+        reach = max((FAR_OUT_OF_FEW if few else FAR_OUT) * usual, delta)
         yield from ((name, seed, value, middle) for seed, value in values.items() if abs(value - middle) > reach)
 
 

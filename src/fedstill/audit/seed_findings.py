@@ -56,7 +56,7 @@ def _outlying(case: Case, found: Sequence[OutlyingSeed]) -> Iterator[Finding]:
         "unstable",
         "Single seeds are far from the others",
         f"{named([_place(one) for one in found])}. Most with {_place(worst)}: {share(worst.value)}, where the median"
-        f" over seeds is {share(worst.middle)}; other seeds do not vary like this.{_carried(case, found)}",
+        f" over seeds is {share(worst.middle)}; most others do not vary like this.{_carried(case, found)}",
         "Look at these runs before any mean over their seeds is compared; show all seeds.",
     )
 

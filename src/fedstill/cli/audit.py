@@ -130,6 +130,7 @@ def _show(audit: Audit, every: bool) -> None:
     _teachers_table(audit)
     _objectives_table(audit)
     _pairs_table(audit, every)
+    _gains_table(audit, every)
     _ceilings_table(audit)
     for severity in SEVERITIES:
         for finding in (one for one in audit.findings if one.severity == severity):
@@ -192,6 +193,30 @@ def _pairs_table(audit: Audit, every: bool) -> None:
     _legend([pair.interval for pair in shown])
     if len(shown) < len(audit.pairs):
         console.print(f"{len(shown)} of {len(audit.pairs)} pairs; --all shows every one")
+
+
+def _gains_table(audit: Audit, every: bool) -> None:
+    """What distillation is about: students beside labels-only students; the largest gains first."""
+    known = sorted((pair for pair in audit.pairs if pair.gain is not None), key=lambda pair: -(pair.gain or 0.0))
+    if not known:
+        return
+    shown = known if every else known[:FEW]
+    rows = [
+        (
+            pair.teacher,
+            pair.objective,
+            _percent(pair.labelled, 1),
+            _percent((pair.labelled or 0.0) - (pair.gain or 0.0), 1),
+            _points(pair.gain),
+            _interval(pair.gain_interval, 1),
+        )
+        for pair in shown
+    ]
+    _heading("Students in %, beside students of labels alone; gain in points")
+    table("", ("teacher", "objective", "student", "labels only", "gain", "95 % interval"), rows, right=range(2, 6))
+    _legend([pair.gain_interval for pair in shown])
+    if len(shown) < len(known):
+        console.print(f"{len(shown)} of {len(known)} pairs; --all shows every one")
 
 
 def _ceilings_table(audit: Audit) -> None:
