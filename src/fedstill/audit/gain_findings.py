@@ -62,9 +62,10 @@ def _labels_alone(case: Case, spread: float) -> Iterator[Finding]:
     told = [f"{part(len(same), len(case.pairs), 'pair')} {show} no gain over the labels-only student"] if same else []
     if worst is not None:
         alone = case.book.alone((worst.teacher, worst.objective))
+        every = f"{named([called(pair) for pair in same])}; " if len(same) > 1 else ""
         told[0] += (
-            f": {named([called(pair) for pair in same])}; {called(worst)} reaches {share(worst.labelled)}, labels alone"
-            f" {share(alone)} ({gain_told(worst)})"
+            f": {every}{called(worst)} reaches {share(worst.labelled)}, labels alone {share(alone)}"
+            f" ({gain_told(worst)})"
         )
     told += [
         f"with {objective} {how.agreeing} of {how.of} accuracies are those of the labels-only student"

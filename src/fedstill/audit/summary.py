@@ -172,12 +172,9 @@ def _gains(case: Case) -> Iterator[str]:
     better = [pair for pair in known if (pair.gain or 0.0) > 0 and not includes_nothing(pair)]
     worse = [pair for pair in known if (pair.gain or 0.0) < 0 and not includes_nothing(pair)]
     best = max(known, key=lambda pair: pair.gain or 0.0)
-    told = [f"{part(len(better), len(known), 'pair')} {'gains' if len(better) == 1 else 'gain'} over it"]
-    told += [f"{len(worse)} {'loses' if len(worse) == 1 else 'lose'}"] if worse else []
-    yield (
-        f"Against the labels-only student, {' and '.join(told)} by more than the 95 % interval; the largest gain is"
-        f" {gain_told(best)} ({called(best)})."
-    )
+    told = f"{part(len(better), len(known), 'pair')} {be(len(better))} better (95 % interval above 0)"
+    told += f" and {len(worse)} worse" if worse else ""
+    yield f"Against the labels-only student, {told}; the largest gain is {gain_told(best)} ({called(best)})."
 
 
 def _teachers(case: Case) -> Iterator[str]:
