@@ -9,11 +9,21 @@ from math import comb, prod
 from fedstill.audit.case import Case
 from fedstill.audit.evidence import Score, Seed
 from fedstill.audit.phrases import named
-from fedstill.audit.ties import TELLING, Agreement, agree, agreement, samples_or_least, tie_chance, variance
+from fedstill.audit.ties import (
+    TELLING,
+    Agreement,
+    Noise,
+    agree,
+    agreement,
+    noise_between_trainings,
+    samples_or_least,
+    tie_chance,
+    variance,
+)
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import capital, count, listed, share
 
-BY_CHANCE = 2e-3  # below this, teachers that score the same in all seeds are one checkpoint
+BY_CHANCE = 0.01  # below this, teachers that score the same in all seeds are one checkpoint
 
 Cells = dict[Hashable, Score]
 SeedCells = dict[tuple[str, str, bool], Score]  # by teacher, objective, and whether without labels
@@ -36,7 +46,9 @@ def _copied_controls(case: Case) -> Iterator[Finding]:
     for name in case.book.objectives:
         groups[name] = {key: score for key, score in labelled.items() if key[1] == name}
     samples = samples_or_least(case.book)
-    found = {name: how for name, cells in groups.items() if (how := agreement(cells, free, samples, len(groups)))}
+    found = {
+        name: how for name, cells in groups.items() if (how := agreement(cells, free, Noise(samples), len(groups)))
+    }
     if not found:
         return
     name, how = next(iter(found.items()))
@@ -112,11 +124,13 @@ def _informative(case: Case, cells: Mapping[Hashable, Score]) -> Cells:
 
 
 def _duplicates(case: Case, what: str, cells: Mapping[str, Sequence[Cells]]) -> Iterator[Finding]:
-    samples, pairs = samples_or_least(case.book), list(combinations(cells, 2))
+    # Students of one teacher and seed may vary together, whatever the objective.
+    noise = noise_between_trainings(case.book) if what == "teacher" else Noise(samples_or_least(case.book))
+    pairs = list(combinations(cells, 2))
     found: dict[tuple[str, str], Agreement] = {}
     for first, second in pairs:
         for here, there in zip(cells[first], cells[second], strict=False):
-            how = agreement(here, there, samples, 2 * len(pairs))
+            how = agreement(here, there, noise, 2 * len(pairs))
             if how is not None:
                 found.setdefault((first, second), how)
     if found:
@@ -158,51 +172,62 @@ def _seed_cells(case: Case) -> dict[Seed, SeedCells]:
 
 def _identical_seeds(case: Case) -> Iterator[Finding]:
     """Seeds that are one run, in all results or in those of single teachers."""
-    cells, samples = _seed_cells(case), samples_or_least(case.book)
-    pairs = list(combinations(cells, 2))
-    teachers = list(dict.fromkeys(key[0] for scores in cells.values() for key in scores))
-    number = len(pairs) * (1 + len(teachers))
-    whole = {pair: how for pair in pairs if (how := _exactly(cells[pair[0]], cells[pair[1]], samples, number))}
-    single: dict[tuple[str, Seed, Seed], Agreement] = {}
-    if not whole:
-        for teacher, (one, other) in ((teacher, pair) for teacher in teachers for pair in pairs):
-            here, there = (_of_teacher(cells[seed], teacher) for seed in (one, other))
-            if how := _exactly(here, there, samples, number):
-                single[teacher, one, other] = how
-    if not whole and not single:
+    cells = _seed_cells(case)
+    if len(cells) < 2:
         return
-    how = next(iter((whole or single).values()))
-    alike = [f"seeds {one} and {other}" for one, other in whole]
-    alike += [f"seeds {one} and {other} of {teacher}" for teacher, one, other in single]
-    yield Finding(
-        "serious",
-        "identical-seeds",
-        "Some seeds are one and the same run",
-        f"{capital(named(alike))}. {_told(how)} in the first of these; seeds that were trained apart would differ.",
-        "Count them once: deviations and intervals over seeds are too small. Check that the seed reaches the training.",
-    )
+    teachers = list(dict.fromkeys(key[0] for scores in cells.values() for key in scores))
+    groups = [*combinations(cells, 2), *([tuple(cells)] if len(cells) > 2 else [])]
+    number = len(groups) * (1 + len(teachers))
+    noise = noise_between_trainings(case.book)
+    found = {_seeds_named(group): how for group in groups if (how := _one_run(cells, group, noise, number))}
+    if not found:
+        for teacher in teachers:
+            mine = {seed: _of_teacher(scores, teacher) for seed, scores in cells.items()}
+            for group in groups:
+                if how := _one_run(mine, group, noise, number):
+                    found[f"{_seeds_named(group)} of {teacher}"] = how
+    if found:
+        yield Finding(
+            "serious",
+            "identical-seeds",
+            "Some seeds are one and the same run",
+            f"{capital(named(list(found)))}. {_told(next(iter(found.values())))} in the first of these; seeds that were"
+            " trained apart would differ.",
+            "Count them once: deviations and intervals over seeds are too small. Check that the seed reaches the"
+            " training.",
+        )
+
+
+def _seeds_named(group: Sequence[Seed]) -> str:
+    return f"seeds {listed(list(group))}"
+
+
+def _one_run(
+    cells: Mapping[Seed, SeedCells], group: Sequence[Seed], noise: Noise, comparisons: int
+) -> Agreement | None:
+    """Whether all of these seeds agree exactly with the first of them."""
+    first, *others = group
+    ours: Cells = {(seed, key): score for seed in others for key, score in cells[first].items()}
+    theirs: Cells = {(seed, key): score for seed in others for key, score in cells[seed].items()}
+    how = agreement(ours, theirs, noise, comparisons)
+    return how if how is not None and how.exact else None
 
 
 def _of_teacher(cells: SeedCells, teacher: str) -> SeedCells:
     return {key: score for key, score in cells.items() if key[0] == teacher}
 
 
-def _exactly(first: SeedCells, second: SeedCells, samples: int, comparisons: int) -> Agreement | None:
-    how = agreement(first, second, samples, comparisons)
-    return how if how is not None and how.exact else None
-
-
 def _one_checkpoint(case: Case) -> Iterator[Finding]:
     """Teachers whose accuracy is the same in every seed, while their students differ."""
-    book, samples = case.book, samples_or_least(case.book)
+    book, noise = case.book, Noise(samples_or_least(case.book))
     fixed: dict[str, float] = {}
     for name in book.teachers:
         scores = list(book.teacher_scores(name).values())
         if len(scores) < 2 or _is_constant(case, name):
             continue
         first, *others = scores
-        if variance(first, first, samples) >= TELLING and all(agree(first, one, samples, 0) for one in others):
-            fixed[name] = prod([tie_chance(first, one, samples, 0) for one in others])
+        if variance(first, first, noise) >= TELLING and all(agree(first, one, noise.samples, 0) for one in others):
+            fixed[name] = prod([tie_chance(first, one, noise, 0) for one in others])
     students = [book.labelled_scores(pair).values() for pair in book.pairs]
     differ = any(len({score.accuracy for score in cell}) > 1 for cell in students)
     if fixed and differ and prod(fixed.values()) * comb(len(book.teachers), len(fixed)) < BY_CHANCE:

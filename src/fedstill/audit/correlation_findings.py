@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import atanh, sqrt, tanh
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean, stdev, variance
 
 from fedstill.audit.case import Case
 from fedstill.audit.phrases import NAMED
@@ -14,6 +14,7 @@ from fedstill.core.numbers import count, points
 
 HIGH = 0.8  # r from which on somebody will read it as following
 LOST = 0.6  # r without one teacher below which that teacher carried it
+BEYOND_NOISE = 1.3  # times what equal teachers would differ by
 FEWEST = 4  # teachers: of three, two points are left without one
 
 
@@ -45,7 +46,8 @@ def narrow_teachers(case: Case) -> Iterator[Finding]:
     if len(means) < 3 or not read:
         return
     wide, noise = max(means.values()) - min(means.values()), _noise(case)
-    if wide > case.delta:
+    seeds = max(len(case.book.teacher_scores(name)) for name in means)
+    if wide > case.delta and stdev(means.values()) > BEYOND_NOISE * noise / sqrt(seeds):
         return
     beside = f", and seeds of one teacher vary by {points(noise)} (standard deviation)" if noise else ""
     yield Finding(

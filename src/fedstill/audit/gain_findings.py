@@ -10,13 +10,13 @@ from fedstill.audit.case import Case
 from fedstill.audit.evidence import Score
 from fedstill.audit.phrases import called, named, part
 from fedstill.audit.teacher_verdicts import FAR
-from fedstill.audit.ties import Agreement, agreement, samples_or_least
+from fedstill.audit.ties import Agreement, Noise, agreement, samples_or_least
 from fedstill.audit.verdicts import Finding, Interval, PairVerdict
 from fedstill.core.numbers import capital, share
 
 NOTHING = 0.2  # of the threshold: a gain below this is none
 SMALL = 0.6  # of the threshold: a gain that cannot be larger is as good as none
-SURE = 3.5  # standard errors below labels-only students from which on a teacher harms
+SURE = 3.0  # standard errors below labels-only students from which on a teacher harms
 
 
 def gain_findings(case: Case) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def _copied(case: Case) -> dict[str, Agreement]:
         theirs: dict[Hashable, Score] = {
             (pair, seed): score for pair in pairs for seed, score in case.book.alone_scores(pair).items()
         }
-        how = agreement(ours, theirs, samples_or_least(case.book), len(case.book.objectives))
+        how = agreement(ours, theirs, Noise(samples_or_least(case.book)), len(case.book.objectives))
         if how is not None:
             found[objective] = how
     return found

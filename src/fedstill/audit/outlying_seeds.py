@@ -10,9 +10,10 @@ from statistics import median, quantiles
 from fedstill.audit.evidence import Score, Seed
 from fedstill.audit.evidence_lookup import Book, Pair
 
-FAR_OUT = 5.0  # times the upper quartile of the other cells' standard deviations, from the median of its cell
+FAR_OUT = 6.0  # times the upper quartile of the other cells' standard deviations, from the median of its cell
 FAR_OUT_OF_FEW = 8.0  # times the largest of them, where few other cells say how much seeds vary
 FEW_CELLS = 4
+ALONE = 3.0  # times the threshold from all other seeds, where there are no other cells
 # The expected range of so many draws from a normal distribution, in standard deviations.
 RANGES = {2: 1.13, 3: 1.69, 4: 2.06, 5: 2.33, 6: 2.53, 7: 2.70, 8: 2.85, 9: 2.97, 10: 3.08}
 
@@ -64,12 +65,17 @@ def _students(book: Book, pair: Pair, free: bool) -> dict[Seed, Score]:
 
 
 def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator[tuple[str, Seed, float, float]]:
-    ranges = {name: _spread(list(values.values())) for name, values in cells.items() if len(values) > 1}
+    ranges = {name: spread_of(list(values.values())) for name, values in cells.items() if len(values) > 1}
     for name, values in cells.items():
         others = [spread for other, spread in ranges.items() if other != name]
-        if len(values) < 3 or len(others) < 2:
+        if len(values) < 3:
             continue
         middle = median(values.values())
+        if len(others) < 2:
+            yield from (
+                (name, seed, value, middle) for seed, value in values.items() if _stands_alone(values, seed, delta)
+            )
+            continue
         noise = sqrt(middle * (1 - middle) / book.samples) if book.samples else 0.0
         few = len(others) < FEW_CELLS
         usual = max(max(others) if few else quantiles(others, n=4)[2], noise)
@@ -77,7 +83,14 @@ def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator
         yield from ((name, seed, value, middle) for seed, value in values.items() if abs(value - middle) > reach)
 
 
-def _spread(values: Sequence[float]) -> float:
+def _stands_alone(values: Values, seed: Seed, delta: float) -> bool:
+    """Without other cells to compare with: far from all other seeds, which agree among each other."""
+    others = [value for other, value in values.items() if other != seed]
+    away = min(abs(values[seed] - value) for value in others)
+    return max(others) - min(others) <= delta and away > ALONE * delta
+
+
+def spread_of(values: Sequence[float]) -> float:
     """The standard deviation that the range of these values speaks for."""
     return (max(values) - min(values)) / RANGES.get(len(values), RANGES[10])
 
