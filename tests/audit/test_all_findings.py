@@ -343,7 +343,25 @@ def everything() -> Evidence:
 def test_every_topic_can_be_failed_on_and_is_found_somewhere() -> None:
     single = evidence({"a": [60], "b": [40]}, grid("ab", o=[70], p=[80]), counts=())
     sure = changed(single, "a", ceilings={"o": 0.3})
-    assert topics(everything()) | topics(single) | topics(sure) == set(TOPICS)
+    assert topics(everything()) | topics(single) | topics(sure) | forensic_topics() == set(TOPICS)
+
+
+def forensic_topics() -> set[str]:
+    """What tests/audit/planted has many of, once each, on 2000 samples."""
+    counts = (500,) * 4
+    near = {"a": [60, 61, 62], "b": [61, 60, 62], "c": [62, 62, 61]}
+    cells = {("a", "o"): [70, 71, 73], ("b", "o"): [70, 72, 71], ("c", "o"): [74, 73, 71]}
+    twice = {**cells, **{(name, "p"): cells[name, "o"] for name in "abc"}}
+    copied = evidence(near, twice, cells, counts=counts, alone={seed: Score(0.714) for seed in "012"})
+    low = {"a": [5, 6, 7], "b": [80, 80, 80], "c": [70, 71, 72], "d": [72, 71, 72]}
+    taught = {("a", "o"): [6, 7, 8], ("b", "o"): [72, 74, 73], ("c", "o"): [75, 76, 77], ("d", "o"): [73, 74, 74]}
+    harmed = evidence(low, taught, counts=counts, alone={str(seed): Score(0.8) for seed in range(3)})
+    fixed = evidence({"b": [80] * 3, "c": [70] * 3}, {("b", "o"): [72, 74, 73]}, counts=counts)
+    repeated = evidence(near, {pair: values[:1] * 3 for pair, values in twice.items()}, counts=counts)
+    odd = Teacher("b", "0", Score(0.611, unit=0.001))
+    impossible = replace(evidence({"a": [60]}, counts=(20, 20)), edited=("a",), settings={"stale": "1 of 2 runs."})
+    impossible = replace(impossible, teachers=(*impossible.teachers, odd))
+    return set().union(*map(topics, (copied, harmed, fixed, repeated, impossible)))
 
 
 def verdict(*severities: str) -> Audit:

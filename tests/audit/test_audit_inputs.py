@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,31 @@ def test_without_the_runs_only_their_course_is_lost(done: tuple[Path, Results], 
     assert not alone.teachers[0].rounds
     assert judge(alone).pairs == judge(whole).pairs
     assert judge(alone).teachers == judge(whole).teachers
+
+
+def test_figures_that_are_not_those_of_the_runs(done: tuple[Path, Results]) -> None:
+    """A teacher and a student get ten points more in the results; their runs lie beside them."""
+    folder, results = done
+    students = results.students
+    assert students is not None
+    assert evidence_from(results, folder).edited == ()
+    cell, taught = ("fedavg", "7"), ("fedavg", "7", "vanilla", "use")
+
+    def raised(row: ResultRow) -> ResultRow:
+        return replace(row, figures={**row.figures, "accuracy": (row.figures["accuracy"] or 0.0) - 0.1})
+
+    changed = replace(
+        results,
+        runs={**results.runs, cell: raised(results.runs[cell])},
+        students=replace(students, runs={**students.runs, taught: raised(students.runs[taught])}),
+    )
+    found = judge(evidence_from(changed, folder))
+    (finding,) = [one for one in found.findings if one.topic == "edited"]
+    assert finding.severity == "serious"
+    assert "accuracy of fedavg, 7:" in finding.evidence
+    assert "accuracy of fedavg, 7, vanilla, use:" in finding.evidence
+    assert found.summary[0].startswith("Figures are not those of the runs")
+    assert judge(evidence_from(changed)).findings == judge(evidence_from(changed, folder / "elsewhere")).findings
 
 
 def test_one_student_gets_the_controls_it_needs(done: tuple[Path, Results], tmp_path: Path) -> None:

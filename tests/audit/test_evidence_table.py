@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,6 +144,49 @@ def test_shares_beside_percentages_are_refused(read: Read) -> None:
     assert read(mixed, unit="percent").teachers[0].score == Score(0.906 / 100)
     nothing_right = f"{HEAD},teacher_accuracy\na,o,1,91.2,0.0\n"
     assert read(nothing_right).teachers[0].score == Score(0.0)
+
+
+def test_rows_of_the_other_unit_are_refused_by_line(read: Read) -> None:
+    with pytest.raises(
+        InputError, match=r"shares among percentages: line 3 with 0\.912, where others have 88 to 91\.2"
+    ):
+        read(f"{HEAD}\na,o,1,91.2\na,o,2,0.912\nb,o,1,88\n")
+    with pytest.raises(InputError, match=r"percentages among shares: lines 2 and 4 with 91\.2 and 88, where"):
+        read(f"{HEAD}\na,o,1,91.2\na,o,2,0.912\nb,o,1,88\nb,o,2,0.88\nc,o,1,0.5\n")
+    assert read(f"{HEAD}\na,o,1,91.2\na,o,2,0.9\n", unit="percent").students[1].score == Score(0.9 / 100)
+    # With a hundred classes 0.9 % is what a collapsed model scores; with ten it is not.
+    assert read(f"{HEAD}\na,o,1,61.2\na,o,2,0.9\n", class_counts=(10,) * 100).students[1].score == Score(0.9 / 100)
+    with pytest.raises(InputError, match="line 3 with 0"):
+        read(f"{HEAD}\na,o,1,61.2\na,o,2,0.9\n", class_counts=(10,) * 10)
+
+
+def test_the_size_of_the_test_set_and_how_models_were_selected(read: Read) -> None:
+    head = f"{HEAD},test_size,selection"
+    made = read(f"{head}\na,o,1,50,80,last\na,o,2,51.25,80,best on test\n")
+    assert (made.test_size, made.chosen_on_test) == (80, ("a with o, seed 2",))
+    for text, says in (
+        (f"{head}\na,o,1,50,80,\na,o,2,50,81,\n", "line 3: test_size is 81, but line 2 says 80: audit one test set"),
+        (f"{head}\na,o,1,50,8.5,\n", "line 2: test_size is 8.5, which is not a number of test samples"),
+    ):
+        with pytest.raises(InputError, match=says):
+            read(text)
+    with pytest.raises(InputError, match="test_size is 80, but the class counts add up to 40"):
+        read(f"{head}\na,o,1,50,80,\n", class_counts=(20, 20))
+
+
+def test_a_table_as_json(tmp_path: Path) -> None:
+    """A list of rows; numbers count as they are written."""
+    path = tmp_path / "table.json"
+    rows = [{"teacher": "a", "objective": "o", "seed": seed, "accuracy": 91.25} for seed in (1, 2)]
+    path.write_text(json.dumps(rows))
+    found = audit(path, class_counts=(40, 40))
+    assert [one.score for one in found.evidence.students] == [Score(0.9125)] * 2
+    path.write_text('[{"teacher": "a"')
+    with pytest.raises(InputError, match="is not JSON"):
+        read_table(path)
+    path.write_text("[1, 2]")
+    with pytest.raises(InputError, match="is not a list with a mapping"):
+        read_table(path)
 
 
 def test_a_share_above_one_is_refused_where_shares_were_promised(read: Read) -> None:

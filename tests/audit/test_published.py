@@ -193,3 +193,39 @@ def test_class_counts_of_modelnet40() -> None:
     ten = ["bathtub", "bed", "chair", "desk", "dresser", "monitor", "night_stand", "sofa", "table", "toilet"]
     assert (len(counts), sum(counts.values()), sum(counts[name] for name in ten)) == (40, 2468, 908)
     assert f"{100 * max(counts.values()) / 2468:.2f}" == "4.05"
+
+
+def test_the_focused_round_was_not_measured_on_whole_test_shapes() -> None:
+    """However its figures were rounded; all other tables are whole numbers of test shapes."""
+    told = evidence_of("modelnet40-focused", "impossible-accuracy")
+    assert told.startswith(
+        "30 of 40 figures cannot be an accuracy on 2,468 test samples: teacher fedavg, seed focused:"
+    )
+    assert "60.83 %, next 60.82 % (1501 right) and 60.86 %" in told
+    for name in ("clinical-combined", "modelnet40-combined", "clinical-teachers", "modelnet40-teachers"):
+        assert evidence_of(name, "impossible-accuracy") == ""
+
+
+def test_recovery_from_teachers_above_chance() -> None:
+    """The headline: 8.50 % teaches 92.94 %, and 4.05 % is the chance level."""
+    told = evidence_of("modelnet40-focused", "recovery")
+    assert told == "Ten students: scaffold with logit-mse reaches 92.94 %, its teacher 8.50 %, 84.4 points less."
+    assert evidence_of("clinical-combined", "recovery").startswith("36 students: fedadam with crd reaches 100.00 %")
+    assert evidence_of("modelnet40-combined", "recovery").startswith("33 students:")
+
+
+def test_a_failed_seed_does_not_hide_a_pattern() -> None:
+    """FedAdam's failed seed widens the range of means to 6.0 points; without it all students are within 0.9."""
+    found = {one.objective: one for one in judged("modelnet40-combined").objectives}
+    for name, whole in (("vanilla", 0.0601), ("self", 0.0512)):
+        assert found[name].range == pytest.approx(whole, abs=1e-4)
+        assert found[name].pattern == "masked by pattern"
+        assert (found[name].steady_range or 1.0) < 0.0095
+
+
+@pytest.mark.parametrize(
+    "name", ["clinical-combined", "modelnet40-combined", "clinical-distilled", "modelnet40-focused"]
+)
+def test_nothing_in_the_published_tables_is_copied(name: str) -> None:
+    copies = {"copied-control", "duplicate-teachers", "duplicate-objectives", "identical-seeds", "one-checkpoint"}
+    assert not copies & {one.topic for one in judged(name).findings}

@@ -12,6 +12,7 @@ from .grids import evidence
 
 TEACHERS = {"a": [80, 81, 82], "b": [60, 61, 62], "c": [40, 41, 42]}
 RISING = {("a", "o"): [80, 81, 83], ("b", "o"): [60, 62, 62], ("c", "o"): [40, 41, 43]}
+FREE = {("a", "o"): [78, 80, 82], ("b", "o"): [59, 60, 62], ("c", "o"): [39, 41, 41]}  # without labels
 FLAT = {("a", "o"): [90, 91, 92], ("b", "o"): [90, 91, 92], ("c", "o"): [91, 91, 92]}
 
 
@@ -29,7 +30,7 @@ def test_the_first_sentence_with_controls() -> None:
     assert masked.startswith("Labels hide the teacher: in 2 of 3 pairs of teacher and objective the student")
     assert "c with o reaches 91.33 % with labels and 41.33 % without" in masked
     assert "In 1 of 3 pairs the seeds or test samples do not suffice to tell." in masked
-    faithful = told(RISING, RISING)
+    faithful = told(RISING, FREE)
     assert faithful.startswith(
         "Students are what their teachers made them: in all 3 pairs of teacher and objective the labels added"
     )
@@ -103,8 +104,8 @@ def test_teachers_alone_and_students_alone() -> None:
 
 
 def test_other_serious_things_are_named() -> None:
-    assert "Also serious" not in told(RISING, RISING)
-    leaking = told(RISING, RISING, facts={"egress": frozenset({"labels"})})
+    assert "Also serious" not in told(RISING, FREE)
+    leaking = told(RISING, FREE, facts={"egress": frozenset({"labels"})})
     assert "Also serious: labels leave the clients." in leaking
 
 
@@ -117,3 +118,80 @@ def test_a_study_without_any_student_left() -> None:
 def test_objectives_that_read_no_labels() -> None:
     made = evidence(TEACHERS, RISING, weights={"o": 0.0})
     assert judge(made).summary[0].startswith("None of these objectives gives labels any weight")
+
+
+def test_copied_controls_are_no_controls() -> None:
+    """The label-free column is the labelled one: nine accuracies on 200 samples do not agree by chance."""
+    copied = told(RISING, RISING)
+    assert copied.startswith("The label-free controls cannot be trusted: the label-free controls are copies")
+    assert "9 of 9 accuracies agree exactly" in copied
+    assert "follow their teachers" not in copied
+
+
+def test_leaking_controls_are_no_controls() -> None:
+    """Students without labels at 91 % whoever taught them, from a column or by a declared weight of 0."""
+    leaking = {pair: [value - 2 for value in values] for pair, values in FLAT.items()}
+    assert told(FLAT, leaking).startswith("The label-free controls cannot be trusted: label-free students are far")
+    declared = judge(evidence(TEACHERS, FLAT, weights={"o": 0.0}))
+    assert declared.summary[0].startswith("Labels hide the teacher, by the pattern")
+    one = judge(evidence({"c": [40, 41, 42]}, {("c", "o"): [90, 91, 92]}, weights={"o": 0.0}))
+    assert one.summary[0].startswith("The label-free controls cannot be trusted: label-free students are far above")
+    assert "label-leak" in {finding.topic for finding in declared.findings}
+
+
+def alone(*values: float) -> dict[str, Score]:
+    return {str(seed): Score(value / 100) for seed, value in enumerate(values)}
+
+
+def test_a_student_equal_to_the_labels_only_student() -> None:
+    """By seed the same as labels alone: the controls are fine, and the teacher added nothing."""
+    same = {pair: [85, 86, 88] for pair in RISING}
+    free = {pair: [84, 84, 87] for pair in RISING}
+    teachers = {"a": [84, 85, 86], "b": [83, 84, 86], "c": [85, 85, 87]}
+    found = told(same, free, teachers=teachers, alone=alone(85, 86, 88), counts=(500,) * 4)
+    assert found.startswith("These results cannot be taken as they stand:")
+    assert "students are as accurate as with labels alone" in found
+
+
+def test_a_classic_gain_is_a_success() -> None:
+    """Labels alone 69, student 73, teacher 75.6; the gains are 3.8, 4.0 and 4.2: 4 -+ 4.303 * 0.2 / sqrt(3)."""
+    made = evidence(
+        {"t": [75.4, 75.6, 75.8]},
+        {("t", "kd"): [72.8, 73, 73.2]},
+        weights={"kd": 0.5},
+        counts=(100,) * 100,
+        alone=alone(69, 69, 69),
+    )
+    found = judge(made)
+    assert found.summary[0].replace("\u00a0", " ") == (
+        "Distillation helped: in the only pair of teacher and objective the student gains over the labels-only student"
+        " (+4.0 points, 95 % interval +3.5 to +4.5), and its teacher is better than labels alone."
+    )
+    (pair,) = found.pairs
+    assert pair.gain == pytest.approx(0.04)
+    assert pair.gain_interval is not None
+    assert (pair.gain_interval.low, pair.gain_interval.high) == pytest.approx((0.03503, 0.04497), abs=1e-5)
+    assert {one.severity for one in found.findings} == {"warning"}  # there is no label-free control
+    weak = replace(made, teachers=tuple(replace(one, score=Score(0.65)) for one in made.teachers))
+    assert not judge(weak).summary[0].startswith("Distillation helped")
+
+
+def test_reservations_come_before_a_good_word() -> None:
+    made = evidence({"t": [80, 81, 82]}, {("t", "o"): [80, 81, 83]}, {("t", "o"): [78, 80, 82]}, weights={"o": 0.5})
+    chosen = replace(made, chosen_on_test=("t with o, seed 0",))
+    assert (
+        judge(chosen)
+        .summary[0]
+        .startswith(
+            "With reservations (models were chosen by their test accuracy): students are what their teachers made them"
+        )
+    )
+
+
+def test_what_was_edited_or_is_stale_is_said_first() -> None:
+    made = evidence(TEACHERS, RISING, FREE, weights={"o": 0.5})
+    stale = replace(made, settings={"stale": "Stale: 2 of 9 runs (method fedavg 2, now 3)."})
+    assert judge(stale).summary[0].startswith("Some results are stale: stale: 2 of 9 runs")
+    assert judge(stale).summary[1].startswith("These results cannot be taken as they stand: some results are stale")
+    edited = replace(made, edited=("accuracy of a, seed 0: 0.9 here, 0.8 in its run",))
+    assert judge(edited).summary[0].startswith("Figures are not those of the runs: accuracy of a, seed 0")

@@ -154,3 +154,45 @@ def test_a_mistake_gets_one_sentence(call: Call, words: list[str], says: str) ->
     assert (code, out) == (2, "")
     assert says in err
     assert len(err.strip().splitlines()) == 1
+
+
+GAIN = "teacher,objective,seed,teacher_accuracy,accuracy,labels_only_accuracy\n" + "".join(
+    f"a,kd,{seed},{75.5 + seed / 10},{72.9 + seed / 10},69\n" for seed in range(3)
+)
+
+
+def test_the_gain_over_labels_only_students(call: Call) -> None:
+    """72.9, 73.0 and 73.1 against 69: 4 -+ 4.303 * 0.1 / sqrt(3)."""
+    Path("gain.csv").write_text(GAIN)
+    code, out, err = call("audit", "gain.csv", "--classes", "100")
+    assert (code, err) == (0, "")
+    assert " ".join(out.split()).startswith("gain Distillation helped: in the only pair")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "a kd 73.0 69.0 +4.0 3.8 to 4.2" in lines
+    content = json.loads(call("audit", "gain.csv", "--json")[1])
+    assert content["pairs"][0]["gain"] == pytest.approx(0.04)
+    assert content["pairs"][0]["gain_interval"]["low"] == pytest.approx(0.04 - 4.3027 * 0.001 / 3**0.5, abs=1e-6)
+
+
+def test_an_impossible_accuracy_by_every_path(call: Call) -> None:
+    """91.9 % of 80 samples are 73.52; the table as CSV and as JSON, and the exit code by the finding's name."""
+    rows = [{"teacher": "a", "seed": seed, "teacher_accuracy": value} for seed, value in enumerate((90, 91.25, 91.9))]
+    Path("t.json").write_text(json.dumps(rows))
+    Path("t.csv").write_text(
+        "\n".join(["teacher,seed,teacher_accuracy", *(",".join(map(str, r.values())) for r in rows)])
+    )
+    for name in ("t.csv", "t.json"):
+        code, out, err = call(
+            "audit", name, "--class-counts", "20,20,20,20", "--fail-on", "impossible-accuracy", "--json"
+        )
+        assert (code, err.strip()) == (3, "found: impossible-accuracy")
+        (found,) = [one for one in json.loads(out)["findings"] if one["topic"] == "impossible-accuracy"]
+        assert found["severity"] == "serious"
+        assert "teacher a, seed 2: 91.9 %, next 91.25 % (73 right) and 92.50 %" in found["evidence"]
+
+
+def test_mixed_units_are_refused_with_their_rows(call: Call) -> None:
+    Path("mixed.csv").write_text(GAIN.replace("75.5", "0.755"))
+    code, out, err = call("audit", "mixed.csv")
+    assert (code, out) == (2, "")
+    assert "shares among percentages: line 2 with 0.755" in " ".join(err.split())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedstill.audit.evidence_lookup import Book
+from fedstill.audit.outlying_seeds import OutlyingSeed
 from fedstill.audit.teacher_verdicts import FAR, cannot_tell, is_collapsed, is_partly_broken
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, TeacherVerdict
 
 LEADERS = 12
+LITTLE = 0.55  # of its student's accuracy: a teacher with less does not explain it
 JUDGED = ("masked", "faithful", "inconclusive")
 
 
@@ -22,6 +24,7 @@ class Case:
     teachers: tuple[TeacherVerdict, ...]
     pairs: tuple[PairVerdict, ...]
     objectives: tuple[ObjectiveVerdict, ...]
+    outlying: tuple[OutlyingSeed, ...] = ()
 
     @property
     def collapsed(self) -> dict[str, TeacherVerdict]:
@@ -55,16 +58,17 @@ class Case:
         said += ["that could be judged"] if len(self.judged) < len(reading) else []
         return " and ".join(said) or "of teacher and objective"
 
-    def recovered(self) -> Iterator[PairVerdict]:
-        """Students with labels that are far above a teacher that is no better than chance, the farthest first."""
-        gaps = {
-            (pair.teacher, pair.objective): pair.recovery
-            for pair in self.pairs
-            if pair.teacher in self.collapsed and self.reads_labels(pair) and pair.recovery is not None
-        }
-        known = {(pair.teacher, pair.objective): pair for pair in self.pairs}
-        ordered = sorted(gaps, key=lambda name: -gaps[name])
-        return (known[name] for name in ordered if gaps[name] > FAR * self.delta)
+    def recovered(self) -> list[PairVerdict]:
+        """Students with labels far above a teacher that does not explain them, the farthest first."""
+        found = [pair for pair in self.pairs if self.reads_labels(pair) and self._is_unexplained(pair)]
+        return sorted(found, key=lambda pair: -(pair.recovery or 0.0))
+
+    def _is_unexplained(self, pair: PairVerdict) -> bool:
+        """Whether the teacher is no better than chance, or knows little more than half of what its student does."""
+        if pair.recovery is None or pair.labelled is None or pair.recovery <= FAR * self.delta:
+            return False
+        taught = pair.labelled - pair.recovery
+        return pair.teacher in self.collapsed or (taught < LITTLE * pair.labelled and pair.word != "faithful")
 
     def crowned(self) -> tuple[list[PairVerdict], list[PairVerdict]]:
         """The best students, and those among them whose teachers are no better than chance; none of a few pairs."""

@@ -18,6 +18,7 @@ class Score:
 
     accuracy: float
     correct: tuple[bool, ...] = ()
+    unit: float = field(default=0.0, compare=False)  # of the last digit that is printed; 0: known to all digits
 
 
 @dataclass(frozen=True)
@@ -80,4 +81,7 @@ class Evidence:
     class_counts: tuple[int, ...] = ()  # of the test set
     commands: tuple[str, ...] = ()  # that made it
     settings: Mapping[str, str] = field(default_factory=dict)  # what a reader should know: data, models, epochs ...
+    test_size: int = 0  # test samples, where only their number is known; 0: see class_counts
+    chosen_on_test: tuple[str, ...] = ()  # results that were selected by their test accuracy, as a table says
+    edited: tuple[str, ...] = ()  # figures that are not those of the runs that they are said to come from
     precision: float = 0.0  # half a unit of the last digit that accuracies are known to; 0: to all digits

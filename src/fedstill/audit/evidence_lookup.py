@@ -50,11 +50,14 @@ class Book:
     def samples(self) -> int:
         """How many test samples there are; 0: not known."""
         counts = self.evidence.class_counts
+        if self.evidence.test_size:
+            return self.evidence.test_size
         if max(counts, default=0) > 1:  # one of each says that classes are equal, and nothing of their size
             return sum(counts)
-        return max((len(score.correct) for score in self._scores()), default=0)
+        return max((len(score.correct) for score in self.every_score()), default=0)
 
-    def _scores(self) -> Iterable[Score]:
+    def every_score(self) -> Iterable[Score]:
+        """Those of teachers and students; labels-only students aside."""
         everyone: list[Teacher | Student] = [*self.evidence.teachers, *self.evidence.students]
         return (one.score for one in everyone if one.score is not None)
 
@@ -94,10 +97,14 @@ class Book:
 
         Each may have one of its own. Where no seed has one, all labels-only students that exist are used.
         """
+        return mean(self.alone_scores(pair).values() or self.evidence.alone.values())
+
+    def alone_scores(self, pair: Pair) -> dict[Seed, Score]:
+        """The labels-only students of the seeds that have a labelled student."""
         shared = self.evidence.alone
         students = [one for one in self.labelled.get(pair, {}).values() if one.score is not None]
-        found = [one.alone if one.alone is not None else shared.get(one.seed) for one in students]
-        return mean([score for score in found if score is not None] or shared.values())
+        found = {one.seed: one.alone if one.alone is not None else shared.get(one.seed) for one in students}
+        return {seed: score for seed, score in found.items() if score is not None}
 
     def equals_a_class(self, scores: Iterable[Score]) -> bool:
         """Whether accuracies are, in every seed, what always answering one class would get: not always the same."""

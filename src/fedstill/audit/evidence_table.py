@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +11,26 @@ from difflib import get_close_matches
 from io import StringIO
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
+from fedstill.audit.table_units import Unit, WrittenAccuracy, scale_of
 from fedstill.audit.verdicts import NOT_ASSESSABLE
-from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.errors import InputError
 from fedstill.distillation import objectives
 
-Unit = Literal["auto", "percent", "share"]
 NEEDED = ("teacher", "objective", "seed", "accuracy")
-OPTIONAL = ("teacher_accuracy", "free_accuracy", "labels_only_accuracy", "hard_label_weight")
+OPTIONAL = (
+    "teacher_accuracy",
+    "free_accuracy",
+    "labels_only_accuracy",
+    "hard_label_weight",
+    "test_size",
+    "selection",
+)
 TEACHERS_ALONE = ("teacher", "seed", "teacher_accuracy")
 ACCURACIES = ("accuracy", *OPTIONAL[:3])
+NUMBERS = (*ACCURACIES, "hard_label_weight", "test_size")
 NON_FINITE = "non-finite"
 _PERCENT = re.compile(r"[\s_]*(%|\(\s*%\s*\)|\[\s*%\s*\])$")  # after the name of a column
 
@@ -35,41 +44,66 @@ class EvidenceRow:
     objective: str
     seed: Seed
     values: dict[str, float]
-    digits: int  # behind the point, of the accuracy that has most
-    signed: bool  # some accuracy bears a percent sign
+    written: dict[str, WrittenAccuracy]  # accuracies by column
+    selection: str  # how the reported model was chosen among those of its run
     broken: bool  # the teacher gives outputs that are not finite
 
 
-def checked_unit(name: str) -> Unit:
-    for unit in get_args(Unit):
-        if name == unit:
-            return cast(Unit, unit)
-    raise InputError(f"unknown unit {name!r}: {did_you_mean(name, get_args(Unit))}")
-
-
 def read_table(path: Path, class_counts: Sequence[int] = (), unit: Unit = "auto") -> Evidence:
-    """Columns teacher, objective, seed, accuracy; optionally teacher_accuracy, free_accuracy, labels_only_accuracy
-    and hard_label_weight. A table of teachers alone needs teacher, seed and teacher_accuracy.
+    """Columns teacher, objective, seed, accuracy; optionally teacher_accuracy, free_accuracy, labels_only_accuracy,
+    hard_label_weight, test_size (test samples) and selection (how the reported model was chosen: `last`, `validation`,
+    `best on test`). A table of teachers alone needs teacher, seed and teacher_accuracy. A `.json` file holds a list
+    with a mapping from column to value for each row.
 
     Accuracies are percentages if any of them is above 1 or bears the sign (`0.9%`, or a column `accuracy (%)`), else
-    shares; `unit` says so where that would be wrong. A column of the one kind beside one of the other is refused. An
+    shares; `unit` says so where that would be wrong. Columns or rows of both kinds in one table are refused. An
     empty field is a result that is not there; the word non-finite stands for a teacher without finite outputs. Other
     columns are left alone.
     """
+    if path.suffix.lower() == ".json":
+        return _from_rows(path, _json_rows(path), class_counts, unit)
     return _evidence(path, _lines(path), class_counts, unit)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table made elsewhere: a .csv file, or a .json file with a list of rows."""
+    if path.suffix.lower() == ".csv":
+        return True
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(200).lstrip().startswith("[")
 
 
 def read_rows(rows: Any, class_counts: Sequence[int] = (), unit: Unit = "auto") -> Evidence:
     """The same table as a pandas frame, or as mappings from column to value, one for each row."""
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+    return _from_rows(Path("in memory"), records, class_counts, unit)
+
+
+def _json_rows(path: Path) -> list[Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"cannot read the table {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"the table {path} is not JSON in UTF-8: {error}") from error
+    if not isinstance(content, list):
+        raise InputError(f"the table {path} is not a list with a mapping from column to value for each row")
+    return content
+
+
+def _from_rows(path: Path, records: list[Any], class_counts: Sequence[int], unit: Unit) -> Evidence:
     if not all(isinstance(record, Mapping) for record in records):
         raise InputError(
             "a table in memory is a pandas frame, or a list with a mapping from column to value for each row"
+            if path.suffix != ".json"
+            else f"the table {path} is not a list with a mapping from column to value for each row"
         )
     header = list(dict.fromkeys(str(name) for record in records for name in record))
     texts = [[_text(record.get(name)) for name in header] for record in records]
     lines = [header, *texts] if records else []
-    return _evidence(Path("in memory"), iter(enumerate(lines, start=1)), class_counts, unit)
+    return _evidence(path, iter(enumerate(lines, start=1)), class_counts, unit)
 
 
 def _text(value: Any) -> str:
@@ -80,11 +114,15 @@ def _text(value: Any) -> str:
 
 def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: Sequence[int], unit: Unit) -> Evidence:
     header, ignored, signed = _header(path, next(lines, None))
-    rows = [_row(path, number, header, fields) for number, fields in lines if any(field.strip() for field in fields)]
+    rows = [
+        _row(path, number, header, signed, fields) for number, fields in lines if any(field.strip() for field in fields)
+    ]
     if not rows:
         raise InputError(f"the table {path} has no rows below its header")
     _refuse_repeated(path, rows)
-    scale, precision = _unit(path, rows, unit, signed)
+    written = [one for row in rows for one in row.written.values()]
+    chance = max(class_counts) / sum(class_counts) if class_counts and sum(class_counts) else None
+    scale = scale_of(path, written, unit, chance)
     settings = {"table": path.name, "accuracies": "percent" if scale == 100 else "share"}
     return Evidence(
         name=path.stem,
@@ -94,8 +132,47 @@ def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: 
         alone=_alone(path, rows, scale),
         class_counts=tuple(class_counts),
         settings={**settings, **({"columns left alone": ", ".join(ignored)} if ignored else {})},
-        precision=precision,
+        test_size=_test_size(path, rows, class_counts),
+        chosen_on_test=tuple(_place(row) for row in rows if _on_test(row.selection)),
+        precision=0.5 * 10.0 ** -max((one.digits for one in written), default=0) / scale,
     )
+
+
+def _place(row: EvidenceRow) -> str:
+    """A row as a sentence names it."""
+    return (
+        f"{row.teacher} with {row.objective}, seed {row.seed}" if row.objective else f"{row.teacher}, seed {row.seed}"
+    )
+
+
+def _on_test(selection: str) -> bool:
+    """Whether the reported model was chosen by its test accuracy: `best`, `test`, `best epoch on test`.
+
+    >>> [_on_test(text) for text in ("best", "best (test)", "last", "best on validation", "")]
+    [True, True, False, False, False]
+    """
+    said = selection.lower()
+    return "val" not in said and "dev" not in said and ("test" in said or said.startswith(("best", "oracle", "max")))
+
+
+def _test_size(path: Path, rows: Sequence[EvidenceRow], class_counts: Sequence[int]) -> int:
+    """The number of test samples by the column; 0 without one. There is one test set, and its class counts agree."""
+    known = {row.values["test_size"]: row.line for row in rows if "test_size" in row.values}
+    if not known:
+        return 0
+    size, line = next(iter(known.items()))
+    if size != int(size) or size < 1:
+        raise InputError(f"{path}, line {line}: test_size is {size:g}, which is not a number of test samples")
+    if len(known) > 1:
+        other, there = list(known.items())[1]
+        raise InputError(
+            f"{path}, line {there}: test_size is {other:g}, but line {line} says {size:g}: audit one test set at a time"
+        )
+    if max(class_counts, default=0) > 1 and sum(class_counts) != size:
+        raise InputError(
+            f"{path}, line {line}: test_size is {size:g}, but the class counts add up to {sum(class_counts)}"
+        )
+    return int(size)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -115,8 +192,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str], list[str], bool]:
-    """The columns by name, those that mean nothing here, and whether one says percent; a near name is refused."""
+def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str], list[str], set[str]]:
+    """The columns by name, those that mean nothing here, and those that say percent; a near name is refused."""
     if first is None or not any(field.strip() for field in first[1]):
         raise InputError(f"the table {path} is empty: its first line names the columns {', '.join(NEEDED)}")
     written = [field.strip().lower() for field in first[1]]
@@ -139,10 +216,10 @@ def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str],
             f"the table {path} lacks the column {missing[0]!r}: it needs {', '.join(NEEDED)}"
             f" (or, of teachers alone, {', '.join(TEACHERS_ALONE)})"
         )
-    return header, ignored, header != written
+    return header, ignored, {name for name, before in zip(header, written, strict=True) if name != before}
 
 
-def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> EvidenceRow:
+def _row(path: Path, line: int, header: Sequence[str], signed: set[str], fields: Sequence[str]) -> EvidenceRow:
     where = f"{path}, line {line}"
     if len(fields) != len(header):
         raise InputError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
@@ -151,16 +228,15 @@ def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) ->
         if name in cells and not cells[name]:
             raise InputError(f"{where}: the {name} is not named")
     broken = cells.get("teacher_accuracy", "").lower() == NON_FINITE
-    numbers = [name for name in (*ACCURACIES, "hard_label_weight") if cells.get(name)]
-    values = {
-        name: _number(where, name, cells[name]) for name in numbers if not (broken and name == "teacher_accuracy")
+    numbers = [name for name in NUMBERS if cells.get(name) and not (broken and name == "teacher_accuracy")]
+    values = {name: _number(where, name, cells[name]) for name in numbers}
+    written = {
+        name: WrittenAccuracy(line, name, value, _digits(cells[name]), name in signed or cells[name].endswith("%"))
+        for name, value in values.items()
+        if name in ACCURACIES
     }
-    accuracies = [cells[name] for name in values if name in ACCURACIES]
-    digits = max((_digits(text) for text in accuracies), default=0)
-    signed = any(text.endswith("%") for text in accuracies)
-    return EvidenceRow(
-        line, cells["teacher"], cells.get("objective", ""), cells["seed"], values, digits, signed, broken
-    )
+    place = cells["teacher"], cells.get("objective", ""), cells["seed"]
+    return EvidenceRow(line, *place, values, written, cells.get("selection", ""), broken)
 
 
 def _number(where: str, name: str, text: str) -> float:
@@ -190,50 +266,24 @@ def _refuse_repeated(path: Path, rows: Sequence[EvidenceRow]) -> None:
         seen[key] = row.line
 
 
-def _unit(path: Path, rows: Sequence[EvidenceRow], unit: Unit, signed: bool) -> tuple[float, float]:
-    """What to divide accuracies by, and half a unit of their last digit, as a share."""
-    written = [(row.line, name, row.values[name]) for row in rows for name in ACCURACIES if name in row.values]
-    signed = signed or any(row.signed for row in rows)
-    if signed and unit == "share":
-        raise InputError(f"the table {path} writes accuracies with a percent sign, so they cannot be shares")
-    if unit == "auto" and not signed:
-        _refuse_mixed(path, written)
-    percent = signed or unit == "percent" or (unit == "auto" and any(value > 1 for _, _, value in written))
-    scale = 100.0 if percent else 1.0
-    for line, name, value in written:
-        if value > scale:
-            raise InputError(f"{path}, line {line}: {name} is {value:g}, and cannot be above {scale:g}")
-    return scale, 0.5 * 10.0 ** -max(row.digits for row in rows) / scale
+def _score(row: EvidenceRow, column: str, scale: float) -> Score:
+    return Score(row.values[column] / scale, unit=10.0 ** -row.written[column].digits / scale)
 
 
-def _refuse_mixed(path: Path, written: Sequence[tuple[int, str, float]]) -> None:
-    """A column of shares beside one of percentages would make every teacher in it look hopeless."""
-    largest: dict[str, float] = {}
-    for _, name, value in written:
-        largest[name] = max(value, largest.get(name, 0.0))
-    shares = next((name for name, value in largest.items() if 0 < value <= 1), None)
-    percent = next((name for name, value in largest.items() if value > 1), None)
-    if shares and percent:
-        raise InputError(
-            f"the table {path} has {percent} up to {largest[percent]:g}, as percentages are, and {shares} up to"
-            f" {largest[shares]:g}, as shares are: write both alike, or say --unit percent if they are"
-        )
-
-
-def _agreed(path: Path, rows: Sequence[EvidenceRow], name: str, key: str) -> dict[tuple[str, ...], float]:
-    """A value that rows repeat, by what it belongs to; rows that disagree are refused."""
-    found: dict[tuple[str, ...], tuple[int, float]] = {}
+def _agreed(path: Path, rows: Sequence[EvidenceRow], name: str, key: str) -> dict[tuple[str, ...], EvidenceRow]:
+    """The first row with a value that rows repeat, by what it belongs to; rows that disagree are refused."""
+    found: dict[tuple[str, ...], EvidenceRow] = {}
     for row in rows:
         if name not in row.values:
             continue
         owner = {"teacher": (row.teacher, row.seed), "seed": (row.seed,), "objective": (row.objective,)}[key]
-        line, value = found.setdefault(owner, (row.line, row.values[name]))
-        if value != row.values[name]:
+        first = found.setdefault(owner, row)
+        if first.values[name] != row.values[name]:
             raise InputError(
-                f"{path}, line {row.line}: {name} is {row.values[name]:g}, but line {line} says {value:g} for the same"
-                f" {key}"
+                f"{path}, line {row.line}: {name} is {row.values[name]:g}, but line {first.line} says"
+                f" {first.values[name]:g} for the same {key}"
             )
-    return {owner: value for owner, (_, value) in found.items()}
+    return found
 
 
 def _teachers(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[Teacher, ...]:
@@ -247,7 +297,7 @@ def _teachers(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[Te
             )
     everyone = dict.fromkeys((row.teacher, row.seed) for row in rows)
     return tuple(
-        Teacher(name, seed, None if (name, seed) in broken else Score(agreed[name, seed] / scale))
+        Teacher(name, seed, None if (name, seed) in broken else _score(agreed[name, seed], "teacher_accuracy", scale))
         for name, seed in everyone
         if (name, seed) in broken or (name, seed) in agreed
     )
@@ -259,15 +309,15 @@ def _students(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[St
     students: list[Student] = []
     for row in rows:
         pair = row.teacher, row.objective, row.seed
-        reached, free = row.values.get("accuracy"), row.values.get("free_accuracy")
-        weight = weights.get((row.objective,))
-        missing = "" if reached is not None else "no accuracy in the table"
-        score = None if reached is None else Score(reached / scale)
+        weight = weights[row.objective,].values["hard_label_weight"] if (row.objective,) in weights else None
+        score = _score(row, "accuracy", scale) if "accuracy" in row.values else None
+        missing = "" if score is not None else "no accuracy in the table"
         students.append(Student(*pair, free=False, score=score, missing=missing, hard_label_weight=weight))
         if controlled and not _assessable(row.objective):
             students.append(Student(*pair, free=True, score=None, missing=NOT_ASSESSABLE, hard_label_weight=0.0))
-        elif free is not None:
-            students.append(Student(*pair, free=True, score=Score(free / scale), hard_label_weight=0.0))
+        elif "free_accuracy" in row.values:
+            free = _score(row, "free_accuracy", scale)
+            students.append(Student(*pair, free=True, score=free, hard_label_weight=0.0))
     return tuple(students)
 
 
@@ -279,4 +329,4 @@ def _assessable(name: str) -> bool:
 
 def _alone(path: Path, rows: Sequence[EvidenceRow], scale: float) -> dict[Seed, Score]:
     agreed = _agreed(path, rows, "labels_only_accuracy", "seed")
-    return {seed: Score(value / scale) for (seed,), value in agreed.items()}
+    return {seed: _score(row, "labels_only_accuracy", scale) for (seed,), row in agreed.items()}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from fedstill.audit.evidence import Evidence, RoundFacts, Score, Student, Teacher
+from fedstill.audit.evidence_lookup import TINY
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.numbers import share
 from fedstill.distillation import objectives
 from fedstill.methods import methods
 from fedstill.methods.fedavg import buffers_of
@@ -90,7 +93,22 @@ class _Reader:
             class_counts=tuple(counts),
             commands=(results.command,) if results.command else (),
             settings=self._settings(),
+            edited=tuple(self._edited()),
         )
+
+    def _edited(self) -> Iterator[str]:
+        """Accuracies that are not those of their runs, where the runs are here."""
+        rows = [
+            (cell, results.runs[cell]) for results, cells in self._stages() for cell in cells if cell in results.runs
+        ]
+        for cell, row in rows:
+            run, said = self._run(row), row.figures.get("accuracy")
+            there = None if run is None or not run.finished else run.result.accuracy.get("last")
+            if there is not None and (said is None or abs(said - there) > TINY):
+                yield f"accuracy of {', '.join(cell)}: {share(said)} here, {share(there)} in its run"
+
+    def _stages(self) -> tuple[tuple[Results, Iterable[Labels]], ...]:
+        return (self.results, self.taught_by), (self.students, self.pupils)
 
     def _teacher(self, cell: Labels, row: ResultRow) -> Teacher:
         """What it gets right counts on the students' test data, which may not be what it was tested on itself."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.audit.evidence import Evidence
-from fedstill.audit.evidence_table import read_rows, read_table
+from fedstill.audit.evidence_table import is_table, read_rows, read_table
 from fedstill.audit.verdict_rules import DELTA, judge
 from fedstill.audit.verdicts import Audit
 
@@ -14,7 +14,8 @@ from fedstill.audit.verdicts import Audit
 def audit(source: Any, delta: float = DELTA, **reading: Any) -> Audit:
     """Judge evidence, a study's results (`Results`, file or folder), a run, or a table made elsewhere.
 
-    Such a table is a .csv file, a pandas frame, or a list with a mapping from column to value for each row.
+    Such a table is a .csv file, a .json file with a list of rows, a pandas frame, or a list with a mapping from column
+    to value for each row.
 
     `delta` is the threshold as a share; everything else is passed to the reader of the source.
 
@@ -32,7 +33,7 @@ def audit(source: Any, delta: float = DELTA, **reading: Any) -> Audit:
 
         return judge(evidence_of_object(source, **reading), delta)
     path = Path(source)
-    if path.suffix.lower() == ".csv":
+    if is_table(path):
         return judge(read_table(path, **reading), delta)
     from fedstill.audit.audit_inputs import evidence_of  # needs torch, and a table does not
 

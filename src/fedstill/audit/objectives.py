@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from statistics import fmean
 
+from fedstill.audit.evidence import Seed
 from fedstill.audit.evidence_lookup import Book
+from fedstill.audit.outlying_seeds import OutlyingSeed
 from fedstill.audit.pairs import ROUNDING
 from fedstill.audit.statistics import correlation
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, PatternWord
@@ -16,12 +18,22 @@ WIDE = 3  # teachers must range over more than so many times the threshold befor
 Means = Mapping[str, float]  # by teacher
 
 
-def objective_verdict(book: Book, objective: str, pairs: Sequence[PairVerdict], delta: float) -> ObjectiveVerdict:
-    """Over seed means; a teacher without a student (or without a finite model) is left out."""
+def objective_verdict(
+    book: Book, objective: str, pairs: Sequence[PairVerdict], delta: float, outlying: Sequence[OutlyingSeed] = ()
+) -> ObjectiveVerdict:
+    """Over seed means; a teacher without a student (or without a finite model) is left out.
+
+    A pattern that single outlying seeds hide is still one: it is read again without them.
+    """
     ours = [pair for pair in pairs if pair.objective == objective]
     labelled = {pair.teacher: pair.labelled for pair in ours if pair.labelled is not None}
     free = {pair.teacher: pair.free for pair in ours if pair.free is not None}
     taught = {name: mean for name in book.teachers if (mean := book.teacher_mean(name)) is not None}
+    word, steady_range = pattern(taught, labelled, delta), None
+    failed = {(one.teacher, one.seed) for one in outlying if one.objective == objective and not one.free}
+    if failed and word == "unclear":
+        steady = _without(book, objective, labelled, failed)
+        word, steady_range = pattern(taught, steady, delta), _range(steady)
     return ObjectiveVerdict(
         objective=objective,
         hard_label_weight=book.weight(objective),
@@ -30,8 +42,22 @@ def objective_verdict(book: Book, objective: str, pairs: Sequence[PairVerdict], 
         range=_range(labelled),
         free_correlation=_together(taught, free),
         free_range=_range(free),
-        pattern=pattern(taught, labelled, delta),
+        pattern=word,
+        steady_range=steady_range if word != "unclear" else None,
     )
+
+
+def _without(book: Book, objective: str, means: Means, failed: Container[tuple[str, Seed]]) -> dict[str, float]:
+    """The means over seeds that did not fail."""
+    kept = {
+        teacher: [
+            score.accuracy
+            for seed, score in book.labelled_scores((teacher, objective)).items()
+            if (teacher, seed) not in failed
+        ]
+        for teacher in means
+    }
+    return {teacher: fmean(values) for teacher, values in kept.items() if values}
 
 
 def pattern(taught: Means, reached: Means, delta: float) -> PatternWord:

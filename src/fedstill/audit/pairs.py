@@ -24,6 +24,7 @@ def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
     masking = fmean(labelled[seed].accuracy - free[seed].accuracy for seed in both) if both else None
     interval = masking_interval(book, pair, both)
     reached, taught, alone = mean(labelled.values()), book.teacher_mean(pair[0]), book.alone(pair)
+    gain, gain_interval = _gain(book, pair, reached, alone)
     return PairVerdict(
         *pair,
         word=_word(book, pair, interval, delta),
@@ -35,6 +36,8 @@ def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
         synergy=None if reached is None or taught is None or alone is None else reached - max(taught, alone),
         recovery=None if reached is None or taught is None else reached - taught,
         seeds=len(both or labelled or free),
+        gain=gain,
+        gain_interval=gain_interval,
     )
 
 
@@ -46,14 +49,33 @@ def masking_interval(book: Book, pair: Pair, seeds: Sequence[Seed]) -> Interval 
         return Interval(0.0, 0.0, "none", "the objective gives the labels no weight: the student is its own control")
     labelled, free = book.labelled_scores(pair), book.free_scores(pair)
     sides = [[scores[seed] for seed in seeds] for scores in (labelled, free)]
-    if len(seeds) >= ENOUGH_SEEDS:
+    return _difference(book, "masking", pair, sides)
+
+
+def _gain(book: Book, pair: Pair, reached: float | None, alone: float | None) -> tuple[float | None, Interval | None]:
+    """What the labelled student gained over the labels-only student, over the seeds that both have."""
+    labelled, others = book.labelled_scores(pair), book.alone_scores(pair)
+    seeds = [seed for seed in labelled if seed in others]
+    if reached is None or alone is None:
+        return None, None
+    if not seeds:
+        note = "labels-only students have other seeds"
+        return reached - alone, Interval(reached - alone, reached - alone, "none", note)
+    sides = [[scores[seed] for seed in seeds] for scores in (labelled, others)]
+    gain = fmean(ours.accuracy - theirs.accuracy for ours, theirs in zip(*sides, strict=True))
+    return gain, _difference(book, "gain", pair, sides)
+
+
+def _difference(book: Book, what: str, pair: Pair, sides: Sequence[Sequence[Score]]) -> Interval:
+    """The interval of the mean difference between two students, seed by seed."""
+    if len(sides[0]) >= ENOUGH_SEEDS:
         low, high = t_interval([a.accuracy - b.accuracy for a, b in zip(*sides, strict=True)])
         return Interval(max(low, -1.0), min(high, 1.0), "seeds")
     differences = _by_sample(*sides)
     if differences is not None:
         from fedstill.core.streams import Streams  # brings torch, which a table of accuracies does not need
 
-        drawn = Streams(0).draw("audit", "masking", *pair)
+        drawn = Streams(0).draw("audit", what, *pair)
         return Interval(*paired_bootstrap(differences, drawn), "samples")
     first, second = (fmean(score.accuracy for score in side) for side in sides)
     if book.samples:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import fmean
+from collections.abc import Iterator
 
 from fedstill.audit.case import JUDGED, LEADERS, Case
+from fedstill.audit.objectives import pattern
 from fedstill.audit.phrases import NAMED, among_best, called, named, part
 from fedstill.audit.teacher_verdicts import FAR, accuracy_interval
-from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, PairVerdict
+from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, ObjectiveVerdict, PairVerdict
 from fedstill.core.numbers import capital, count, points, share
 
 WITHOUT_LABELS = "Report students that were distilled without labels (`labels: no-ce` or `withhold`)"
@@ -46,27 +46,35 @@ def _masked_by_pattern(case: Case) -> Iterator[Finding]:
     judged = {pair.objective for pair in case.pairs if pair.word in JUDGED}
     flat = [one for one in case.objectives if one.pattern == "masked by pattern" and one.objective not in judged]
     if flat:
-        widest = max(one.range or 0.0 for one in flat)
+        widest = max(flat_range(one) for one in flat)
+        failed = " Single seeds that failed are left out." if any(one.steady_range for one in flat) else ""
         yield Finding(
             "serious",
             "masked",
             "Students do not depend on their teachers",
             f"With {named([one.objective for one in flat], 10)} students of all teachers end within {points(widest)} of"
-            " each other, far above teachers that differ by much more.",
+            f" each other, far above teachers that differ by much more.{failed}",
             f"{WITHOUT_LABELS}: this table has no such control, so the pattern is all there is.",
         )
 
 
+def flat_range(one: ObjectiveVerdict) -> float:
+    """The range of students that do not depend on their teachers, without seeds that failed."""
+    return one.steady_range if one.steady_range is not None else one.range or 0.0
+
+
 def _recovered(case: Case) -> Iterator[Finding]:
-    found = list(case.recovered())
+    found = case.recovered()
     if found:
         worst = found[0]
+        fallen = all(pair.teacher in case.collapsed for pair in found)
+        teachers = "teachers that are no better than chance" if fallen else "teachers that do not explain them"
         yield Finding(
             "serious",
             "recovery",
-            "Students recover from teachers that are no better than chance",
+            f"Students recover from {teachers}",
             f"{capital(count(len(found), 'student'))}: {called(worst)} reaches {share(worst.labelled)}, its teacher"
-            f" {share(case.collapsed[worst.teacher].accuracy)}, {points(worst.recovery or 0.0)} less.",
+            f" {share(case.book.teacher_mean(worst.teacher))}, {points(worst.recovery or 0.0)} less.",
             "The teacher's answers do not explain such accuracies, the proxy data's labels do: leave them out of any"
             " claim about the teacher.",
         )
@@ -87,28 +95,43 @@ def _crowned(case: Case) -> Iterator[Finding]:
 
 
 def _too_good(case: Case) -> Iterator[Finding]:
-    """A student that saw no labels cannot be expected to be far above its teacher."""
-    far = FAR * case.delta
-    found = [
-        (pair, pair.free - taught)
+    """A student that saw no labels cannot be expected to be far above its teacher, nor as good whoever taught it."""
+    gaps = {
+        (pair.teacher, pair.objective): pair.free - taught
         for pair in case.pairs
         if pair.free is not None
         and pair.word != NOT_ASSESSABLE
         and (taught := case.book.teacher_mean(pair.teacher)) is not None
-        and pair.free - taught > far
+    }
+    flat = [name for name in case.book.objectives if _free_is_flat(case, name)]
+    found = [
+        (f"{teacher} with {objective}", gap, teacher)
+        for (teacher, objective), gap in gaps.items()
+        if gap > FAR * case.delta or (objective in flat and gap > case.delta)
     ]
     if found:
         found.sort(key=lambda item: -item[1])
-        worst, gap = found[0]
+        worst, gap, _ = found[0]
+        serious = flat or gap > 2 * FAR * case.delta or any(teacher in case.collapsed for *_, teacher in found)
+        alike = f" With {named(flat)} they do not depend on their teachers at all." if flat else ""
+        declared = any(case.book.weight(name) == 0 for name in case.book.objectives)
         yield Finding(
-            "serious" if any(pair.teacher in case.collapsed for pair, _ in found) else "warning",
+            "serious" if serious else "warning",
             "label-leak",
             "Label-free students are far above their teachers",
-            f"{named([called(pair) for pair, _ in found])}; most with {called(worst)}: {points(gap)} above its teacher."
+            f"{named([name for name, *_ in found])}; most with {worst}: {points(gap)} above its teacher.{alike}"
             " Either the control saw labels, or the teacher's outputs hold more than its accuracy says.",
             "Distil with labels withheld and compare; an objective like DKD must take the teacher's own class for its"
-            " target; measure the teacher's BatchNorm statistics anew.",
+            " target; measure the teacher's BatchNorm statistics anew."
+            + (" Check that a declared label weight of 0 is the one that was used." if declared else ""),
         )
+
+
+def _free_is_flat(case: Case, objective: str) -> bool:
+    """Whether students without labels show the pattern of students that learn from labels."""
+    free = {pair.teacher: pair.free for pair in case.pairs if pair.objective == objective and pair.free is not None}
+    taught = {name: mean for name in free if (mean := case.book.teacher_mean(name)) is not None}
+    return pattern(taught, free, case.delta) == "masked by pattern"
 
 
 def _stuck(case: Case) -> Iterator[Finding]:
@@ -205,42 +228,3 @@ def _absent(case: Case) -> Iterator[Finding]:
             "Without labels nothing trains the classifier, so there is no control to compare with.",
             "Use an objective with soft targets beside it, e.g. `crd+kl`.",
         )
-    yield from _missing(case)
-
-
-def _missing(case: Case) -> Iterator[Finding]:
-    lost = [one for one in case.book.evidence.students if one.score is None and one.missing != NOT_ASSESSABLE]
-    if lost:
-        reasons = list(dict.fromkeys(one.missing or "no reason given" for one in lost))
-        places = [f"{one.teacher} with {one.objective}, seed {one.seed}" for one in lost]
-        yield Finding(
-            "warning",
-            "missing",
-            "Some students are missing",
-            f"{capital(count(len(lost), 'student'))}: {named(places)} ({named(reasons, 2)}).",
-            "Means are over those that are there; run the others before comparing.",
-        )
-
-
-def unstable_findings(case: Case) -> Iterator[Finding]:
-    """A mean over seeds hides a seed that failed."""
-    wild = [(pair, seeds) for pair in case.pairs if (seeds := _spread(case, pair)) is not None]
-    if wild:
-        pair, values = max(wild, key=lambda item: max(item[1]) - min(item[1]))
-        yield Finding(
-            "warning",
-            "unstable",
-            "Some seeds failed",
-            f"{named([called(one) for one, _ in wild])}: seeds differ by more than {points(FAR * case.delta)}, although"
-            f" their labels are the same. Most with {called(pair)}: from {share(min(values), 1)} to"
-            f" {share(max(values), 1)}, mean {share(fmean(values), 1)}.",
-            "Show seeds, not only means, and look at the runs that fell behind.",
-        )
-
-
-def _spread(case: Case, pair: PairVerdict) -> Sequence[float] | None:
-    """Accuracies of students that labels hold up, where seeds are far apart all the same."""
-    if not case.book.weight(pair.objective):
-        return None
-    values = [score.accuracy for score in case.book.labelled_scores((pair.teacher, pair.objective)).values()]
-    return values if len(values) > 1 and max(values) - min(values) > FAR * case.delta else None

@@ -3,26 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from fedstill.audit.case import Case
+from fedstill.audit.gain_findings import gain_told, includes_nothing
 from fedstill.audit.objectives import TRACKS
 from fedstill.audit.phrases import among_best, be, called, every, named, part
-from fedstill.audit.verdicts import Finding
+from fedstill.audit.student_findings import flat_range
+from fedstill.audit.verdicts import Finding, ObjectiveVerdict, PairVerdict
 from fedstill.core.numbers import capital, count, points, share
+
+# Findings that a good word for these results would contradict.
+DOUBTS = (
+    "edited",
+    "stale",
+    "impossible-accuracy",
+    "copied-control",
+    "label-leak",
+    "labels-alone",
+    "harmful-teacher",
+    "recovery",
+    "masked",
+    "stuck-student",
+    "duplicate-teachers",
+    "duplicate-objectives",
+    "identical-seeds",
+    "below-chance-teacher",
+)
+# Findings that do not contradict it, but make it less certain.
+RESERVATIONS = ("one-checkpoint", "missing", "chosen-on-test-data", "unstable", "narrow-teachers", "leverage")
+CONTROL_FAULTS = ("copied-control", "label-leak")
+INTEGRITY = ("edited", "stale")
+
+Tone = Literal["good", "hedged", "bad"]
 
 
 def summary(case: Case, findings: Sequence[Finding]) -> tuple[str, ...]:
-    told = [_headline(case), *_teachers(case), *_following(case), *_ranking(case), *_synergy(case), *_others(findings)]
+    told = [
+        *_integrity(findings),
+        _headline(case, findings),
+        *_gains(case),
+        *_teachers(case),
+        *_following(case, findings),
+        *_ranking(case),
+        *_synergy(case),
+        *_others(findings),
+    ]
     return tuple(told)
 
 
-def _headline(case: Case) -> str:
+def _integrity(findings: Sequence[Finding]) -> Iterator[str]:
+    """Before anything else: whether these are the results that were computed."""
+    for finding in findings:
+        if finding.topic in INTEGRITY:
+            yield f"{finding.title}: {finding.evidence[:1].lower()}{finding.evidence[1:]}"
+
+
+def _headline(case: Case, findings: Sequence[Finding]) -> str:
+    """The most important sentence; a good one only where nothing that was found speaks against it."""
     if not case.pairs:
         return "There are no students here: only teachers were looked at."
-    return _with_controls(case) if case.judged else _without_controls(case)
+    sentence, tone = _with_controls(case) if case.judged else _without_controls(case)
+    faults = [one for one in findings if one.topic in CONTROL_FAULTS]
+    doubts = faults or [one for one in findings if one.topic in DOUBTS]
+    if not doubts or (tone == "bad" and (not faults or _is_masked(case))):
+        return _with_reservations(sentence, tone, findings)
+    what = "The label-free controls cannot be trusted" if faults else "These results cannot be taken as they stand"
+    return f"{what}: {'; '.join(one.title[:1].lower() + one.title[1:] for one in doubts[:3])}. {doubts[0].evidence}"
 
 
-def _with_controls(case: Case) -> str:
+def _with_reservations(sentence: str, tone: Tone, findings: Sequence[Finding]) -> str:
+    """A good sentence, with what makes it less certain: before it, or behind one that is careful already."""
+    titles = "; ".join(one.title[:1].lower() + one.title[1:] for one in findings if one.topic in RESERVATIONS)
+    if not titles or tone == "bad":
+        return sentence
+    if tone == "hedged":
+        return f"{sentence} Reservations: {titles}."
+    return f"With reservations ({titles}): {sentence[:1].lower()}{sentence[1:]}"
+
+
+def _is_masked(case: Case) -> bool:
+    return any(pair.word == "masked" for pair in case.judged) or bool(_flat(case))
+
+
+def _flat(case: Case) -> list[ObjectiveVerdict]:
+    return [] if case.judged else [one for one in case.objectives if one.pattern == "masked by pattern"]
+
+
+def _with_controls(case: Case) -> tuple[str, Tone]:
+    """What the controls say, and how good it is."""
     judged, which = case.judged, case.judged_are
     masked = [pair for pair in judged if pair.word == "masked"]
     unsure = sum(pair.word == "inconclusive" for pair in judged)
@@ -35,7 +104,7 @@ def _with_controls(case: Case) -> str:
             f"Labels hide the teacher: in {part(len(masked), len(judged), 'pair')} {which} the"
             f" student owes them more than {points(case.delta)}; {called(worst)} reaches {share(worst.labelled)}"
             f" with labels and {share(worst.free)} without.{rest}"
-        )
+        ), "bad"
     if unsure:
         faithful = len(judged) - unsure
         if not faithful:
@@ -43,36 +112,69 @@ def _with_controls(case: Case) -> str:
             return (
                 f"Neither masking nor the lack of it was shown: in {told} {which} the seeds or test samples do not"
                 " suffice to tell."
-            )
+            ), "bad"
         told = f"{part(faithful, len(judged), 'pair')} {which} {be(faithful)}"
-        return f"No masking was shown, and {told} faithful to the teacher.{rest}"
+        return f"No masking was shown, and {told} faithful to the teacher.{rest}", "hedged"
     return (
         f"Students are what their teachers made them: in {every(len(judged), 'pair')} {which} the"
         f" labels added no more than {points(case.delta)}."
-    )
+    ), "good"
 
 
-def _without_controls(case: Case) -> str:
-    flat = [one for one in case.objectives if one.pattern == "masked by pattern"]
+def _without_controls(case: Case) -> tuple[str, Tone]:
+    flat = _flat(case)
     if flat:
-        widest = max(one.range or 0.0 for one in flat)
+        widest = max(flat_range(one) for one in flat)
         return (
             f"Labels hide the teacher, by the pattern: with {named([one.objective for one in flat], 10)} students end"
             f" within {points(widest)} of each other whoever taught them. There is no label-free control to prove it."
-        )
-    found = list(case.recovered())
+        ), "bad"
+    found = case.recovered()
     if found:
         best = found[0]
         return (
             f"Teachers do not explain their students: {called(best)} reaches {share(best.labelled)}, although the"
-            f" teacher is at {share(case.collapsed[best.teacher].accuracy)}. There is no label-free control that"
+            f" teacher is at {share(case.book.teacher_mean(best.teacher))}. There is no label-free control that"
             " would tell how much of the others is their labels'."
-        )
+        ), "bad"
     if all(pair.word == "no student" for pair in case.pairs):
-        return "No student was trained to the end: nothing can be said of them."
+        return "No student was trained to the end: nothing can be said of them.", "bad"
     if all(not case.reads_labels(pair) for pair in case.pairs):
-        return "None of these objectives gives labels any weight: what students know, they have from their teachers."
-    return "Without a label-free control nothing can be said of single students, and no objective shows the pattern."
+        return (
+            "None of these objectives gives labels any weight: what students know, they have from their teachers."
+        ), "good"
+    gained = [pair for pair in case.pairs if _is_gained(case, pair)]
+    if gained and len(gained) == len([pair for pair in case.pairs if pair.labelled is not None]):
+        best = max(gained, key=lambda pair: pair.gain or 0.0)
+        most = "" if len(gained) == 1 else f", most with {called(best)}"
+        return (
+            f"Distillation helped: in {every(len(gained), 'pair')} of teacher and objective the student gains over the"
+            f" labels-only student{most} ({gain_told(best)}), and its teacher is better than labels alone."
+        ), "good"
+    return (
+        "Without a label-free control nothing can be said of single students, and no objective shows the pattern."
+    ), "bad"
+
+
+def _is_gained(case: Case, pair: PairVerdict) -> bool:
+    """Whether a student is surely better than with labels alone, and has a teacher that can be the reason."""
+    alone, taught = case.book.alone((pair.teacher, pair.objective)), case.book.teacher_mean(pair.teacher)
+    if alone is None or taught is None or pair.gain is None:
+        return False
+    return pair.gain > 0 and not includes_nothing(pair) and taught > alone
+
+
+def _gains(case: Case) -> Iterator[str]:
+    """What distillation is about: the gain over the student that saw labels alone."""
+    known = [pair for pair in case.pairs if pair.gain is not None]
+    if not known:
+        return
+    better = [pair for pair in known if (pair.gain or 0.0) > 0 and not includes_nothing(pair)]
+    worse = [pair for pair in known if (pair.gain or 0.0) < 0 and not includes_nothing(pair)]
+    best = max(known, key=lambda pair: pair.gain or 0.0)
+    told = f"{part(len(better), len(known), 'pair')} {be(len(better))} better (95 % interval above 0)"
+    told += f" and {len(worse)} worse" if worse else ""
+    yield f"Against the labels-only student, {told}; the largest gain is {gain_told(best)} ({called(best)})."
 
 
 def _teachers(case: Case) -> Iterator[str]:
@@ -101,13 +203,16 @@ def _teachers(case: Case) -> Iterator[str]:
         yield f"BatchNorm's statistics are stale in {named(stale, 6)}: measured anew, the same weights do better."
 
 
-def _following(case: Case) -> Iterator[str]:
-    """Whether students without labels follow their teachers, beside those with labels."""
+def _following(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
+    """Whether students without labels follow their teachers, beside those with labels; not where r says nothing."""
+    topics = {finding.topic for finding in findings}
+    if topics & {"narrow-teachers", "leverage"}:
+        return
     free = [one.free_correlation for one in case.objectives if one.free_correlation is not None]
     with_labels = [
         one.correlation for one in case.objectives if one.correlation is not None and one.hard_label_weight != 0
     ]
-    if free:
+    if free and (min(free) < TRACKS or not topics & set(CONTROL_FAULTS)):
         how = "follow their teachers" if min(free) >= TRACKS else "do not all follow their teachers"
         yield f"Students without labels {how}: r {_span(free)}" + (
             f"; with labels r {_span(with_labels)}." if with_labels else "."
@@ -142,7 +247,8 @@ def _synergy(case: Case) -> Iterator[str]:
 
 
 def _others(findings: Sequence[Finding]) -> Iterator[str]:
-    told_already = {"masked", "recovery", "leaderboard", "constant-teacher", "chance-teacher", "non-finite-teacher"}
+    told_already = {"masked", "recovery", "leaderboard", *INTEGRITY, *CONTROL_FAULTS}
+    told_already |= {"constant-teacher", "chance-teacher", "below-chance-teacher", "non-finite-teacher"}
     others = [one for one in findings if one.severity == "serious" and one.topic not in told_already]
     if others:
         yield f"Also serious: {'; '.join(one.title[:1].lower() + one.title[1:] for one in others)}."

@@ -11,7 +11,7 @@ from fedstill.audit.evidence_lookup import TINY
 from fedstill.audit.phrases import named, part
 from fedstill.audit.teacher_verdicts import before_and_anew, is_partly_broken, recalibration_gain
 from fedstill.audit.verdicts import Finding, Severity
-from fedstill.core.numbers import capital, points, share
+from fedstill.core.numbers import capital, count, points, share
 
 MEASURE_ANEW = (
     "Set `buffers: recalibrate`, which measures the merged model's statistics on the clients, or at least"
@@ -26,6 +26,7 @@ def teacher_findings(case: Case) -> Iterator[Finding]:
         yield from _broken_rounds(name, seeds)
         yield from _stale(case, name, seeds)
     yield from _chosen_on_test_data(case)
+    yield from _said_to_be_chosen(case)
     yield from _egress(case)
 
 
@@ -37,6 +38,12 @@ def _broken(case: Case, name: str, seeds: Sequence[Teacher]) -> Iterator[Finding
             "serious",
             "answers one and the same class",
             "Its answers tell nothing apart; whether its soft outputs do, only label-free students show.",
+        ),
+        "below-chance": (
+            "serious",
+            "is below the chance level",
+            "A model that learnt nothing scores more, so its classes are probably swapped: compare the order of classes"
+            " in training and evaluation.",
         ),
         "chance": ("warning", "is at the chance level", "Do not read anything into its students."),
     }
@@ -143,6 +150,20 @@ def _chosen_on_test_data(case: Case) -> Iterator[Finding]:
                 " Such an accuracy is no estimate of what other data would give.",
                 "Set a `validation` share and take the `selected` model, or take the last one.",
             )
+
+
+def _said_to_be_chosen(case: Case) -> Iterator[Finding]:
+    """A table of other software has a column that says how the reported models were selected."""
+    chosen = case.book.evidence.chosen_on_test
+    if chosen:
+        yield Finding(
+            "warning",
+            "chosen-on-test-data",
+            "Models were chosen by their test accuracy",
+            f"The column selection says so of {count(len(chosen), 'row')}: {named(list(chosen))}. The best of several"
+            " test accuracies is no estimate of what other data would give.",
+            "Choose on validation data, or report the last model; do not compare such rows with others.",
+        )
 
 
 def _reports_its_best(student: Student) -> bool:

@@ -14,7 +14,7 @@ from fedstill.core.numbers import capital, points, share
 
 ENOUGH_SEEDS = 3  # for a t interval
 FAR = 3  # so many times the threshold is far
-NO_BETTER = ("non-finite", "constant", "chance")
+NO_BETTER = ("non-finite", "constant", "below-chance", "chance")
 
 
 def teacher_verdict(book: Book, name: str, delta: float) -> TeacherVerdict:
@@ -92,6 +92,10 @@ def _word(
     if all(one.constant is None for one in seeds) and book.equals_a_class(scores):
         told = "" if len(seeds) == 1 else " in every seed"
         return "constant", f"its accuracy is one class's share of the test set{told}{cure}"
+    least = min((one for one in book.class_shares if one), default=0.0)
+    if _is_below(scores, interval, least, book.samples):
+        so = "answers that do not depend on the input score more"
+        return "below-chance", f"its interval lies below {share(least)}, the share of the smallest class: {so}{cure}"
     if book.chance is not None and interval.low <= book.chance:
         reaches = f"its interval reaches the chance level, {share(book.chance)}"
         middle = mean(scores)
@@ -103,6 +107,17 @@ def _word(
     if book.chance is None:
         return "sound", "nothing speaks against it; whether it is above chance is unknown without class counts"
     return "sound", f"its interval lies above the chance level, {share(book.chance)}"
+
+
+def _is_below(scores: Sequence[Score], interval: Interval, least: float, samples: int) -> bool:
+    """Below what any answers score that have nothing to do with the input, over seeds and over test samples.
+
+    Such answers score a mean of class shares, so at least the smallest. Less than that is systematic.
+    """
+    middle = mean(scores)
+    if middle is None or interval.how == "none" or interval.high >= least:
+        return False
+    return not samples or share_interval(middle, samples)[1] < least
 
 
 def _too_wide(scores: Sequence[Score], interval: Interval) -> str:

@@ -9,6 +9,7 @@ from fedstill.audit.case import Case
 from fedstill.audit.evidence import Evidence, Score
 from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.objectives import objective_verdict
+from fedstill.audit.outlying_seeds import outlying_seeds
 from fedstill.audit.pairs import pair_verdict
 from fedstill.audit.summary import summary
 from fedstill.audit.teacher_verdicts import teacher_verdict
@@ -27,12 +28,14 @@ def judge(evidence: Evidence, delta: float = DELTA) -> Audit:
     refuse_damaged(evidence)
     book = Book(evidence)
     pairs = tuple(pair_verdict(book, pair, delta) for pair in book.pairs)
+    outlying = tuple(outlying_seeds(book, delta))
     case = Case(
         book=book,
         delta=delta,
         teachers=tuple(teacher_verdict(book, name, delta) for name in book.teachers),
         pairs=pairs,
-        objectives=tuple(objective_verdict(book, name, pairs, delta) for name in book.objectives),
+        objectives=tuple(objective_verdict(book, name, pairs, delta, outlying) for name in book.objectives),
+        outlying=outlying,
     )
     found = findings(case)
     return Audit(

@@ -12,12 +12,13 @@ from fedstill.audit.audit_panel import audit_panel
 from fedstill.audit.evidence import Evidence
 from fedstill.core.numbers import count, listed
 
-TeacherWord = Literal["non-finite", "constant", "chance", "stale", "sound"]
+TeacherWord = Literal["non-finite", "constant", "below-chance", "chance", "stale", "sound"]
 StudentWord = Literal["masked", "faithful", "inconclusive", "not assessable", "no control", "no student"]
 PatternWord = Literal["masked by pattern", "tracks its teacher", "unclear"]
 # Also what a student without a score says, where there can be no label-free control.
 NOT_ASSESSABLE: Final = "not assessable"
 Severity = Literal["serious", "warning", "note"]
+_LEFT_OUT = ("correct", "unit")  # of a score as JSON: every test sample, and how it was printed
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
 
 
@@ -57,6 +58,8 @@ class PairVerdict:
     synergy: float | None  # labelled student minus the better of teacher and labels-only student
     recovery: float | None  # labelled student minus teacher
     seeds: int
+    gain: float | None = None  # labelled student minus labels-only student
+    gain_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class ObjectiveVerdict:
     free_correlation: float | None  # the same for the label-free control
     free_range: float | None
     pattern: PatternWord
+    steady_range: float | None = None  # the range without seeds that failed, where there are such
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Audit:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name != "correct"}
+        return {part.name: _plain(getattr(value, part.name)) for part in fields(value) if part.name not in _LEFT_OUT}
     if isinstance(value, Mapping):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, frozenset):

@@ -27,7 +27,7 @@ def audit(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A study's results (.json) or folder, a run's folder, or a table from other software (.csv).",
+            help="A study's results (.json) or folder, a run's folder, or a table from other software (.csv, .json).",
             metavar="SOURCE",
             autocompletion=run_folders,
         ),
@@ -62,6 +62,7 @@ def audit(
 ) -> None:
     """Test whether accuracy comes from the teacher or the labels."""
     from fedstill.audit.conditions import checked_conditions, met
+    from fedstill.audit.evidence_table import is_table
     from fedstill.audit.verdict_rules import judge
 
     conditions = checked_conditions(fail_on or [])
@@ -69,7 +70,7 @@ def audit(
         from fedstill.report.writer import checked_page
 
         checked_page(html)
-    if source.suffix.lower() == ".csv":
+    if is_table(source):
         if data is not None or data_root is not None or plugin or device != "cpu":
             raise InputError("--data, --data-root, --plugin and --device are for runs: a table has its figures only")
         evidence = _from_table(source, class_counts, classes, unit)
@@ -99,7 +100,8 @@ def audit(
 
 def _from_table(table: Path, class_counts: str | None, classes: int | None, unit: str) -> Evidence:
     from fedstill.audit.counts import read_counts
-    from fedstill.audit.evidence_table import checked_unit, read_table
+    from fedstill.audit.evidence_table import read_table
+    from fedstill.audit.table_units import checked_unit
 
     return read_table(table, read_counts(class_counts, classes), checked_unit(unit))
 
@@ -128,6 +130,7 @@ def _show(audit: Audit, every: bool) -> None:
     _teachers_table(audit)
     _objectives_table(audit)
     _pairs_table(audit, every)
+    _gains_table(audit, every)
     _ceilings_table(audit)
     for severity in SEVERITIES:
         for finding in (one for one in audit.findings if one.severity == severity):
@@ -190,6 +193,30 @@ def _pairs_table(audit: Audit, every: bool) -> None:
     _legend([pair.interval for pair in shown])
     if len(shown) < len(audit.pairs):
         console.print(f"{len(shown)} of {len(audit.pairs)} pairs; --all shows every one")
+
+
+def _gains_table(audit: Audit, every: bool) -> None:
+    """What distillation is about: students beside labels-only students; the largest gains first."""
+    known = sorted((pair for pair in audit.pairs if pair.gain is not None), key=lambda pair: -(pair.gain or 0.0))
+    if not known:
+        return
+    shown = known if every else known[:FEW]
+    rows = [
+        (
+            pair.teacher,
+            pair.objective,
+            _percent(pair.labelled, 1),
+            _percent((pair.labelled or 0.0) - (pair.gain or 0.0), 1),
+            _points(pair.gain),
+            _interval(pair.gain_interval, 1),
+        )
+        for pair in shown
+    ]
+    _heading("Students in %, beside students of labels alone; gain in points")
+    table("", ("teacher", "objective", "student", "labels only", "gain", "95 % interval"), rows, right=range(2, 6))
+    _legend([pair.gain_interval for pair in shown])
+    if len(shown) < len(known):
+        console.print(f"{len(shown)} of {len(known)} pairs; --all shows every one")
 
 
 def _ceilings_table(audit: Audit) -> None:

@@ -117,6 +117,7 @@ def test_tables_say_what_the_audit_says(page: Any, large: Audit) -> None:
         row = pairs[pair.teacher, pair.objective]
         assert row["verdict"] == pair.word
         assert (row["labelled"], row["free"]) == (_value(pair.labelled), _value(pair.free))
+        assert row["gain"] == _points(pair.gain)
         assert (row["masking"], row["synergy"]) == (_points(pair.masking), _points(pair.synergy))
         assert (row["recovery"], row["ceiling"]) == (_points(pair.recovery), _value(pair.ceiling))
         if pair.interval is not None:

@@ -42,6 +42,11 @@ def _high(interval: Interval | None, show: Callable[[float | None], Cell]) -> Ce
     return show(interval.high if interval else None)
 
 
+def _known(interval: Interval | None) -> Interval | None:
+    """Nothing where seeds and samples do not give an interval."""
+    return None if interval is None or interval.how == "none" else interval
+
+
 def _how(interval: Interval | None) -> Cell:
     if interval is None:
         return Cell(MISSING, None)
@@ -111,6 +116,9 @@ def pairs_table(view: View) -> Table:
         Column("95 % from", "masking_low", lambda row: _low(row.interval, _points), always=False),
         Column("to", "masking_high", lambda row: _high(row.interval, _points), always=False),
         Column("Interval is", "interval_of", lambda row: _how(row.interval), right=False, always=False),
+        Column("Gain over labels only (points)", "gain", lambda row: _points(row.gain), always=False),
+        Column("95 % from", "gain_low", lambda row: _low(_known(row.gain_interval), _points), always=False),
+        Column("to", "gain_high", lambda row: _high(_known(row.gain_interval), _points), always=False),
         Column("Ceiling", "ceiling", lambda row: percent(row.ceiling), always=False),
         Column("Recovery (points)", "recovery", lambda row: _points(row.recovery), always=False),
         Column("Synergy (points)", "synergy", lambda row: _points(row.synergy), always=False),

@@ -32,6 +32,7 @@ STUDENTS: dict[StudentWord, Mark] = {
 TEACHERS: dict[TeacherWord, Mark] = {
     "non-finite": Mark(TIMES, "var(--masked)", "x", "bad"),
     "constant": Mark("■", "var(--masked)", "/", "bad"),
+    "below-chance": Mark("▽", "var(--masked)", "+", "bad"),
     "chance": Mark("▼", "var(--masked)", "\\", "bad"),
     "stale": Mark("◆", "var(--unsure)", ".", "unsure"),
     "sound": Mark("●", "var(--faithful)", "", "good"),

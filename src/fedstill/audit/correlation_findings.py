@@ -1,0 +1,120 @@
+"""Findings about correlations: read from one teacher, or from teachers that hardly differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import atanh, sqrt, tanh
+from statistics import NormalDist, fmean, stdev, variance
+
+from fedstill.audit.case import Case
+from fedstill.audit.phrases import NAMED
+from fedstill.audit.statistics import LEVEL, Span, correlation
+from fedstill.audit.verdicts import Finding
+from fedstill.core.numbers import count, points
+
+HIGH = 0.8  # r from which on somebody will read it as following
+LOST = 0.6  # r without one teacher below which that teacher carried it
+BEYOND_NOISE = 1.3  # times what equal teachers would differ by
+FEWEST = 4  # teachers: of three, two points are left without one
+
+
+def correlation_findings(case: Case) -> Iterator[Finding]:
+    narrow = list(narrow_teachers(case))
+    yield from narrow
+    if not narrow:
+        yield from _leverage(case)
+
+
+def r_interval(r: float, points_: int) -> Span | None:
+    """Fisher's 95 % interval of a correlation; None for fewer than four points.
+
+    >>> low, high = r_interval(0.99, 13)
+    >>> round(low, 3), round(high, 3)
+    (0.966, 0.997)
+    """
+    if points_ < FEWEST:
+        return None
+    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) / sqrt(points_ - 3)
+    middle = atanh(max(min(r, 1 - 1e-12), -1 + 1e-12))
+    return tanh(middle - reach), tanh(middle + reach)
+
+
+def narrow_teachers(case: Case) -> Iterator[Finding]:
+    """Teachers within the threshold of each other, of which someone may read a correlation."""
+    means = _taught(case)
+    read = any(one.correlation is not None or one.free_correlation is not None for one in case.objectives)
+    if len(means) < 3 or not read:
+        return
+    wide, noise = max(means.values()) - min(means.values()), _noise(case)
+    seeds = max(len(case.book.teacher_scores(name)) for name in means)
+    if wide > case.delta and stdev(means.values()) > BEYOND_NOISE * noise / sqrt(seeds):
+        return
+    beside = f", and seeds of one teacher vary by {points(noise)} (standard deviation)" if noise else ""
+    yield Finding(
+        "warning",
+        "narrow-teachers",
+        "Teachers hardly differ",
+        f"The means of {count(len(means), 'teacher')} lie within {points(wide)}{beside}: whether students follow their"
+        " teachers cannot be read from a correlation.",
+        "Add teachers that are clearly worse, or judge by label-free controls alone.",
+    )
+
+
+def _taught(case: Case) -> dict[str, float]:
+    """The means of teachers that have students."""
+    names = dict.fromkeys(pair.teacher for pair in case.pairs)
+    return {name: mean for name in names if (mean := case.book.teacher_mean(name)) is not None}
+
+
+def _noise(case: Case) -> float:
+    found = [
+        variance([score.accuracy for score in scores.values()])
+        for name in _taught(case)
+        if len(scores := case.book.teacher_scores(name)) > 1
+    ]
+    return sqrt(fmean(found)) if found else 0.0
+
+
+def _leverage(case: Case) -> Iterator[Finding]:
+    """A high correlation that is gone once one teacher is left out."""
+    told: dict[str, str] = {}
+    for pair_kind in ("labelled", "free"):
+        for one in case.objectives:
+            reached = {
+                pair.teacher: value
+                for pair in case.pairs
+                if pair.objective == one.objective and (value := getattr(pair, pair_kind)) is not None
+            }
+            found = carried_by(_taught(case), reached)
+            if found is not None and one.objective not in told:
+                teacher, whole, without, number = found
+                span = r_interval(without, number - 1)
+                interval = f", 95 % interval {span[0]:.2f} to {span[1]:.2f}" if span else ""
+                side = " without labels" if pair_kind == "free" and one.free_correlation != one.correlation else ""
+                told[one.objective] = (
+                    f"{one.objective}{side}: r = {whole:.2f} over {number} teachers, {without:.2f} without"
+                    f" {teacher}{interval}"
+                )
+    if told:
+        yield Finding(
+            "warning",
+            "leverage",
+            "A correlation rests on one teacher",
+            f"{'; '.join(list(told.values())[:NAMED])}.",
+            "Do not read it as following: among the other teachers students do not follow. Add teachers in between.",
+        )
+
+
+def carried_by(taught: Mapping[str, float], reached: Mapping[str, float]) -> tuple[str, float, float, int] | None:
+    """The teacher without which a high correlation is lost, r with and without it, and the number of teachers."""
+    names = [name for name in reached if name in taught]
+    whole = correlation([taught[name] for name in names], [reached[name] for name in names])
+    if whole is None or whole < HIGH or len(names) < FEWEST:
+        return None
+    left: dict[str, float] = {}
+    for name in names:
+        others = [other for other in names if other != name]
+        without = correlation([taught[other] for other in others], [reached[other] for other in others])
+        left[name] = 0.0 if without is None else without
+    weakest = min(left, key=lambda name: left[name])
+    return (weakest, whole, left[weakest], len(names)) if left[weakest] < LOST else None
