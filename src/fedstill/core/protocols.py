@@ -22,8 +22,6 @@ from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from torch import Tensor, nn
 
@@ -159,10 +157,6 @@ class Exchange(ABC):
     def on_site(self) -> Exchange:
         """The exchange at a real site, whose privacy noise comes from the operating system."""
         return self
-
-    def keep_on_site(self, client: Client, request: Message, folder: Path, run: str) -> Sequence[str]:
-        """Called at a real site after its reply: it may store files for itself, and gives lines for its operator."""
-        return ()
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         """Called once, before the requests."""
