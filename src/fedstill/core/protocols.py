@@ -22,8 +22,6 @@ from fedstill.core.task import Task, Tensors
 from fedstill.core.training import Training
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from torch import Tensor, nn
 
@@ -160,10 +158,6 @@ class Exchange(ABC):
     def when(self, line: Egress, rounds: int) -> str:
         """In which of so many rounds replies contain what a line of `egress` declares, for the manifest."""
         return EVERY_ROUND
-
-    def keep_on_site(self, client: Client, request: Message, folder: Path, run: str) -> Sequence[str]:
-        """Called at a real site after its reply: it may store files for itself, and gives lines for its operator."""
-        return ()
 
     def prepare(self, state: Tensors, context: RoundContext) -> Tensors:
         """Called once, before the requests."""

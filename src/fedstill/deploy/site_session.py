@@ -17,6 +17,7 @@ from fedstill.core.hardware import one_thread
 from fedstill.core.message import Message
 from fedstill.core.protocols import Exchange, Failure, Profile, Reply, RoundContext, StateVersion
 from fedstill.core.settings import Settings
+from fedstill.core.site_files import KeepsOnSite
 from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
 from fedstill.deploy.deployment_plan import DataFacts, shared_digest, sites_plan
@@ -182,6 +183,8 @@ class SiteSession:
     def kept_notes(self, request: Message, header: Mapping[str, Any], reply: Reply, folder: Path) -> Sequence[str]:
         """Let the exchange store files for this site alone, after its reply; gives lines for its operator."""
         exchange = self.exchanges[str(header["exchange"])]
+        if not isinstance(exchange, KeepsOnSite):
+            return ()
         round = _number(header, "round", 0)
         context = RoundContext.of(self.plan.streams, round, self.plan.rounds, self.experiment.clients, exchange.name)
         client = self.plan.clients(reply.profile, reply.state or {}, context)
