@@ -11,8 +11,8 @@ from fedstill.audit.evidence import Score, Seed
 from fedstill.audit.phrases import named
 from fedstill.audit.ties import (
     TELLING,
-    Agreement,
-    Noise,
+    ScoreAgreement,
+    TrainingNoise,
     agree,
     agreement,
     noise_between_trainings,
@@ -47,7 +47,9 @@ def _copied_controls(case: Case) -> Iterator[Finding]:
         groups[name] = {key: score for key, score in labelled.items() if key[1] == name}
     samples = samples_or_least(case.book)
     found = {
-        name: how for name, cells in groups.items() if (how := agreement(cells, free, Noise(samples), len(groups)))
+        name: how
+        for name, cells in groups.items()
+        if (how := agreement(cells, free, TrainingNoise(samples), len(groups)))
     }
     if not found:
         return
@@ -125,9 +127,9 @@ def _informative(case: Case, cells: Mapping[Hashable, Score]) -> Cells:
 
 def _duplicates(case: Case, what: str, cells: Mapping[str, Sequence[Cells]]) -> Iterator[Finding]:
     # Students of one teacher and seed may vary together, whatever the objective.
-    noise = noise_between_trainings(case.book) if what == "teacher" else Noise(samples_or_least(case.book))
+    noise = noise_between_trainings(case.book) if what == "teacher" else TrainingNoise(samples_or_least(case.book))
     pairs = list(combinations(cells, 2))
-    found: dict[tuple[str, str], Agreement] = {}
+    found: dict[tuple[str, str], ScoreAgreement] = {}
     for first, second in pairs:
         for here, there in zip(cells[first], cells[second], strict=False):
             how = agreement(here, there, noise, 2 * len(pairs))
@@ -145,7 +147,7 @@ def _duplicates(case: Case, what: str, cells: Mapping[str, Sequence[Cells]]) -> 
         )
 
 
-def _told(how: Agreement) -> str:
+def _told(how: ScoreAgreement) -> str:
     """How many accuracies agree, and how closely."""
     closely = "exactly" if how.exact else f"to within {count(how.slack, 'test sample')} and rounding"
     return f"{how.agreeing:,} of {how.of:,} accuracies agree {closely}"
@@ -203,8 +205,8 @@ def _seeds_named(group: Sequence[Seed]) -> str:
 
 
 def _one_run(
-    cells: Mapping[Seed, SeedCells], group: Sequence[Seed], noise: Noise, comparisons: int
-) -> Agreement | None:
+    cells: Mapping[Seed, SeedCells], group: Sequence[Seed], noise: TrainingNoise, comparisons: int
+) -> ScoreAgreement | None:
     """Whether all of these seeds agree exactly with the first of them."""
     first, *others = group
     ours: Cells = {(seed, key): score for seed in others for key, score in cells[first].items()}
@@ -219,7 +221,7 @@ def _of_teacher(cells: SeedCells, teacher: str) -> SeedCells:
 
 def _one_checkpoint(case: Case) -> Iterator[Finding]:
     """Teachers whose accuracy is the same in every seed, while their students differ."""
-    book, noise = case.book, Noise(samples_or_least(case.book))
+    book, noise = case.book, TrainingNoise(samples_or_least(case.book))
     fixed: dict[str, float] = {}
     for name in book.teachers:
         scores = list(book.teacher_scores(name).values())

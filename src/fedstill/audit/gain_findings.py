@@ -10,7 +10,7 @@ from fedstill.audit.case import Case
 from fedstill.audit.evidence import Score
 from fedstill.audit.phrases import called, named, part
 from fedstill.audit.teacher_verdicts import FAR
-from fedstill.audit.ties import Agreement, Noise, agreement, samples_or_least
+from fedstill.audit.ties import ScoreAgreement, TrainingNoise, agreement, samples_or_least
 from fedstill.audit.verdicts import Finding, Interval, PairVerdict
 from fedstill.core.numbers import capital, share
 
@@ -101,9 +101,9 @@ def _error(case: Case, pair: PairVerdict, spread: float) -> float:
     return sqrt(spread / max(pair.seeds, 1) + by_samples)
 
 
-def _copied(case: Case) -> dict[str, Agreement]:
+def _copied(case: Case) -> dict[str, ScoreAgreement]:
     """Objectives whose students are, seed by seed, the labels-only student."""
-    found: dict[str, Agreement] = {}
+    found: dict[str, ScoreAgreement] = {}
     for objective in case.book.objectives:
         pairs = [pair for pair in case.book.pairs if pair[1] == objective]
         ours: dict[Hashable, Score] = {
@@ -112,7 +112,7 @@ def _copied(case: Case) -> dict[str, Agreement]:
         theirs: dict[Hashable, Score] = {
             (pair, seed): score for pair in pairs for seed, score in case.book.alone_scores(pair).items()
         }
-        how = agreement(ours, theirs, Noise(samples_or_least(case.book)), len(case.book.objectives))
+        how = agreement(ours, theirs, TrainingNoise(samples_or_least(case.book)), len(case.book.objectives))
         if how is not None:
             found[objective] = how
     return found

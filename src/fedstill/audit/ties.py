@@ -28,7 +28,7 @@ FINEST = 1e-6  # smaller differences of printed accuracies are rounding
 
 
 @dataclass(frozen=True)
-class Noise:
+class TrainingNoise:
     """What makes results of two trainings differ: a finite test set, and the training itself."""
 
     samples: int
@@ -36,7 +36,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class ScoreAgreement:
     """How many of the accuracies that could tell two models apart agree."""
 
     agreeing: int
@@ -48,13 +48,13 @@ class Agreement:
         return self.slack == 0
 
 
-def noise_between_trainings(book: Book) -> Noise:
+def noise_between_trainings(book: Book) -> TrainingNoise:
     """With the usual spread of seeds: the median over teachers and students, so that copied ones do not matter."""
     cells = [book.teacher_scores(name) for name in book.teachers]
     cells += [book.labelled_scores(pair) for pair in book.pairs]
     varied = [[score.accuracy for score in cell.values()] for cell in cells if not book.equals_a_class(cell.values())]
     spreads = [spread_of(values) for values in varied if len(values) > 1]
-    return Noise(samples_or_least(book), median(spreads) if spreads else 0.0)
+    return TrainingNoise(samples_or_least(book), median(spreads) if spreads else 0.0)
 
 
 def samples_or_least(book: Book) -> int:
@@ -69,8 +69,8 @@ def samples_or_least(book: Book) -> int:
 
 
 def agreement(
-    first: Mapping[K, Score], second: Mapping[K, Score], noise: Noise, comparisons: int = 1
-) -> Agreement | None:
+    first: Mapping[K, Score], second: Mapping[K, Score], noise: TrainingNoise, comparisons: int = 1
+) -> ScoreAgreement | None:
     """Exact or near agreement of the accuracies that both have; None where two models may well agree like this."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     telling = [pair for pair in pairs if variance(*pair, noise) >= TELLING]
@@ -81,11 +81,11 @@ def agreement(
             continue
         likely = sum(tie_chance(*pair, noise, allowed) for pair in telling) / len(telling)
         if tail(agreeing, len(telling), likely) * comparisons < chance:
-            return Agreement(agreeing, len(telling), allowed)
+            return ScoreAgreement(agreeing, len(telling), allowed)
     return None
 
 
-def variance(first: Score, second: Score, noise: Noise) -> float:
+def variance(first: Score, second: Score, noise: TrainingNoise) -> float:
     """The least variance of the difference in right answers between two models that were trained apart."""
     middle = (first.accuracy + second.accuracy) / 2
     return max(OVERLAP * noise.samples * middle * (1 - middle), (noise.samples * noise.spread) ** 2)
@@ -101,10 +101,10 @@ def printed(first: Score, second: Score, samples: int) -> float:
     return rounded if rounded > 0.5 or first.unit != second.unit else 0.0
 
 
-def tie_chance(first: Score, second: Score, noise: Noise, slack: int) -> float:
+def tie_chance(first: Score, second: Score, noise: TrainingNoise, slack: int) -> float:
     """The probability that two models trained apart agree to within the slack.
 
-    >>> round(tie_chance(Score(0.5), Score(0.5), Noise(800), 0), 3)  # 100 is the variance: within half a sample of 0
+    >>> round(tie_chance(Score(0.5), Score(0.5), TrainingNoise(800), 0), 3)  # the variance is 100
     0.04
     """
     reach = slack + printed(first, second, noise.samples) + 0.5
