@@ -106,7 +106,12 @@ def test_honest(generator: Generator, tmp_path: Path) -> None:
 @pytest.mark.slow
 @named((*COPIES, *CLAIMS, *REFUSED, *HONEST))
 def test_fresh_seeds(generator: Generator) -> None:
-    """Not the same tables every time; a failure names the seed."""
+    """Not the same tables every time; a failure names the seeds.
+
+    Every planted artefact must be named. Of an honest generator's tables one may get a false finding: intervals of 95 %
+    over three seeds, for many pairs, are sometimes beside the truth (2 of 900 tables when this was written).
+    """
+    failed: list[str] = []
     for _ in range(FRESH):
         seed = secrets.randbits(32)
         table = drawn(generator, seed)
@@ -118,4 +123,5 @@ def test_fresh_seeds(generator: Generator) -> None:
             else:
                 check_planted(table, judge(read_rows(table.rows, table.counts)))
         except (AssertionError, InputError) as error:
-            raise AssertionError(f"{generator.__name__} with seed {seed}: {error}") from error
+            failed.append(f"{generator.__name__} with seed {seed}: {error}")
+    assert len(failed) <= (generator in HONEST), failed
