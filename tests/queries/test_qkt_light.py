@@ -56,7 +56,7 @@ def test_one_model_for_all_gives_everybody_its_extractor(tmp_path: Path, way: st
     assert len(set(extractors(ended.states, "before/"))) == 4
     assert len(set(ended.models())) == 4  # heads are the query's
     assert {name.split("/")[0] for name in ended.server} == {"start"}
-    assert {name.split("/")[0] for state in ended.states for name in state} == {"before", "model", "query", "unmatched"}
+    assert {name.split("/")[0] for state in ended.states for name in state} == {"before", "model", "query"}
 
 
 @pytest.mark.parametrize("way", WAYS)
