@@ -18,6 +18,7 @@ from fedstill.queries.query_figures import (
     phases,
     probe_figure,
     recall_changes,
+    recall_map,
 )
 from fedstill.report.feature_maps import Features, Plane, feature_maps
 from fedstill.report.figure import Figure
@@ -132,7 +133,7 @@ def features(title: str, shift: float) -> Features:
 
 
 def test_regions_are_what_the_head_says(tmp_path: Path) -> None:
-    figure = feature_maps("features", "Client 3", features("before", 100.0), features("after", 0.0), ["a", "b", "c"])
+    figure = feature_maps("features", "Client 3", [features("before", 100.0), features("after", 0.0)], ["a", "b", "c"])
     grounds = [trace for trace in figure.data if trace["type"] == "heatmap"]
     assert {value for row in grounds[0]["z"] for value in row} == {0}
     assert {value for row in grounds[1]["z"] for value in row} == {0, 1}, "classes by their place in the key"
@@ -142,7 +143,7 @@ def test_regions_are_what_the_head_says(tmp_path: Path) -> None:
     drawn(figure, tmp_path)
     other = features("after", -100.0)
     grey = Features("after", other.features, other.labels, lambda found: np.full(len(found), 1))
-    assert feature_maps("features", "", other, grey, "abc").keys[-1].label == "region of another class"
+    assert feature_maps("features", "", [other, grey], "abc").keys[-1].label == "region of another class"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,26 @@ def test_features_that_cannot_be_mapped(change: dict[str, np.ndarray], says: str
     usual = features("before", 0.0)
     given = {"features": usual.features, "labels": usual.labels, **change}
     with pytest.raises(InputError, match=says):
-        feature_maps("features", "", Features("before", **given, classify=usual.classify), usual, "abc")
+        feature_maps("features", "", [Features("before", **given, classify=usual.classify), usual], "abc")
+
+
+def test_four_panels_make_two_rows_that_do_not_overlap(tmp_path: Path) -> None:
+    figure = feature_maps("features", "", [features(title, 0.0) for title in "abcd"], "abc")
+    parts = [(figure.layout[f"xaxis{end}"]["domain"], figure.layout[f"yaxis{end}"]["domain"]) for end in ("", 2, 3, 4)]
+    assert parts == [
+        ([0.0, 0.48], [0.56, 1.0]),
+        ([0.52, 1.0], [0.56, 1.0]),
+        ([0.0, 0.48], [0.0, 0.44]),
+        ([0.52, 1.0], [0.0, 0.44]),
+    ]
+    drawn(figure, tmp_path)
+
+
+def test_recall_of_each_class_by_model(tmp_path: Path) -> None:
+    figure = recall_map("recalls", "", ["cat", "dog"], {"before": [0.9, 0.0], "after": [0.7, 0.8]}, "dog")
+    assert figure.data[0]["z"] == [[0.9, 0.0], [0.7, 0.8]]
+    assert "before 45.0\u00a0% and after 75.0\u00a0%" in figure.sentence
+    drawn(figure, tmp_path)
 
 
 def test_offered_models_are_shown_by_name_and_without_data_that_nobody_knows(tmp_path: Path) -> None:

@@ -76,6 +76,27 @@ def test_every_epoch_of_both_phases_is_watched(asked: Asked) -> None:
     assert asked.epochs[-1][2] == pytest.approx(asked.fate.metrics()["accuracy"])
 
 
+def test_stages_are_what_a_query_without_the_second_phase_and_naive_distillation_give(alone: Run, asked: Asked) -> None:
+    (number,) = asked.fate.query
+    compared = query(alone, 0, number, transfer_epochs=3, compare=True)
+    assert same(compared.model, asked.model), "a comparison changes nothing"
+    assert list(asked.stages) == ["after phase 1"]
+    assert list(compared.stages) == ["naive distillation", "after phase 1"]
+    first = query(alone, 0, number, transfer_epochs=3, refine=False)
+    naive = query(alone, 0, number, transfer_epochs=3, method="naive-kd")
+    assert not first.stages
+    assert same(compared.stages["after phase 1"], first.model)
+    assert same(compared.stages["naive distillation"], naive.model)
+    assert not same(first.model, naive.model)
+    assert not same(first.model, asked.model)
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether two models have the same bits."""
+    own, others = state_of(one), state_of(other)
+    return own.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in own.items())
+
+
 def test_what_is_kept_is_a_run(asked: Asked, tmp_path: Path) -> None:
     run = keep(asked, tmp_path)
     assert run.finished
@@ -101,6 +122,7 @@ def test_a_class_that_nobody_knows_changes_nothing(alone: Run) -> None:
         (0, [1], {"lambda": 2}, "unknown setting"),
         (0, [1], {"tune": True}, "shown none: leave it out"),
         (0, [1], {"method": "fedavg"}, "fedavg does not answer one client's query"),
+        (0, [1], {"method": "naive-kd", "compare": True}, "naive-kd is what a query is compared with"),
         (0, [1], {"method": "qkt-light", "first_phase": "volunteer"}, "set first_phase to student"),
     ],
 )

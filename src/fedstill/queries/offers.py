@@ -124,6 +124,7 @@ def question_to_offers(
     own: str | Path | nn.Module | None = None,
     head: str | None = None,
     method: str = "qkt",
+    compare: bool = False,
     data_root: Path | None = None,
     device: str = "cpu",
 ) -> OfferQuery:
@@ -147,7 +148,8 @@ def question_to_offers(
         offered,
     )
     rest = {key: value for key, value in settings.items() if key not in told}
-    return OfferQuery(checked_query(offers, plan, 0, classes, rest, method), offers, bundle, own is not None)
+    question = checked_query(offers, plan, 0, classes, rest, method, compare)
+    return OfferQuery(question, offers, bundle, own is not None)
 
 
 def _known(data: str, model: str | None) -> dict[str, Any]:

@@ -88,6 +88,9 @@ def query(
     head: Annotated[
         str | None, typer.Option(help="Last layer of a model of your own; default: its last linear layer.")
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also learn by naive distillation, for the figures of the page.")
+    ] = False,
     seed: Seed = None,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -113,7 +116,8 @@ def query(
 
         if client is not None:
             raise InputError("offered models are asked by the owner of the data: leave --client out")
-        options = {"model": model, "own": own, "head": head, "method": method, "data_root": data_root, "device": device}
+        options = {"model": model, "own": own, "head": head, "method": method, "compare": compare}
+        options |= {"data_root": data_root, "device": device}
         settings = _settings(set_ or []) | ({} if seed is None else {"seed": seed})
         query_offers(run, class_ or [], str(data), settings, options, out, html, probe, dry_run, quiet, json)
         return
@@ -124,7 +128,7 @@ def query(
         raise InputError("say who asks and for what, e.g. --client 3 --class 7; or --probe to see what all models know")
     from fedstill.queries.transfer import make_question
 
-    question = make_question(run, client, class_, _settings(set_ or []), method, data_root, device)
+    question = make_question(run, client, class_, _settings(set_ or []), method, data_root, device, compare)
     if dry_run:
         print_plan(question.experiment, "no peer has been asked", json)
     else:

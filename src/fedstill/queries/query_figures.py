@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -150,6 +150,35 @@ def offered_figure(
             ),
         },
         width=230 + (19 if numbers else 9) * len(classes) if len(classes) < 40 else 900,
+    )
+
+
+def recall_map(
+    id: str, title: str, classes: Sequence[str], recalls: Mapping[str, Sequence[float]], wanted: str
+) -> Figure:
+    """One row for each model of a client, one column for each of its classes and those it asks for."""
+    rows, numbers = list(range(len(recalls))), len(classes) <= _NUMBERS
+    means = [f"{name} {share(fmean(found), 1)}" for name, found in recalls.items()]
+    cells = _map([label(name) for name in classes], rows, list(recalls.values()), "x", "y", numbers, "recalled")
+    return Figure(
+        id,
+        title,
+        f"Recall of each class by each model; the mean over these classes: {listed(means)}.",
+        f"The share of test samples of each class that a model gets right (%). Asked for: {wanted}. Mean over these"
+        f" classes: {listed(means)}.",
+        [{**cells, "hovertemplate": "%{customdata}: %{z:.1%} recalled<extra></extra>"}],
+        {
+            "height": 130 + max(80, _ROW * len(rows)),
+            "xaxis": axis("class", **_across(classes)),
+            "yaxis": axis(
+                "",
+                ticktext=[label(name) for name in recalls],
+                tickvals=rows,
+                range=[len(rows) - 0.5, -0.5],
+                showgrid=False,
+            ),
+        },
+        width=min(900, 230 + (40 if numbers else 12) * len(classes)),
     )
 
 

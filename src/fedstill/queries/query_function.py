@@ -31,6 +31,7 @@ def query(
     model: ModelInput | None = None,
     own: str | Path | nn.Module | None = None,
     head: str | None = None,
+    compare: bool = False,
     out: str | Path = "runs",
     data_root: str | Path | None = None,
     device: str = "cpu",
@@ -43,7 +44,8 @@ def query(
 
     `settings` are those of the method. `data` is the data of the run, where it was passed as an object in another
     process. Nothing is written before `keep` is called on the result. Of `callbacks` the hooks `on_epoch`, `on_finish`
-    and `on_error` are called, and a function as `on_epoch`. `observers` is deprecated.
+    and `on_error` are called, and a function as `on_epoch`. `observers` is deprecated. With `compare` the client also
+    learns by naive distillation, whose model is among `stages` of the result and on its page.
 
     Without a run, `run` is a folder of checkpoints (`.safetensors`), or torch modules by peer or in a list. `data` is
     then the asker's own (see `dataset`), and `own` its model, a file or a module; without it one is first trained
@@ -65,7 +67,7 @@ def query(
         assert not isinstance(run, Run)
         if client is not None:
             raise InputError("offered models are asked by the owner of the data: leave client out")
-        given: dict[str, Any] = {"model": model, "own": own, "head": head, "method": method}
+        given: dict[str, Any] = {"model": model, "own": own, "head": head, "method": method, "compare": compare}
         return watching.watch(
             lambda: question_to_offers(run, classes, data, settings, data_root=root, device=device, **given).answer(
                 Path(out), everyone
@@ -76,7 +78,7 @@ def query(
         raise InputError("say which client of the run asks, e.g. client=3")
     if data is not None:
         hold(replace(dataset(data), name=Run.of(run).experiment.data))
-    asked = (run, client, classes, settings, method, root, device)
+    asked = (run, client, classes, settings, method, root, device, compare)
     return watching.watch(lambda: answer(make_question(*asked), everyone))
 
 

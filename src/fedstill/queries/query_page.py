@@ -13,7 +13,8 @@ from fedstill.core.dataset import Subset, every_row
 from fedstill.core.numbers import capital, listed, share
 from fedstill.models.classifier import Classifier
 from fedstill.queries.gain_curve import gain_curve
-from fedstill.queries.query_figures import Course, offered_figure, phases, probe_figure, recall_changes
+from fedstill.queries.query import recalls
+from fedstill.queries.query_figures import Course, offered_figure, phases, probe_figure, recall_changes, recall_map
 from fedstill.queries.transfer import Asked
 from fedstill.report.feature_maps import Classes, Features, Floats, feature_maps
 from fedstill.report.figure import Figure
@@ -29,7 +30,7 @@ def write_asked_page(asked: Asked, path: Path, command: str = "") -> Path:
         [
             PageSection("probe", "Who knows what", [_probe(asked)]),
             PageSection("change", "What was learnt and forgotten", [_changes(asked), _course(asked), _curve(asked)]),
-            PageSection("features", "What the model makes of samples", [_features(asked)]),
+            PageSection("features", "What the model makes of samples", [_features(asked), _recalls(asked)]),
         ],
         heading=f"A query for {_wanted(asked)}"
         if asked.offered
@@ -104,17 +105,37 @@ def _curve(asked: Asked) -> Figure:
 
 
 def _features(asked: Asked) -> Figure:
-    """The features of test samples of the client's classes and of the queried ones, under both models."""
+    """The features of test samples of the client's classes and of the queried ones, under every model."""
     labels = asked.plan.bundle.test.labels()
     assert labels is not None
-    shown = torch.isin(labels, torch.nonzero(asked.fate.local | asked.fate.asked).flatten())
+    shown = torch.isin(labels, torch.tensor(_relevant(asked)))
     data = Subset(asked.plan.bundle.test, torch.nonzero(shown).flatten())
-    each = {"before": asked.before, "after": asked.model}
-    before, after = (
+    panels = [
         Features(title, _read(asked, model, data), labels[shown].numpy(), _said_by(model))
-        for title, model in each.items()
-    )
-    return feature_maps("features", "Test samples by their features, before and after", before, after, asked.classes)
+        for title, model in _models(asked).items()
+    ]
+    return feature_maps("features", "Test samples by their features", panels, asked.classes)
+
+
+def _recalls(asked: Asked) -> Figure:
+    """The recall of the same classes, model by model."""
+    relevant, test = _relevant(asked), asked.plan.bundle.test
+    found = {
+        title: recalls(asked.plan.task.score([model], test)["confusion"])[relevant].tolist()
+        for title, model in _models(asked).items()
+    }
+    names = [asked.classes[number] for number in relevant]
+    return recall_map("recalls", "Recall of each class, model by model", names, found, _wanted(asked))
+
+
+def _models(asked: Asked) -> dict[str, Classifier]:
+    """The client's models in the order in which they are compared."""
+    return {"before": asked.before, **asked.stages, "after": asked.model}
+
+
+def _relevant(asked: Asked) -> list[int]:
+    """The client's own classes, and those it asks for."""
+    return [int(number) for number in torch.nonzero(asked.fate.local | asked.fate.asked).flatten()]
 
 
 def _read(asked: Asked, model: Classifier, data: Subset) -> Floats:

@@ -41,6 +41,8 @@ from fedstill.runtime.result import Run
 
 QueryMethod = QKT | NaiveKD | QKTLight  # the methods by which one client can query the others
 
+NAIVE = "naive-kd"  # the method that a query can be compared with
+
 
 class Queried(Protocol):
     """What a query needs of those it asks: a run has it, and so have offered models."""
@@ -78,6 +80,7 @@ class Asked:
     settings: dict[str, Any] = field(default_factory=dict)
     curve: list[CurvePoint] = field(default_factory=list)  # gain and forgetting after every epoch of every attempt
     choice: dict[str, float] | None = None  # lambda, epochs and points forgotten, with a limit on forgetting
+    stages: dict[str, Classifier] = field(default_factory=dict)  # models between before and after, for figures
     names: tuple[str, ...] = ()  # of the asker and its peers, where they are no clients of a run
     offered: tuple[QueriedModel, ...] = ()  # the models that were asked, where they are no clients of a run
 
@@ -139,6 +142,7 @@ class CheckedQuery:
     client: int
     wanted: tuple[int, ...]
     method: QueryMethod
+    compare: bool = False  # whether the client also learns by naive distillation, for figures
 
     def examine(self) -> Asked:
         """The probe of all models, and who would teach; nothing is trained."""
@@ -159,13 +163,14 @@ def make_question(
     method: str = "qkt",
     data_root: str | Path | None = None,
     device: str = "cpu",
+    compare: bool = False,
 ) -> CheckedQuery:
     """Validate a query; refuses queries that are not possible."""
     held = Run.of(run)
     plan = _plan(held, None if data_root is None else Path(data_root), device)
     if not 0 <= client < len(plan.profiles):
         raise InputError(f"there is no client {client} in {held.path}: clients are 0 to {len(plan.profiles) - 1}")
-    return checked_query(held, plan, client, classes, settings, method)
+    return checked_query(held, plan, client, classes, settings, method, compare)
 
 
 def checked_query(
@@ -175,11 +180,14 @@ def checked_query(
     classes: str | int | Sequence[str | int],
     settings: Mapping[str, Any],
     method: str,
+    compare: bool = False,
 ) -> CheckedQuery:
     """A query whose classes and settings are validated for the plan."""
     several = [classes] if isinstance(classes, str | int) else classes
     wanted = tuple(sorted({class_number(name, plan.task.classes) for name in several}))
-    return CheckedQuery(run, plan, client, wanted, _method(method, settings, plan))
+    if compare and method == NAIVE:
+        raise InputError(f"{NAIVE} is what a query is compared with: choose qkt or qkt-light")
+    return CheckedQuery(run, plan, client, wanted, _method(method, settings, plan), compare)
 
 
 def look(run: Run, settings: Mapping[str, Any], data_root: Path | None = None, device: str = "cpu") -> Probed:
@@ -245,7 +253,11 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
     start = ("before", 0, fate.accuracy(recalled))
     curve = GainCurve(question.method.settings.query_weight, fate, asked.curve)
 
+    first: dict[str, Tensor] = {}  # the model after the first phase
+
     def watched(phase: str, epoch: int, now: nn.Module) -> None:
+        if phase == "features":
+            first.update(state_of(now))
         found = _recalls(plan, now)
         if curve.add(phase, epoch, found):
             asked.epochs[:] = [start]
@@ -255,12 +267,30 @@ def _answered(question: CheckedQuery, observers: Sequence[QueryObserver]) -> Ask
 
     question.method.learn(student, peers, _turn(plan), watched)
     asked.choice = choice_in(student.state)
-    learnt = plan.task.build(plan.profiles[client].architecture, part(student.state, MODEL))
-    assert isinstance(learnt, Classifier)
+    if question.compare:
+        asked.stages["naive distillation"] = _built(plan, client, _naive(question, asked.before, peers))
+    if question.method.settings.refine:
+        asked.stages["after phase 1"] = _built(plan, client, first)
+    learnt = _built(plan, client, part(student.state, MODEL))
     asked.model, asked.fate = learnt, Answered(recalled, _recalls(plan, learnt), counts, wanted)
     sizes = {number: Message(state_of(one)).nbytes for number, one in models.items()}
     asked.traffic = {"up": sizes[client], "down": sum(size for number, size in sizes.items() if number != client)}
     return asked
+
+
+def _naive(question: CheckedQuery, own: Classifier, peers: Mapping[int, nn.Module]) -> dict[str, Tensor]:
+    """The client's model after naive distillation from all peers, for as many epochs as the first phase has."""
+    plan, client, settings = question.plan, question.client, question.method.settings
+    same = {name: getattr(settings, name) for name in ("transfer_epochs", "alpha", "temperature")}
+    student = _client(plan, client, state_of(own), question.wanted)
+    _method(NAIVE, same, plan).learn(student, peers, _turn(plan))
+    return dict(part(student.state, MODEL))
+
+
+def _built(plan: Simulation, client: int, state: Mapping[str, Tensor]) -> Classifier:
+    model = plan.task.build(plan.profiles[client].architecture, state)
+    assert isinstance(model, Classifier)
+    return model
 
 
 def _plan(run: Run, data_root: Path | None, device: str) -> Simulation:

@@ -66,19 +66,24 @@ class Plane:
         return lifted
 
 
-def feature_maps(id: str, title: str, before: Features, after: Features, names: Sequence[str]) -> Figure:
-    """Two panels, each in a plane of its own: colours are classes, marks samples, the ground what the head says."""
-    for one in (before, after):
+def feature_maps(id: str, title: str, panels: Sequence[Features], names: Sequence[str]) -> Figure:
+    """Panels side by side, each in a plane of its own: colours are classes, marks samples, the ground what heads say.
+
+    Four panels make two rows.
+    """
+    for one in panels:
         _check(one, names)
-    shown = sorted({*before.labels.tolist(), *after.labels.tolist()})
+    shown = sorted({number for one in panels for number in one.labels.tolist()})
     look = {number: place for place, number in enumerate(shown)}
     tints = part_colours(len(shown))  # not the page's own, of which there are too few for regions
     data: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {"height": 400}
+    columns = 2 if len(panels) in (2, 4) else len(panels)
+    rows = -(-len(panels) // columns)
+    layout: dict[str, Any] = {"height": 400 if rows == 1 else 360 * rows}
     told, others = [], False
     traces: dict[int, list[int]] = {number: [] for number in shown}
-    for panel, (one, domain) in enumerate(((before, [0, 0.48]), (after, [0.52, 1]))):
-        ending = "" if panel == 0 else "2"
+    for panel, one in enumerate(panels):
+        ending = "" if panel == 0 else str(panel + 1)
         ground, explained, agreeing, places = _ground(one, look, tints)
         where = {"xaxis": f"x{ending}", "yaxis": f"y{ending}"}
         data.append({**ground, **where})
@@ -89,8 +94,10 @@ def feature_maps(id: str, title: str, before: Features, after: Features, names: 
             data.append({**_marks(own, names[number], tints[look[number]], symbol(look[number])), **where})
         bare = {"showgrid": False, "showticklabels": False}
         edges = {"x": _ends(ground["x"]), "y": _ends(ground["y"])}
-        layout[f"xaxis{ending}"] = axis(one.title, domain=domain, anchor=f"y{ending}", range=edges["x"], **bare)
-        layout[f"yaxis{ending}"] = {"anchor": f"x{ending}", "range": edges["y"], **bare}
+        row, column = divmod(panel, columns)
+        across, up = _part(column, columns, 0.04), _part(rows - 1 - row, rows, 0.12)
+        layout[f"xaxis{ending}"] = axis(one.title, domain=across, anchor=f"y{ending}", range=edges["x"], **bare)
+        layout[f"yaxis{ending}"] = {"anchor": f"x{ending}", "domain": up, "range": edges["y"], **bare}
         told.append(
             f"{one.title}: the plane holds {share(explained, 0)} of the variance, and {share(agreeing, 0)} of samples"
             " stand in the region of the class that the model gives them."
@@ -102,7 +109,7 @@ def feature_maps(id: str, title: str, before: Features, after: Features, names: 
     return Figure(
         id,
         title,
-        f"Samples by the two main axes of their features, before and after. {' '.join(told)}",
+        f"Samples by the two main axes of their features. {' '.join(told)}",
         "Each mark is a test sample at its place along the two main axes of what the model's head reads, coloured by"
         " true class; the ground is the class that the head gives to points of that plane, grey where it is another."
         f" {' '.join(told)}",
@@ -153,6 +160,17 @@ def _marks(places: Floats, name: str, tint: str, mark: str) -> dict[str, Any]:
         "marker": {"color": tint, "symbol": mark, "size": 6, "opacity": 0.85},
         "hovertemplate": f"{label(name)}<extra></extra>",
     }
+
+
+def _part(number: int, of: int, gap: float) -> list[float]:
+    """The ends of one of several equal parts of an axis, with gaps between them.
+
+    >>> _part(1, 2, 0.04)
+    [0.52, 1.0]
+    """
+    size = (1 - gap * (of - 1)) / of
+    start = number * (size + gap)
+    return [round(start, 6), round(start + size, 6)]
 
 
 def _ends(values: Sequence[float]) -> list[float]:

@@ -128,10 +128,12 @@ def _long(name: str) -> str:
 
 
 def _axes(canvas: Canvas, layout: Mapping[str, Any]) -> dict[tuple[str, str], Axes]:
-    """A pair of axes above another (sharing x), or beside it, in the proportions the layout gives."""
+    """A pair of axes above another (sharing x) in the proportions the layout gives, or several in a grid."""
     if "xaxis2" in layout:
-        left, right = canvas.subplots(1, 2)
-        return {("x", "y"): left, ("x2", "y2"): right}
+        endings = [name.removeprefix("xaxis") for name in layout if name.startswith("xaxis")]
+        columns = len({tuple(layout[f"xaxis{ending}"]["domain"]) for ending in endings})
+        grid = canvas.subplots(-(-len(endings) // columns), columns, squeeze=False).flatten()
+        return {(f"x{ending}", f"y{ending}"): axes for ending, axes in zip(endings, grid, strict=True)}
     if "yaxis2" in layout:
         shares = [_length(layout["yaxis2"]), _length(layout["yaxis"])]
         above, below = canvas.subplots(2, 1, sharex=True, height_ratios=shares)
