@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 import fedstill
+from fedstill.core.dataset import Subset
 from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, under
-from fedstill.core.protocols import RoundContext
+from fedstill.core.protocols import Client, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods import methods
@@ -48,6 +49,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "QKT, limit 10": {"name": "qkt", "max_forgetting": 10.0},
     "QKT, mixture": {"name": "qkt", "combine": "mixture"},
 }
+# Why does an ensemble win? Its vote for the query is distilled into one model, on the client's own samples, which have
+# none of the queried classes, or on such samples as well (without labels, from other clients): a control that no real
+# client can have.
+DISTILLED = {"vote distilled, own samples": False, "vote distilled, samples of queried classes too": True}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = json.loads(given.results.read_text()) if given.results.exists() else []
     for run in local_runs(given.out, given.case or CASES, given.seed or [7, 42, 123]):
         done = {(row["case"], row["seed"], row["queries"], row["method"]) for row in rows}
-        for row in answers(*run, given.method or list(METHODS), done):
+        for row in answers(*run, given.method or [*METHODS, *DISTILLED], done):
             rows.append(row)
             given.results.parent.mkdir(parents=True, exist_ok=True)
             given.results.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
@@ -101,33 +106,81 @@ def _answer(
     queries: Queries,
     name: str,
 ) -> dict[str, float]:
-    who, classes = plan.profiles[number], len(plan.task.classes)
-    context = RoundContext.of(plan.streams, 0, 1, len(plan.profiles), "transfer")
-    client = plan.clients(who, under(MODEL, models[number]), context)
+    classes = len(plan.task.classes)
+    client = _client(plan, models, number)
     labels = client.data.labels()
     assert labels is not None
     counts = torch.bincount(labels, minlength=classes)
     asked = queries.of(number, counts, Streams(plan.experiment.seed))
     flags = torch.zeros(classes, dtype=torch.bool)
     flags[list(asked)] = True
-    client.state = {**client.state, QUERY: flags}
     after, missing = before, 0
-    if name != "local":
+    if name in DISTILLED:
+        after = _recalls(plan, _distilled(plan, models, number, flags, DISTILLED[name]))
+    elif name != "local":
         settings = dict(METHODS[name])
         if settings["name"] in ("qkt", "naive-kd"):
             settings["transfer_epochs"] = EPOCHS
-        kind = methods[settings["name"]]
-        method = kind(choose("method", settings).settings, plan.task, plan.experiment.training)
-        facts = {ARCHITECTURE: torch.tensor(0), SAMPLES: torch.tensor(0)}
-        offered = [under(f"{PEERS}{other}/", {**models[other], **facts}) for other in models if other != number]
-        request = {key: tensor for one in offered for key, tensor in one.items()}
-        method.exchanges({}, 0)[-1].reply(client, Message(request), context)
-        personal = method.personalise({}, client.state)
-        assert personal is not None
-        after = _recalls(plan, method.assemble(who.architecture, personal))
+        model, client = _exchanged(plan, models, number, flags, settings)
+        after = _recalls(plan, model)
         missing = len(from_table(client.state[UNMATCHED])) if UNMATCHED in client.state else 0
     fate = Answered(before, after, counts, asked)
     return {**fate.metrics(), "collapsed": len(fate.collapsed), "no_teacher": missing, "asked": len(asked)}
+
+
+def _client(plan: Simulation, models: Mapping[int, Tensors], number: int) -> Client:
+    return plan.clients(plan.profiles[number], under(MODEL, models[number]), _context(plan))
+
+
+def _context(plan: Simulation) -> RoundContext:
+    return RoundContext.of(plan.streams, 0, 1, len(plan.profiles), "transfer")
+
+
+def _exchanged(
+    plan: Simulation, models: Mapping[int, Tensors], number: int, flags: torch.Tensor, settings: Mapping[str, Any]
+) -> tuple[torch.nn.Module, Client]:
+    """The client's model after the exchange of a method, and the client."""
+    client = _client(plan, models, number)
+    client.state = {**client.state, QUERY: flags}
+    method = methods[settings["name"]](choose("method", settings).settings, plan.task, plan.experiment.training)
+    facts = {ARCHITECTURE: torch.tensor(0), SAMPLES: torch.tensor(0)}
+    offered = [under(f"{PEERS}{other}/", {**models[other], **facts}) for other in models if other != number]
+    request = {key: tensor for one in offered for key, tensor in one.items()}
+    method.exchanges({}, 0)[-1].reply(client, Message(request), _context(plan))
+    personal = method.personalise({}, client.state)
+    assert personal is not None
+    return method.assemble(plan.profiles[number].architecture, personal), client
+
+
+def _distilled(
+    plan: Simulation, models: Mapping[int, Tensors], number: int, flags: torch.Tensor, further: bool
+) -> torch.nn.Module:
+    """The client's model after learning the vote for its query, on its own samples or with further ones."""
+    vote, _ = _exchanged(plan, models, number, flags, METHODS["ensemble for the query"])
+    rows = plan.clients.shards.rows(number)
+    if further:
+        every, asked = plan.clients.data.labels(), torch.nonzero(flags).flatten()
+        assert every is not None
+        others = torch.nonzero(torch.isin(every, asked)).flatten()
+        generator = torch.Generator().manual_seed(1000 * plan.experiment.seed + number)
+        drawn = others[torch.randperm(len(others), generator=generator)[: len(rows)]]
+        rows = torch.cat([rows, drawn[~torch.isin(drawn, rows)]])
+    data = Subset(plan.clients.data, rows)
+    student = plan.task.build(plan.profiles[number].architecture, models[number])
+    optimiser = plan.experiment.training.make_optimiser(student.parameters())
+    generator = torch.Generator().manual_seed(plan.experiment.seed)
+    for _ in range(EPOCHS):
+        student.train()
+        for batch in torch.randperm(len(data), generator=generator).split(plan.experiment.training.batch):
+            samples = data.batch(batch)
+            with torch.no_grad():
+                wanted = plan.task.forward(vote.eval(), samples).log_probabilities
+            found = plan.task.forward(student, samples).log_probabilities
+            loss = torch.nn.functional.kl_div(found, wanted, log_target=True, reduction="batchmean")
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    return student
 
 
 def _means(each: Sequence[dict[str, float]]) -> dict[str, float]:
