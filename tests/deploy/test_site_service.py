@@ -344,6 +344,7 @@ def test_paths_with_blanks_are_not_told_in_part(
     site = tmp_path / "west wing" / "site 0"
     root = tmp_path / "all scans" / "of 2024"
     bundle = replace(service.bundle, name="npz:old scans/ward 3.npz")
+    site.mkdir(parents=True)
     there = SiteService(replace(service.folder, path=site), bundle, service.watcher, root)
     said = there.enrol(GREETING)
     assert str(said["detail"]).startswith("… is missing: without a policy nothing leaves")
