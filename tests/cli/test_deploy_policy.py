@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedstill.core.message import Message
-from fedstill.deploy.answer_log import AnswerLog, Place
+from fedstill.deploy.answer_log import AnswerLog, QuestionPlace
 from fedstill.deploy.create import make_deployment
 from fedstill.deploy.egress_log import EgressLog
 
@@ -90,11 +90,11 @@ def test_the_log_is_printed_and_checked(call: Any, clinics: Path, tmp_path: Path
 
 def test_an_operator_opens_a_run_again(call: Any, clinics: Path) -> None:
     place = clinics / "site-0"
-    AnswerLog(place / "answers").add(Place(RUN, 4, "train"), "q", Message({}), {"status": "reply"})
+    AnswerLog(place / "answers").add(QuestionPlace(RUN, 4, "train"), "q", Message({}), {"status": "reply"})
     code, out, told = call("deploy", "reset", str(clinics), "--site", "0", "--run", RUN)
     assert code == 0, told
     assert "one answer of run" in out
-    assert AnswerLog(place / "answers").find(Place(RUN, 0, "train"), "other") is None
+    assert AnswerLog(place / "answers").find(QuestionPlace(RUN, 0, "train"), "other") is None
     assert AnswerLog(place / "answers").used.answers == 1
     code, _, told = call("deploy", "reset", str(clinics), "--site", "0", "--run", RUN)
     assert code == 2

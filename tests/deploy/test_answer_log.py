@@ -13,10 +13,10 @@ import torch
 
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
-from fedstill.deploy.answer_log import AnswerLog, OtherRequestError, Place, request_digest
+from fedstill.deploy.answer_log import AnswerLog, OtherRequestError, QuestionPlace, request_digest
 
 RUN = "0123456789abcdef"
-TRAIN = Place(RUN, 0, "train")
+TRAIN = QuestionPlace(RUN, 0, "train")
 HEADER: dict[str, Any] = {"status": "reply", "work": 2.5, "kept": ""}
 
 
@@ -36,7 +36,7 @@ def test_the_same_request_gets_the_same_bytes_also_after_a_restart(tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", [TRAIN, replace(TRAIN, exchange="evaluate")])
-def test_another_request_for_the_same_place_is_refused(place: Place, tmp_path: Path) -> None:
+def test_another_request_for_the_same_place_is_refused(place: QuestionPlace, tmp_path: Path) -> None:
     log = AnswerLog(tmp_path)
     log.add(place, "aa", reply(1), HEADER)
     with pytest.raises(OtherRequestError, match="answered another request for round 1"):
@@ -48,19 +48,19 @@ def test_another_request_for_the_same_place_is_refused(place: Place, tmp_path: P
 def test_the_past_is_closed_and_its_bytes_are_gone(tmp_path: Path) -> None:
     log = AnswerLog(tmp_path)
     for round in range(3):
-        log.add(Place(RUN, round, "train"), f"q{round}", reply(round), HEADER)
+        log.add(QuestionPlace(RUN, round, "train"), f"q{round}", reply(round), HEADER)
     with pytest.raises(OtherRequestError, match="has answered round 3 of this run, and is asked for round 2 again"):
-        log.find(Place(RUN, 1, "train"), "q1")
+        log.find(QuestionPlace(RUN, 1, "train"), "q1")
     assert len(list((tmp_path / RUN).iterdir())) == 1
     assert [one.round for one in AnswerLog(tmp_path).runs[RUN]] == [0, 1, 2]
-    assert log.find(Place("f" * 16, 0, "train"), "q") is None, "another run"
+    assert log.find(QuestionPlace("f" * 16, 0, "train"), "q") is None, "another run"
 
 
 def test_equal_replies_of_two_rounds_share_their_bytes(tmp_path: Path) -> None:
     log = AnswerLog(tmp_path)
     for round in range(2):
-        log.add(Place(RUN, round, "train"), f"q{round}", reply(5), HEADER)
-    assert log.find(Place(RUN, 1, "train"), "q1") is not None
+        log.add(QuestionPlace(RUN, round, "train"), f"q{round}", reply(5), HEADER)
+    assert log.find(QuestionPlace(RUN, 1, "train"), "q1") is not None
 
 
 def test_a_failure_takes_the_place_and_may_be_tried_again(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_budgets_count_over_runs_and_resets(tmp_path: Path) -> None:
     log = AnswerLog(tmp_path)
     for run in (RUN, "f" * 16):
         for exchange in ("train", "evaluate"):
-            log.add(Place(run, 0, exchange), "q", reply(1), HEADER, noise=0.5 if exchange == "train" else None)
+            log.add(QuestionPlace(run, 0, exchange), "q", reply(1), HEADER, noise=0.5 if exchange == "train" else None)
     assert log.used == AnswerLog(tmp_path).used
     assert (log.used.rounds, log.used.answers, log.used.noise) == (2, 4, (0.5, 0.5))
     assert log.reset(RUN) == 2

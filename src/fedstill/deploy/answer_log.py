@@ -39,7 +39,7 @@ class OtherRequestError(InputError):
 
 
 @dataclass(frozen=True)
-class Place:
+class QuestionPlace:
     """Where a question stands: rounds are counted from 0."""
 
     run: str
@@ -93,11 +93,11 @@ class AnswerLog:
         noise = tuple(one.noise for _, one in given if one.noise is not None)
         return Used(len({(run, one.round) for run, one in given}), len(given), noise)
 
-    def begun(self, place: Place) -> bool:
+    def begun(self, place: QuestionPlace) -> bool:
         """Whether an answer was given in that round already."""
         return any(one.round == place.round and one.reply for one in self.runs.get(place.run, ()))
 
-    def find(self, place: Place, request: str, withheld: tuple[str, ...] = ()) -> tuple[Message, Header] | None:
+    def find(self, place: QuestionPlace, request: str, withheld: tuple[str, ...] = ()) -> tuple[Message, Header] | None:
         """What was answered to this request already; None: nothing yet. Refuses another request for its place."""
         lines = self.runs.get(place.run, [])
         last = max((one.round for one in lines), default=-1)
@@ -129,7 +129,7 @@ class AnswerLog:
 
     def add(
         self,
-        place: Place,
+        place: QuestionPlace,
         request: str,
         message: Message | None,
         header: Mapping[str, str | int | float],
@@ -182,8 +182,8 @@ def request_digest(request: Mapping[str, Any], header: Mapping[str, Any]) -> str
     return sha256(f"{said}\n{digest(request)}".encode()).hexdigest()
 
 
-def _place(one: LoggedAnswer, run: str) -> Place:
-    return Place(run, one.round, one.exchange, one.attempt)
+def _place(one: LoggedAnswer, run: str) -> QuestionPlace:
+    return QuestionPlace(run, one.round, one.exchange, one.attempt)
 
 
 def _known(runs: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from fedstill.core.message import Message
 from fedstill.core.protocols import Failure, Reply
 from fedstill.data.bundle import Bundle
 from fedstill.data.roots import data_root
-from fedstill.deploy.answer_log import AnswerLog, Place, request_digest
+from fedstill.deploy.answer_log import AnswerLog, QuestionPlace, request_digest
 from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.egress_log import EgressLog, described
 from fedstill.deploy.policy import SitePolicy
@@ -177,7 +177,7 @@ class SiteService:
         status = "refused" if isinstance(error, InputError) else "failed"
         return {"status": status, "detail": self._told(str(error)), "work": 0.0}
 
-    def _check_budget(self, policy: SitePolicy, part: SiteSession, place: Place) -> None:
+    def _check_budget(self, policy: SitePolicy, part: SiteSession, place: QuestionPlace) -> None:
         """Refuse an answer that this site's policy has no budget for, over all of its runs."""
         used = self.answers.used
         if place.attempt > policy.attempts:
@@ -214,7 +214,7 @@ class SiteService:
         return part.terms.noise or 0.0
 
     def _note_departure(
-        self, part: SiteSession, place: Place, message: Message, again: bool = False, sentence: str = ""
+        self, part: SiteSession, place: QuestionPlace, message: Message, again: bool = False, sentence: str = ""
     ) -> None:
         """A line of the log for a message, before it leaves."""
         lines = [one for one in part.agreement.manifest["leaves"] if one.get("exchange") == place.exchange]

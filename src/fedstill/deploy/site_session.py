@@ -22,7 +22,7 @@ from fedstill.core.settings import Settings
 from fedstill.core.site_files import KeepsOnSite
 from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
-from fedstill.deploy.answer_log import Place
+from fedstill.deploy.answer_log import QuestionPlace
 from fedstill.deploy.deployment_plan import DataFacts, shared_digest, sites_plan
 from fedstill.deploy.policy import Terms
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
@@ -173,7 +173,7 @@ class SiteSession:
             None if noise is None else noise.clip,
         )
 
-    def place(self, header: Mapping[str, Any]) -> Place:
+    def place(self, header: Mapping[str, Any]) -> QuestionPlace:
         """The place of a question in the experiment that this site agreed to; refuses one outside it."""
         exchange, round = str(header.get("exchange")), _number(header, "round", 0)
         if exchange not in self.exchanges:
@@ -182,7 +182,7 @@ class SiteSession:
             raise InputError(f"this site agreed to {self.plan.rounds} rounds, and is asked for round {round + 1}")
         if header.get("client", self.agreement.client) != self.agreement.client:
             raise InputError(f"this site is client {self.agreement.client}, and the request is for another")
-        return Place(str(header.get("run")), round, exchange, _number({"attempt": 0, **header}, "attempt", 0))
+        return QuestionPlace(str(header.get("run")), round, exchange, _number({"attempt": 0, **header}, "attempt", 0))
 
     def answer(
         self, request: Message, header: Mapping[str, Any], withheld: Sequence[str] = ()
