@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
-from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, read_policy
+from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, Terms, read_policy
 from fedstill.deploy.site_registry import experiment_digest
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.egress_manifest import egress_manifest
@@ -74,7 +75,7 @@ def test_the_example_allows_what_sends_models(method: str, tiny_plan: Any, tmp_p
     """On manifests of real experiments, evaluated on site; without `statistics` they are refused."""
     (tmp_path / "policy.yaml").write_text(EXAMPLE)
     policy = read_policy(tmp_path / "policy.yaml")
-    assert policy == USUAL
+    assert (policy.allow, policy.peers) == (USUAL.allow, frozenset())
     made = egress_manifest(tiny_plan(method=method, model="cnn-bn", evaluation="on-site"))
     assert policy.refusal(made) is None
     less = SitePolicy(allow=frozenset({"parameters", "metrics"}))
@@ -93,6 +94,12 @@ def test_the_example_allows_what_sends_models(method: str, tiny_plan: Any, tmp_p
         ("allow: [metrics]\nexperimnt: abc", "unknown setting 'experimnt': did you mean 'experiment'?"),
         ("allow: [metrics]\nexperiment: 1234", "experiment: write the digest in quotes"),
         ("allow: [metrics]\nexperiment: ''", "experiment: string should have at least 1 character"),
+        ("allow: {parameters: everybody}", "allow.parameters: write server, or [server, peers]"),
+        ("allow: {parameters: [peers]}", "what peers are given passes through the server"),
+        ("allow: {weights: server}", "unknown kind 'weights'"),
+        ("allow: [metrics]\nrounds: -1", "rounds: input should be greater than or equal to 0"),
+        ("allow: [metrics]\nprivacy: {noise: 0}", "privacy.noise: input should be greater than 0"),
+        ("allow: [metrics]\nprivacy: {noize: 1}", "noize"),
         ("", "holds no settings: write what may leave"),
         ("- parameters", "holds no settings"),
         ("allow: [", "cannot be read"),
@@ -147,11 +154,13 @@ def test_what_may_leave_need_not_be_passed_on_to_peers() -> None:
     assert closed.refusal(manifest(own, method="fedavg")) is None
     assert closed.refusal(manifest(own, shared, method="qkt"), 1) == (
         "site 1 does not take part: qkt passes parameters (a model) on to other sites, and its policy allows metrics"
-        " only"
+        " only; `parameters: [server, peers]` under `allow` would change that"
     )
     nobody = SitePolicy(allow=["parameters"], peers=[])  # type: ignore[arg-type]
-    assert str(nobody.refusal(manifest(shared))).endswith("and its policy allows nothing to be passed on")
-    assert USUAL.refusal(manifest(shared)) is None  # unset: as before there was such a line
+    assert "and its policy allows nothing to be passed on;" in str(nobody.refusal(manifest(shared)))
+    assert USUAL.refusal(manifest(shared)) is not None  # unset: nothing, unlike in earlier versions
+    named = SitePolicy(allow={"parameters": ["server", "peers"]})  # type: ignore[arg-type]
+    assert named.refusal(manifest(own, shared)) is None
     more = SitePolicy(allow=["metrics"], peers=["parameters"])  # type: ignore[arg-type]
     assert more.refusal(manifest(shared)) is not None  # what may not leave cannot be passed on either
 
@@ -165,7 +174,9 @@ def test_lines_that_a_site_withholds_and_takes_part() -> None:
     assert policy.withheld([line("metrics"), recall, empty, full]) == [recall, empty]
     assert policy.refusal(manifest(recall, empty)) is None
     assert policy.refusal(manifest(recall, full)) is not None
-    assert USUAL.withheld([recall, empty, full]) == []
+    assert USUAL.withheld([recall, empty, full]) == [recall, empty]
+    open_ = SitePolicy(allow=["statistics", "metrics"], peers=["statistics", "metrics"])  # type: ignore[arg-type]
+    assert open_.withheld([recall, empty, full]) == []
     to_server = {**line("logits"), "tensors": 0}
     assert USUAL.withheld([to_server]) == []
     assert USUAL.refusal(manifest(to_server)) is not None
@@ -174,7 +185,43 @@ def test_lines_that_a_site_withholds_and_takes_part() -> None:
 def test_peers_are_kinds_too(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("allow: [parameters]\npeers:\n")
-    assert read_policy(path).peers is None
+    assert read_policy(path).peers == frozenset()
     path.write_text("allow: [parameters]\npeers: [weights]\n")
     with pytest.raises(InputError, match="unknown kind 'weights'"):
         read_policy(path)
+
+
+TERMS = Terms("fedavg", rounds=10, samples=100, class_samples=7, noise=0.3, clip=1.0)
+
+
+@pytest.mark.parametrize(
+    ("demand", "terms", "why"),
+    [
+        ({"methods": ["fedavg", "scaffold"]}, {}, None),
+        ({"methods": "scaffold"}, {}, "its policy allows scaffold, and not fedavg"),
+        ({"methods": []}, {}, "its policy allows no method, and not fedavg"),
+        ({"least_samples": 100}, {}, None),
+        ({"least_samples": 101}, {}, "requires 101 samples behind every reply, and there are 100 behind one"),
+        ({"least_class_samples": 7}, {}, None),
+        ({"least_class_samples": 8}, {}, "requires 8 samples behind every figure of a class, and one has 7"),
+        ({"privacy": {"noise": 0.3, "clip": 1.0}}, {}, None),
+        ({"privacy": {"noise": 0.31}}, {}, "requires noise of at least 0.31 in each reply, and the experiment has 0.3"),
+        ({"privacy": {"clip": 0.5}}, {}, "requires updates clipped to 0.5, and the experiment clips to 1"),
+        ({"privacy": {"epsilon": 8}}, {"noise": None, "clip": None}, "and the experiment adds none"),
+        ({"secure_aggregation": True}, {}, "its policy requires secure aggregation"),
+        ({"secure_aggregation": True}, {"secure": True}, None),
+    ],
+)
+def test_a_policy_can_demand(demand: dict[str, Any], terms: dict[str, Any], why: str | None) -> None:
+    policy = SitePolicy(allow=["parameters", "statistics"], **demand)  # type: ignore[arg-type]
+    asked = manifest(line("parameters"), {**line("statistics"), "by_class": True}, method="fedavg")
+    told = policy.refusal(asked, 0, None, replace(TERMS, **terms))
+    if why is None:
+        assert told is None
+    else:
+        assert why in str(told)
+
+
+def test_figures_of_a_class_that_do_not_leave_need_no_samples() -> None:
+    policy = SitePolicy(allow=["parameters"], least_class_samples=1000)  # type: ignore[arg-type]
+    assert policy.refusal(manifest(line("parameters")), 0, None, TERMS) is None

@@ -38,6 +38,7 @@ def recall_by_hand(weights: Path, archive: Path) -> dict[int, float]:
 def test_a_site_asks_for_a_class_and_later_again_without_the_server(stage: Any) -> None:
     made = stage(2)
     first, second = (made.folder / f"site-{site}" for site in range(2))
+    (first / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\npeers: [parameters, metrics]\n")
     (second / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\npeers: [parameters]\n")
     made.start_site(0, "--once", "--query", "7")
     made.start_site(1, "--once")
@@ -114,7 +115,10 @@ def test_a_model_is_given_to_peers_only_where_the_policy_says_so(asking: SiteSer
     said = accepted(asking)
     assert said["status"] == "refused"
     assert "qkt passes parameters" in str(said["detail"])
-    assert str(said["detail"]).endswith("on to other sites, and its policy allows metrics only")
+    assert str(said["detail"]).endswith(
+        "on to other sites, and its policy allows metrics only; `parameters: [server, peers]` under `allow` would"
+        " change that"
+    )
     assert accepted(asking, method="fedavg")["status"] == "ready"  # nothing of it goes to peers
     assert "fedavg asks no peer for classes: --query is not used" in asking.watcher.text  # type: ignore[attr-defined]
     policy.write_text("allow: [parameters, statistics, metrics]\npeers: [parameters]\n")
@@ -122,6 +126,10 @@ def test_a_model_is_given_to_peers_only_where_the_policy_says_so(asking: SiteSer
 
 
 def test_a_site_runs_no_program_of_others(asking: SiteService) -> None:
-    said = accepted(asking, method={**QKT, "teachers": "program"})
+    """Not even one that a server offers against its own rules, as the settings are compared here again."""
+    asked = offer(asking, method={**QKT, "report_recall": False}, rounds=1)
+    assert '"teachers": "weights"' in asked["agreement"]
+    asked["agreement"] = asked["agreement"].replace('"teachers": "weights"', '"teachers": "program"')
+    said = asking.accept({**asked, "fingerprint": asking.fingerprint})
     assert said["status"] == "refused"
     assert "a site runs no program of others" in str(said["detail"])

@@ -23,6 +23,7 @@ from fedstill.deploy.deployment_plan import server_plan, shared_digest
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, for_sites, other_label_spaces, plugins, versions
 from fedstill.deploy.site_service import SiteService
 from fedstill.deploy.site_state import SiteStates
+from fedstill.methods.wrappers.privacy_accounting import replies_epsilon
 from fedstill.runtime.assemble import make_experiment
 
 GREETING: dict[str, Any] = {**versions(), "plugins": plugins()}
@@ -344,6 +345,7 @@ def test_paths_with_blanks_are_not_told_in_part(
     site = tmp_path / "west wing" / "site 0"
     root = tmp_path / "all scans" / "of 2024"
     bundle = replace(service.bundle, name="npz:old scans/ward 3.npz")
+    site.mkdir(parents=True)
     there = SiteService(replace(service.folder, path=site), bundle, service.watcher, root)
     said = there.enrol(GREETING)
     assert str(said["detail"]).startswith("… is missing: without a policy nothing leaves")
@@ -357,3 +359,82 @@ def test_paths_with_blanks_are_not_told_in_part(
     ):
         assert there._told(text) == "cannot read …: it is gone", text
     assert there._told("its data is not that of 3 sites") == "its data is not that of 3 sites"
+
+
+PRIVATE = {
+    "method": {"name": "fedavg", "weights": "uniform"},
+    "privacy": {"name": "client-level", "where": "client", "noise": 2.0, "clip": 0.5},
+    "rounds": 9,
+}
+
+
+def ask(service: SiteService, run: str, round: int, scale: float = 1.0) -> tuple[Message, dict[str, Any]]:
+    plan = service.parts[run].plan
+    state = {
+        name: scale * one if one.is_floating_point() else one for name, one in plan.method.start(plan.streams).items()
+    }
+    header = {"run": run, "exchange": "train", "round": round, "since": -1, "kept": -1, "state": ""}
+    request = {name: one for name, one in state.items() if name.startswith("model/")}
+    return service.exchange(Message(request), header)
+
+
+def test_noise_cannot_be_averaged_away_by_asking_again(service: SiteService) -> None:
+    """Noise is drawn from the operating system: computed twice, the reply would differ."""
+    asked = offer(service, **PRIVATE)
+    assert service.accept(asked)["status"] == "ready"
+    replies = {ask(service, asked["run"], 0)[0].encode() for _ in range(5)}
+    assert len(replies) == 1
+    again = SiteService(service.folder, service.bundle, service.watcher)
+    again._part(asked["run"])
+    assert {ask(again, asked["run"], 0)[0].encode()} == replies
+    other, header = ask(service, asked["run"], 0, scale=1.5)
+    assert (header["status"], len(other)) == ("refused", 0)
+
+
+def test_the_epsilon_of_all_replies_is_bounded_over_runs(service: SiteService) -> None:
+    policy = service.folder.path / "policy.yaml"
+    limit = replies_epsilon([2.0] * 3, 1e-5) + 1e-9  # of one client in its cohort: the noise of a reply is z
+    policy.write_text(
+        f"allow: [parameters, statistics, metrics]\nprivacy: {{noise: 2.0, clip: 0.5, epsilon: {limit}}}\n"
+    )
+    first, second = offer(service, **PRIVATE), offer(service, **PRIVATE, seed=1)
+    for asked in (first, second):
+        assert service.accept(asked)["status"] == "ready"
+    given = [ask(service, run, round)[1] for run, round in ((first["run"], 0), (second["run"], 0), (first["run"], 1))]
+    assert [one["status"] for one in given] == ["reply"] * 3
+    assert ask(service, first["run"], 1)[1] == given[2], "what was answered counts once"
+    _, refused = ask(service, second["run"], 1)
+    assert refused["status"] == "refused"
+    assert "an epsilon of" in str(refused["detail"])
+    assert "against the server over all runs" in str(refused["detail"])
+    assert service.accept(offer(service))["status"] == "refused", "without noise nothing is answered any more"
+
+
+def test_replies_without_noise_count_as_everything(service: SiteService) -> None:
+    plain, private = offer(service), offer(service, **PRIVATE)
+    for asked in (plain, private):
+        service.accept(asked)
+    assert ask(service, plain["run"], 0)[1]["status"] == "reply"
+    policy = service.folder.path / "policy.yaml"
+    policy.write_text("allow: [parameters, statistics, metrics]\nprivacy: {epsilon: 1000.0}\n")
+    assert "it would be inf" in str(ask(service, private["run"], 0)[1]["detail"])
+
+
+def test_a_reply_that_is_too_large_does_not_leave(service: SiteService) -> None:
+    asked = offer(service)
+    service.accept(asked)
+    (service.folder.path / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\nlargest_reply: 0.001\n")
+    message, header = ask(service, asked["run"], 0)
+    assert (header["status"], len(message)) == ("refused", 0)
+    assert "its policy allows replies of 0.001 megabytes" in str(header["detail"])
+    assert service.answers.used.answers == 0
+
+
+def test_rounds_count_over_runs(service: SiteService) -> None:
+    (service.folder.path / "policy.yaml").write_text("allow: [parameters, statistics, metrics]\nrounds: 2\n")
+    first, second = offer(service), offer(service, seed=1)
+    for asked in (first, second):
+        service.accept(asked)
+    assert ask(service, first["run"], 0)[1]["status"] == "reply"
+    assert ask(service, second["run"], 0)[1]["status"] == "reply"
+    assert "allows 2 rounds over all runs" in str(ask(service, first["run"], 1)[1]["detail"])

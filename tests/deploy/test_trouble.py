@@ -252,8 +252,8 @@ def test_a_site_whose_policy_forbids_what_is_sent_says_so_at_both_ends(
         thread = made.serve_in_background(rounds=1, model="mlp")
         await_refusal(made)
         assert thread.is_alive()
-        assert "this site does not take part: site 0 does not take part: fedavg sends parameters" in made.notes.text
-        assert "site 0 cannot take part: site 0 does not take part: fedavg sends parameters" in made.notes.text
+        assert "this site does not take part: fedavg sends parameters" in made.notes.text
+        assert "site 0 cannot take part: fedavg sends parameters" in made.notes.text
         assert "allows statistics and metrics only" in made.notes.text
         # The policy is opened, the site restarted: now it takes part.
         policy.write_text("allow: [parameters, statistics, metrics]\n")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedstill._version import __version__
-from fedstill.cli import data, deploy, deploy_server
+from fedstill.cli import data, deploy, deploy_policy, deploy_server
 from fedstill.cli.audit import audit
 from fedstill.cli.clean import clean
 from fedstill.cli.demo import demo
@@ -68,7 +68,10 @@ DEPLOY_COMMANDS: dict[str, Callable[..., None]] = {
     "site": deploy_server.deploy_site,
     "status": deploy.deploy_status,
     "try": deploy.deploy_try,
+    "log": deploy_policy.deploy_log,
+    "reset": deploy_policy.deploy_reset,
 }
+POLICY_COMMANDS: dict[str, Callable[..., None]] = {"check": deploy_policy.policy_check}
 # Shown below the help of a command, by the words that are typed.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
@@ -120,7 +123,9 @@ def _assemble() -> Commands:
     single = {name: one for name, one in zip(commands, added, strict=True) if not isinstance(one, Commands)}
     whole = _group("fedstill", "Federated learning and knowledge distillation.", {**COMMANDS, **single})
     whole.add_typer(_group("data", "Data sets: list, check, add, show and partition them.", DATA_COMMANDS))
-    whole.add_typer(_group("deploy", "Train across machines: set up and run a server and its sites.", DEPLOY_COMMANDS))
+    deployments = _group("deploy", "Train across machines: set up and run a server and its sites.", DEPLOY_COMMANDS)
+    deployments.add_typer(_group("policy", "A site's policy: hold experiments against it.", POLICY_COMMANDS))
+    whole.add_typer(deployments)
     for group in added:
         if isinstance(group, Commands):
             whole.add_typer(group)

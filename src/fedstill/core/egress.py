@@ -24,6 +24,7 @@ class Egress:
     kind: Kind
     why: str
     to: Literal["server", "peers"] = "server"
+    by_class: bool = False  # True: figures of each class, behind which there may be few samples
     optional: bool = False  # True: a site whose policy forbids it leaves it out of its replies, and takes part
 
 

@@ -184,6 +184,14 @@ class Exchange(ABC):
         ...
 
 
+@dataclass(frozen=True)
+class ReplyNoise:
+    """Noise in every reply, before it leaves a client."""
+
+    deviation: float  # in units of the clip
+    clip: float  # norm to which an update is clipped
+
+
 class Method(Exchange):
     """One or more exchanges a round; a one-exchange method is its own exchange.
 
@@ -224,8 +232,18 @@ class Method(Exchange):
         return self.refuses.get(setting, own_way if setting == "local_update" and not self.local_updates else None)
 
     @classmethod
+    def refused_on_site(cls, settings: Settings) -> str | None:
+        """Why real sites, with their own data, cannot take part with these settings; None: they can."""
+        return cls.refuses.get("on-site")
+
+    @classmethod
     def shared_samples(cls, settings: Any) -> SharedSamples | None:
         """Of a method that wants "shared samples", which ones; None: with these settings, none."""
+        return None
+
+    @property
+    def reply_noise(self) -> ReplyNoise | None:
+        """The noise that clients add to what they send, which protects them from the server; None: there is none."""
         return None
 
     @property

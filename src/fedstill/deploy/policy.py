@@ -1,12 +1,16 @@
-"""The site's policy: which kinds of content may leave. No server can change it."""
+"""The site's policy: what may leave, to whom and how often, and what an experiment must guarantee.
+
+No server can change it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedstill.core.egress import Kind
 from fedstill.core.errors import InputError, did_you_mean
@@ -15,49 +19,138 @@ from fedstill.core.settings import Settings
 from fedstill.deploy.private_files import read_settings
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+_RECEIVERS = ("server", "peers")
 
 EXAMPLE = """\
-# What may leave this site. An experiment that sends anything else is refused here, before it starts.
+# What may leave this site, and to whom. An experiment that sends anything else is refused here, before it starts.
 # Kinds: parameters (weights of models), statistics (counts, sums and means), metrics (how much work was done),
 #        logits and features (a model's outputs for single samples: these can reveal a lot about them),
 #        labels and inputs (the data itself).
-allow: [parameters, statistics, metrics]
-
-# Which of these the server may pass on to other sites: a model for their queries is parameters, its recall on the data
-# here is metrics. Left empty, all that are allowed above; [] for none.
-peers:
+# Receivers: server; or [server, peers], where the server may pass it on to other sites.
+allow:
+  parameters: server
+  statistics: server
+  metrics: server
 
 # Take part in one experiment only: its digest, in quotes, as agreed with the others. Left empty, any experiment will do
-# whose kinds are allowed above.
+# that keeps to this file.
 experiment:
+
+# Methods that may be used, as in [fedavg, fedprox]. Left empty, any.
+methods:
+
+# The most that this site answers, over all runs together: rounds, and replies. Each reply tells a little of the data.
+rounds: 1000
+answers: 5000
+
+# How often a server may ask a different question for a round that was answered, because it lost another site in it.
+attempts: 1
+
+# The fewest samples behind any reply, and behind any figure of one class (counts, right answers). Left empty: any.
+least_samples: 20
+least_class_samples:
+
+# The largest reply, in megabytes.
+largest_reply: 1024
+
+# Noise that an experiment must add at this site, before anything leaves. Left empty, none is needed. For example
+#   privacy: {noise: 0.5, clip: 1.0, epsilon: 8.0, delta: 0.00001}
+# noise: least standard deviation of the noise in each reply, in units of the clip; clip: largest norm of an update;
+# epsilon: most that all replies of this site together may reveal to the server, for this delta.
+privacy:
+
+# Whether this site takes part only where the server sees nothing but sums over sites (no experiment offers that yet).
+secure_aggregation: false
 """
 
 
-class SitePolicy(Settings):
-    """Kinds of content that may leave, and, where a site wants that, the one experiment it agreed to.
+@dataclass(frozen=True)
+class Terms:
+    """What an experiment asks of a site, beside the lines of its manifest."""
 
-    >>> policy = SitePolicy(allow={"parameters", "metrics"})
+    method: str
+    rounds: int
+    samples: int  # the fewest behind a reply: of training or test data
+    class_samples: int  # the fewest of one class that there are samples of
+    noise: float | None = None  # deviation of the noise in each reply, in units of the clip; None: there is none
+    clip: float | None = None  # norm to which updates are clipped
+    secure: bool = False  # whether the server sees only sums
+
+
+class PrivacyDemand(Settings):
+    """The noise that a site demands."""
+
+    noise: float | None = Field(None, gt=0, description="least deviation of the noise in a reply, in units of the clip")
+    clip: float | None = Field(None, gt=0, description="largest norm of an update")
+    epsilon: float | None = Field(None, gt=0, description="most that all replies together may reveal to the server")
+    delta: float = Field(1e-5, gt=0, lt=1, description="delta of that epsilon")
+
+    def refusal(self, terms: Terms) -> str | None:
+        if terms.noise is None:
+            return "its policy requires noise at the site (privacy, with where=client), and the experiment adds none"
+        if self.noise is not None and terms.noise < self.noise:
+            has = f"and the experiment has {terms.noise:g}"
+            return f"its policy requires noise of at least {self.noise:g} in each reply, {has}"
+        if self.clip is not None and (terms.clip is None or terms.clip > self.clip):
+            return f"its policy requires updates clipped to {self.clip:g}, and the experiment clips to {terms.clip:g}"
+        return None
+
+
+class SitePolicy(Settings):
+    """What may leave and to whom, the budget of this site, and what an experiment must guarantee.
+
+    >>> policy = SitePolicy(allow={"parameters": "server", "metrics": ["server", "peers"]})
     >>> leaves = [{"name": "parameters/*", "kind": "parameters"}, {"name": "logits", "kind": "logits", "why": "..."}]
     >>> [line["name"] for line in policy.forbidden(leaves)]
     ['logits']
     >>> shared = [{"name": "parameters/*", "kind": "parameters", "to": "peers"}]
-    >>> len(policy.forbidden(shared)), len(SitePolicy(allow={"parameters"}, peers=[]).forbidden(shared))
-    (0, 1)
+    >>> len(policy.forbidden(shared)), len(SitePolicy(allow=["parameters"], peers=["parameters"]).forbidden(shared))
+    (1, 0)
     """
 
-    allow: frozenset[Kind] = Field(description="kinds of content that may leave this site")
-    peers: frozenset[Kind] | None = Field(
-        None, description="kinds that the server may pass on to other sites; unset: all that are allowed"
+    allow: frozenset[Kind] = Field(description="kinds of content that may leave this site, each with its receivers")
+    peers: frozenset[Kind] = Field(
+        frozenset(), description="kinds that the server may pass on to other sites; none unless named"
     )
     experiment: str | None = Field(
         None, min_length=1, description="digest of the only experiment to take part in; unset: any"
     )
+    methods: tuple[str, ...] | None = Field(None, description="methods that may be used; unset: any")
+    rounds: int | None = Field(
+        None, ge=0, description="most rounds that are answered, over all runs; unset: any number"
+    )
+    answers: int | None = Field(None, ge=0, description="most replies, over all runs; unset: any number")
+    attempts: int = Field(1, ge=0, le=100, description="how often another question for an answered round is accepted")
+    least_samples: int | None = Field(None, ge=1, description="fewest samples behind any reply; unset: any number")
+    least_class_samples: int | None = Field(
+        None, ge=1, description="fewest samples behind a figure of one class; unset: any number"
+    )
+    largest_reply: float | None = Field(None, gt=0, description="largest reply in megabytes; unset: any size")
+    privacy: PrivacyDemand | None = Field(
+        None, description="noise that an experiment must add at this site; unset: none"
+    )
+    secure_aggregation: bool = Field(False, description="take part only where the server sees nothing but sums")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _receivers(cls, given: Any) -> Any:
+        """Kinds with their receivers, as two lists; a list of kinds is what may go to the server."""
+        if not isinstance(given, dict) or not isinstance(given.get("allow"), dict):
+            return given
+        told = {kind: [to] if isinstance(to, str) else to for kind, to in given["allow"].items()}
+        for kind, receivers in told.items():
+            if not isinstance(receivers, list) or not receivers or not set(receivers) <= set(_RECEIVERS):
+                raise ValueError(f"allow.{kind}: write server, or [server, peers]")
+            if "server" not in receivers:
+                raise ValueError(f"allow.{kind}: what peers are given passes through the server: write [server, peers]")
+        shared = [*(given.get("peers") or ()), *(kind for kind, receivers in told.items() if "peers" in receivers)]
+        return {**given, "allow": list(told), "peers": shared}
 
     @field_validator("allow", "peers", mode="before")
     @classmethod
     def _known(cls, value: Any, field: ValidationInfo) -> Any:
         if value is None and field.field_name == "peers":
-            return None
+            return frozenset()
         if not isinstance(value, list | tuple | set | frozenset):
             raise ValueError("write a list of kinds, as in [parameters, statistics, metrics]")
         for kind in value:
@@ -72,6 +165,11 @@ class SitePolicy(Settings):
             raise ValueError("write the digest in quotes")  # YAML takes digits alone for a number
         return value
 
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
     def forbidden(self, leaves: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The lines of a manifest that this policy does not allow; unknown kinds are never allowed."""
         return [line for line in leaves if not self.allows(line)]
@@ -79,7 +177,11 @@ class SitePolicy(Settings):
     def allows(self, line: Mapping[str, Any]) -> bool:
         """Whether what a line declares may leave, to its receiver."""
         kind = line.get("kind")
-        return kind in self.allow and (line.get("to") != "peers" or self.peers is None or kind in self.peers)
+        return kind in self.allow and (line.get("to") != "peers" or kind in self.peers)
+
+    def rule(self, kind: str, to: str) -> str:
+        """The rule that allows a kind for a receiver, as a log names it."""
+        return f"allow {kind}: {to}"
 
     def withheld(self, leaves: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Forbidden lines without which the site takes part: their tensors are taken out of its replies.
@@ -91,26 +193,65 @@ class SitePolicy(Settings):
     def _is_empty(self, line: Mapping[str, Any]) -> bool:
         return line.get("kind") in self.allow and line.get("to") == "peers" and line.get("tensors") == 0
 
-    def refusal(self, manifest: Mapping[str, Any], site: int | None = None, digest: str | None = None) -> str | None:
+    def refusal(
+        self,
+        manifest: Mapping[str, Any],
+        site: int | None = None,
+        digest: str | None = None,
+        terms: Terms | None = None,
+    ) -> str | None:
         """Why this site does not take part, in a sentence for both ends; None where it does.
 
         `digest` is that of the experiment; a site that agreed to one experiment takes part in no other, nor in one
-        without a digest.
+        without a digest. Without `terms`, only the lines are looked at.
         """
+        reasons = self.reasons(manifest, digest, terms)
         who = "this site" if site is None else f"site {site}"
+        return f"{who} does not take part: {reasons[0]}" if reasons else None
+
+    def reasons(self, manifest: Mapping[str, Any], digest: str | None, terms: Terms | None) -> list[str]:
+        """Everything in this policy that refuses the experiment."""
+        found = []
         if self.experiment is not None and self.experiment != digest:
             asked = f"this is {digest}" if digest else "this one came without a digest"
-            return f"{who} does not take part: its policy agrees to experiment {self.experiment} only, and {asked}"
+            found.append(f"its policy agrees to experiment {self.experiment} only, and {asked}")
+        if (lines := self._lines(manifest)) is not None:
+            found.append(lines)
+        return found if terms is None else [*found, *self._demands(manifest, terms)]
+
+    def _lines(self, manifest: Mapping[str, Any]) -> str | None:
         withheld = self.withheld(manifest["leaves"])
         lines = [line for line in self.forbidden(manifest["leaves"]) if line not in withheld]
         if not lines:
             return None
         what = dict.fromkeys(f"{line.get('kind')} ({line.get('why', 'for no stated reason')})" for line in lines)
-        sends = f"{who} does not take part: {manifest['method']}"
-        if self.peers is not None and all(line.get("kind") in self.allow for line in lines):
-            passed = _only(self.peers, "to be passed on")
-            return f"{sends} passes {listed(list(what))} on to other sites, and its policy allows {passed}"
-        return f"{sends} sends {listed(list(what))}, and its policy allows {_only(self.allow, 'to leave')}"
+        if all(line.get("kind") in self.allow for line in lines):
+            passed, kinds = _only(self.peers, "to be passed on"), sorted({str(line.get("kind")) for line in lines})
+            return (
+                f"{manifest['method']} passes {listed(list(what))} on to other sites, and its policy allows {passed};"
+                f" `{kinds[0]}: [server, peers]` under `allow` would change that"
+            )
+        return f"{manifest['method']} sends {listed(list(what))}, and its policy allows {_only(self.allow, 'to leave')}"
+
+    def _demands(self, manifest: Mapping[str, Any], terms: Terms) -> list[str]:
+        found = []
+        if self.methods is not None and terms.method not in self.methods:
+            allowed = listed(list(self.methods)) if self.methods else "no method"
+            found.append(f"its policy allows {allowed}, and not {terms.method}")
+        if self.secure_aggregation and not terms.secure:
+            found.append(
+                "its policy requires secure aggregation, and this experiment shows single replies to the server"
+            )
+        if self.privacy is not None and (why := self.privacy.refusal(terms)):
+            found.append(why)
+        if self.least_samples is not None and terms.samples < self.least_samples:
+            least = f"its policy requires {self.least_samples} samples behind every reply"
+            found.append(f"{least}, and there are {terms.samples} behind one")
+        by_class = any(line.get("by_class") for line in manifest["leaves"] if self.allows(line))
+        if self.least_class_samples is not None and by_class and terms.class_samples < self.least_class_samples:
+            least = f"its policy requires {self.least_class_samples} samples behind every figure of a class"
+            found.append(f"{least}, and one has {terms.class_samples}")
+        return found
 
 
 def _only(kinds: frozenset[Kind], what: str) -> str:

@@ -108,6 +108,8 @@ def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
         raise InputError(
             f"{name} needs all data in one place, and a deployment has it at its sites: use `fedstill run`"
         )
+    if why := methods[name].refused_on_site(experiment.method.settings):
+        raise InputError(why)
     if experiment.attack.name != "none":
         raise InputError("attacks are simulated, and this is a deployment: leave `attack` out")
     if any(one.simulated for one in experiment.sections().values()) or experiment.dropout.name == "trace":

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
+from math import inf
 from os.path import expanduser
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,12 +26,16 @@ from fedstill.core.message import Message
 from fedstill.core.protocols import Failure, Reply
 from fedstill.data.bundle import Bundle
 from fedstill.data.roots import data_root
+from fedstill.deploy.answer_log import AnswerLog, QuestionPlace, request_digest
 from fedstill.deploy.deployment_folder import SiteFolder
+from fedstill.deploy.egress_log import EgressLog, described
+from fedstill.deploy.policy import SitePolicy
 from fedstill.deploy.received_model import write_received
 from fedstill.deploy.site_registry import SiteFacts, plugins, versions
 from fedstill.deploy.site_session import Agreement, SiteSession
 from fedstill.engines.flower.grid_engine import answered
 from fedstill.methods import methods
+from fedstill.methods.wrappers.privacy_accounting import replies_epsilon
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +74,8 @@ class SiteService:
         self.query = query  # classes that this site asks its peers for; they are never sent
         self.data_root, self.proxies = data_root, proxies  # shared samples that the site's own people have named
         self.parts: dict[str, SiteSession] = {}
+        self.answers, self.egress = AnswerLog(folder.path / "answers"), EgressLog(folder.path)
+        self._refusals: tuple[tuple[Any, ...], int] = ((), 0)  # the last one, and how often in a row
 
     def enrol(self, header: Mapping[str, Any]) -> Header:
         """Compare versions with the server, and describe the data."""
@@ -85,7 +92,17 @@ class SiteService:
         if header.get("plugins") != plugins():
             return self._refused("its plugins are not those of the server: start both with the same --plugin files")
         facts = SiteFacts.of(self.bundle).model_copy(update={"fingerprint": self.fingerprint})
-        return {"status": "here", "facts": facts.model_dump_json()}
+        told = facts.model_dump_json()
+        self.egress.add(
+            what="sent",
+            exchange="enrol",
+            to=["server"],
+            facts=json.loads(told),
+            bytes=len(told),
+            sha256=sha256(told.encode()).hexdigest(),
+            rules=["allow statistics: server"],
+        )
+        return {"status": "here", "facts": told}
 
     def accept(self, header: Mapping[str, Any]) -> Header:
         """Accept or refuse an experiment, after showing the site's operator what will leave."""
@@ -104,39 +121,127 @@ class SiteService:
             self.watcher.manifest(manifest, part.digest)
             facts = {"fingerprint": self.fingerprint, "shared": header.get("shared"), "manifest": manifest}
             part.agreement = agreement.model_copy(update=facts)
-            if (refusal := self._refusal(part)) is not None:
-                return self._refused(refusal)
+            if reasons := self._reasons(part):
+                return self._refused(reasons[0])
             place = self._agreements / f"{run}.json"
             place.parent.mkdir(exist_ok=True)
             write_atomically(place, part.agreement.model_dump_json(indent=2).encode() + b"\n")
         except (FedstillError, OSError) as error:
             return self._refused(str(error))
         self.parts[run] = part
+        samples = part.plan.profiles[0].samples
+        told = {"run": run, "experiment": part.digest, "rounds": part.plan.rounds, "facts": {"samples": samples}}
+        self.egress.add(what="agreed", exchange="accept", to=["server"], **told, rules=["allow statistics: server"])
         if self.query is not None and "queries" not in methods[part.experiment.method.name].wants:
             self.watcher.note(f"{part.experiment.method.name} asks no peer for classes: --query is not used")
         self.watcher.note(f"this site takes part in experiment {part.digest} as client {agreement.client}")
         _log.info("run %s: takes part as client %d", run, agreement.client)
-        return {"status": "ready", "samples": part.plan.profiles[0].samples}
+        return {"status": "ready", "samples": samples}
 
     def exchange(self, request: Message, header: Mapping[str, Any]) -> tuple[Message, Header]:
+        """The reply to a request; one that was answered before gets the same bytes again."""
         try:
             part = self._part(str(header.get("run")))
-            if (refusal := self._refusal(part)) is not None:
-                raise InputError(refusal)
-            outcome, kept = part.answer(request, header, self._withheld(part, str(header.get("exchange"))))
+            place, policy = part.place(header), self.folder.policy()
+            if reasons := self._reasons(part):
+                raise InputError(f"site {self.folder.site} does not take part: {reasons[0]}")
+            withheld, asked = tuple(self._withheld(part, place.exchange)), request_digest(request, header)
+            if (before := self.answers.find(place, asked, withheld)) is not None:
+                self.watcher.note(f"{place}: asked again, the same reply is sent")
+                self._note_departure(part, place, before[0], again=True)
+                return before
+            self._check_budget(policy, part, place)
+            outcome, kept = part.answer(request, header, withheld)
+            if isinstance(outcome, Reply):
+                self._check_size(policy, outcome.message)
             notes = part.kept_notes(request, header, outcome, self.folder.path) if isinstance(outcome, Reply) else ()
         except FedstillError as error:
-            self.watcher.note(f"request not answered: {error}")
-            _log.info("a request of the server is not answered", exc_info=True)
-            return Message({}), {"status": "failed", "detail": self._told(str(error)), "work": 0.0}
-        self.watcher.answered(str(header["exchange"]), int(header["round"]), part.plan.rounds, outcome)
+            return Message({}), self._not_answered(header, error)
+        if isinstance(outcome, Failure):
+            outcome = replace(outcome, detail=self._told(outcome.detail))
+        message, told = answered(outcome, kept)
+        sent = message if isinstance(outcome, Reply) else None
+        self.answers.add(place, asked, sent, told, withheld, self._noise(part, message))
+        self._note_departure(part, place, message, sentence=outcome.detail if isinstance(outcome, Failure) else "")
+        self.watcher.answered(place.exchange, place.round, part.plan.rounds, outcome)
         for line in notes:
             self.watcher.note(line)
-        ended = outcome.detail if isinstance(outcome, Failure) else "replied"
-        _log.info("round %d, %s: %s", int(header["round"]) + 1, header["exchange"], ended)
-        return answered(
-            replace(outcome, detail=self._told(outcome.detail)) if isinstance(outcome, Failure) else outcome, kept
+        _log.info("%s: %s", place, outcome.detail if isinstance(outcome, Failure) else "replied")
+        return message, told
+
+    def _not_answered(self, header: Mapping[str, Any], error: FedstillError) -> Header:
+        """The reply to a request that this site does not answer, which is logged."""
+        self.watcher.note(f"request not answered: {error}")
+        _log.info("a request of the server is not answered", exc_info=True)
+        self._note_refusal(str(error), exchange=str(header.get("exchange"))[:80], round=_shown(header.get("round")))
+        status = "refused" if isinstance(error, InputError) else "failed"
+        return {"status": status, "detail": self._told(str(error)), "work": 0.0}
+
+    def _check_budget(self, policy: SitePolicy, part: SiteSession, place: QuestionPlace) -> None:
+        """Refuse an answer that this site's policy has no budget for, over all of its runs."""
+        used = self.answers.used
+        if place.attempt > policy.attempts:
+            raise InputError(f"{place}: its policy accepts {policy.attempts} further attempts at a question")
+        if policy.answers is not None and used.answers >= policy.answers:
+            raise InputError(f"its policy allows {policy.answers} replies over all runs, and it has given them")
+        if policy.rounds is not None and used.rounds >= policy.rounds and not self.answers.begun(place):
+            raise InputError(f"its policy allows {policy.rounds} rounds over all runs, and it has answered them")
+        limit = policy.privacy
+        if limit is not None and limit.epsilon is not None:
+            assert part.terms.noise is not None  # or the policy refuses the experiment
+            noise = [*used.noise, part.terms.noise]
+            spent = replies_epsilon(noise, limit.delta) if all(noise) else inf
+            if spent > limit.epsilon:
+                raise InputError(
+                    f"its policy allows an epsilon of {limit.epsilon:g} against the server over all runs, and with this"
+                    f" reply it would be {spent:.3g}"
+                )
+
+    @staticmethod
+    def _check_size(policy: SitePolicy, message: Message) -> None:
+        if policy.largest_reply is not None and message.nbytes > policy.largest_reply * 2**20:
+            raise InputError(
+                f"its policy allows replies of {policy.largest_reply:g} megabytes, and this one has"
+                f" {message.nbytes / 2**20:.1f}"
+            )
+
+    def _noise(self, part: SiteSession, message: Message) -> float | None:
+        """The noise in a reply that contains something learnt from single samples; None without such content."""
+        lines = part.agreement.manifest["leaves"]
+        kinds = {one["kind"] for one in described(message, lines)}
+        if not kinds & {"parameters", "logits", "features", "labels", "inputs"}:
+            return None
+        return part.terms.noise or 0.0
+
+    def _note_departure(
+        self, part: SiteSession, place: QuestionPlace, message: Message, again: bool = False, sentence: str = ""
+    ) -> None:
+        """A line of the log for a message, before it leaves."""
+        lines = [one for one in part.agreement.manifest["leaves"] if one.get("exchange") == place.exchange]
+        tensors = described(message, lines)
+        rules = sorted({f"allow {one['kind']}: {one['to']}" for one in tensors})
+        self.egress.add(
+            what="sent again" if again else "failed" if sentence else "sent",
+            run=place.run,
+            experiment=part.digest,
+            round=place.round + 1,
+            exchange=place.exchange,
+            attempt=place.attempt + 1,
+            to=sorted({one["to"] for one in tensors}) or ["server"],
+            tensors=tensors,
+            bytes=message.nbytes,
+            sha256=sha256(message.encode()).hexdigest(),
+            rules=rules or ["allow metrics: server"],
+            **({"sentence": sentence} if sentence else {}),
         )
+
+    def _note_refusal(self, why: str, **place: Any) -> None:
+        """A line of the log for a refusal; of equal ones in a row the 1st, 2nd, 4th, 8th, ...: they fill no disk."""
+        key = (why, *place.values())
+        self._refusals = (key, self._refusals[1] + 1 if self._refusals[0] == key else 1)
+        times = self._refusals[1]
+        if times & (times - 1) == 0:
+            self.egress.add(what="refused", **place, times=times, sentence=why[:500])
 
     def finish(self, models: Message, header: Mapping[str, Any]) -> Header:
         """Store the final models, and this site's own, where `fedstill export` finds them."""
@@ -184,13 +289,14 @@ class SiteService:
         lines = self.folder.policy().withheld(part.agreement.manifest["leaves"])
         return [str(line["name"]) for line in lines if line.get("exchange") == exchange]
 
-    def _refusal(self, part: SiteSession) -> str | None:
-        """Read with each request: a policy may be tightened while an experiment runs."""
-        return self.folder.policy().refusal(part.agreement.manifest, self.folder.site, part.digest)
+    def _reasons(self, part: SiteSession) -> list[str]:
+        """Why the policy refuses; it is read with each request, since it may be tightened while an experiment runs."""
+        return self.folder.policy().reasons(part.agreement.manifest, part.digest, part.terms)
 
     def _refused(self, why: str) -> Header:
         self.watcher.note(f"this site does not take part: {why}")
         _log.info("declined to take part: %s", why)
+        self._note_refusal(why, exchange="enrol or accept")
         return {"status": "refused", "detail": self._told(why)}
 
     def _told(self, text: str) -> str:
@@ -214,3 +320,8 @@ class SiteService:
         # A bare word may well stand in a sentence and mean something else.
         telling = (one for one in spelt if Path(one).name and (Path(one).suffix or {"/", "\\"} & set(one)))
         return sorted(telling, key=len, reverse=True)
+
+
+def _shown(number: Any) -> int | None:
+    """The round of a request as a log shows it, counted from 1; None if it names none."""
+    return number + 1 if isinstance(number, int) and abs(number) < 2**31 else None

@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
 from fedstill.core.client import answer
+from fedstill.core.dataset import class_counts
 from fedstill.core.errors import InputError
 from fedstill.core.hardware import one_thread
 from fedstill.core.message import Message
@@ -20,7 +22,9 @@ from fedstill.core.settings import Settings
 from fedstill.core.site_files import KeepsOnSite
 from fedstill.data.bundle import Bundle
 from fedstill.data.data_kinds import data_kinds
+from fedstill.deploy.answer_log import QuestionPlace
 from fedstill.deploy.deployment_plan import DataFacts, shared_digest, sites_plan
+from fedstill.deploy.policy import Terms
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_state import SiteStates
 from fedstill.runtime.assemble import make_experiment
@@ -154,6 +158,32 @@ class SiteSession:
             manifest = egress_manifest(plan, rehearse=True)
         return {**manifest, "leaves": [FACTS, *manifest["leaves"], WORDS]}
 
+    @cached_property
+    def terms(self) -> Terms:
+        """What the experiment asks of this site, for its policy."""
+        noise, (own,) = self.plan.method.reply_noise, self.plan.profiles
+        parts = [one for one in (self.bundle.train, self.bundle.test) if len(one)]
+        counts = [class_counts(one, len(self.bundle.classes)) for one in parts]
+        return Terms(
+            self.experiment.method.name,
+            self.plan.rounds,
+            min([own.samples, *(len(one) for one in parts)]),
+            min((int(some[some > 0].min()) for some in counts if bool(some.any())), default=0),
+            None if noise is None else noise.deviation,
+            None if noise is None else noise.clip,
+        )
+
+    def place(self, header: Mapping[str, Any]) -> QuestionPlace:
+        """The place of a question in the experiment that this site agreed to; refuses one outside it."""
+        exchange, round = str(header.get("exchange")), _number(header, "round", 0)
+        if exchange not in self.exchanges:
+            raise InputError(f"{self.experiment.method.name} has no exchange of that name")
+        if round >= self.plan.rounds:
+            raise InputError(f"this site agreed to {self.plan.rounds} rounds, and is asked for round {round + 1}")
+        if header.get("client", self.agreement.client) != self.agreement.client:
+            raise InputError(f"this site is client {self.agreement.client}, and the request is for another")
+        return QuestionPlace(str(header.get("run")), round, exchange, _number({"attempt": 0, **header}, "attempt", 0))
+
     def answer(
         self, request: Message, header: Mapping[str, Any], withheld: Sequence[str] = ()
     ) -> tuple[Reply | Failure, str]:
@@ -161,10 +191,8 @@ class SiteSession:
 
         Tensors that match a `withheld` pattern are left out of the reply.
         """
-        exchange = self.exchanges.get(str(header.get("exchange")))
-        if exchange is None:
-            raise InputError(f"{self.experiment.method.name} has no exchange of that name")
-        round, since, kept = _number(header, "round", 0), _number(header, "since"), _number(header, "kept")
+        exchange, round = self.exchanges[str(header["exchange"])], _number(header, "round", 0)
+        since, kept = _number(header, "since"), _number(header, "kept")
         (own,) = self.plan.profiles
         counts = None if kept < 0 else StateVersion(kept, str(header.get("state")))
         who = replace(own, last_round=None if since < 0 else since, kept=counts)

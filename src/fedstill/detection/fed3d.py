@@ -55,8 +55,15 @@ LEARNS = {  # the trainable parts of a detector, if some are frozen
     "prompts": frozenset({"prompts"}),
 }
 STATISTICS_EGRESS = (
-    Egress(SUMS, "statistics", "how wrong the model was about objects of each class in training, summed"),
-    Egress(COUNTS, "statistics", "how many objects of each class it was trained on: tells which classes a client has"),
+    Egress(
+        SUMS, "statistics", "how wrong the model was about objects of each class in training, summed", by_class=True
+    ),
+    Egress(
+        COUNTS,
+        "statistics",
+        "how many objects of each class it was trained on: tells which classes a client has",
+        by_class=True,
+    ),
 )
 
 

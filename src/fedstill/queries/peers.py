@@ -41,6 +41,7 @@ from fedstill.methods.local_only import START, TRAIN, LocalSettings, first_model
 from fedstill.models.classifier import Classifier
 from fedstill.models.portable.extra import need_extra
 from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
+from fedstill.models.portable.program_check import check_program
 from fedstill.queries.guard import GuardSettings
 from fedstill.queries.probe_rule import NoiseOutputs
 from fedstill.queries.query import Queries, recalls
@@ -62,7 +63,12 @@ OFFER_EGRESS = (
 
 
 RECALL_EGRESS = Egress(
-    RECALL, "metrics", "recall of each class on held-out samples, which other clients are given", "peers", optional=True
+    RECALL,
+    "metrics",
+    "recall of each class on held-out samples, which other clients are given",
+    "peers",
+    by_class=True,
+    optional=True,
 )
 
 
@@ -110,7 +116,7 @@ class PeerMethod(Method):
 
     def check(self) -> None:
         if self.as_program:
-            need_extra()
+            self._check_programs()
         for architecture in self.task.architectures:
             if isinstance(self.task, Segmentation) or self.task.finds_boxes:
                 raise InputError(f"classes can be asked for where each sample has one, not with {architecture}")
@@ -119,6 +125,17 @@ class PeerMethod(Method):
                     f"queries train a model's head apart, and {architecture} has none: name its last layer, e.g."
                     " head='fc'"
                 )
+
+    def _check_programs(self) -> None:
+        """Refuse, before any work, models that peers would not take as programs."""
+        need_extra()
+        for architecture in self.task.architectures:
+            try:
+                check_program(onnx_bytes(self.task.build(architecture).eval(), self.task.shape, {}))
+            except InputError as error:
+                raise InputError(
+                    f"{architecture} cannot be offered as a program: {error}; set teachers=weights"
+                ) from None
 
     @property
     def as_program(self) -> bool:
@@ -130,9 +147,17 @@ class PeerMethod(Method):
         """Whether models are offered with their recall."""
         return isinstance(self.settings, PeerSettings) and self.settings.report_recall
 
+    @classmethod
+    def refused_on_site(cls, settings: Settings) -> str | None:
+        if isinstance(settings, PeerSettings) and settings.teachers == "program":
+            return (
+                "models as programs are for simulations, since a site runs no program of others: set teachers=weights"
+            )
+        return super().refused_on_site(settings)
+
     def on_site(self) -> Exchange:
-        if self.as_program:
-            raise InputError("models as programs are for simulations, since a site runs no program of others")
+        if why := self.refused_on_site(self.settings):
+            raise InputError(why)
         return self
 
     @property
@@ -302,8 +327,10 @@ def built(task: Classification, offered: Mapping[str, Tensor], programs: bool = 
 
 def programmed(task: Classification, program: Tensor) -> nn.Module | None:
     """A peer's program as a model; None if it does not run on such samples: it then cannot be a teacher."""
+    data = program.numpy().tobytes()
     try:
-        model = OnnxModel(program.numpy().tobytes())
+        check_program(data)
+        model = OnnxModel(data)
         said, _ = model(torch.zeros(2, *task.shape))
     except Exception:  # onnxruntime raises many kinds of errors for untrusted bytes
         _log.info("a peer's program cannot be run: the peer is left out", exc_info=True)

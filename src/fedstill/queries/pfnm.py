@@ -173,7 +173,7 @@ class Heads(Exchange):
     @property
     def egress(self) -> Sequence[Egress]:  # type: ignore[override]
         read = {"features": "features that all clients have in common", "inputs": "the client's samples"}
-        counts = Egress(COUNTS, "statistics", "how many samples of each class the client has")
+        counts = Egress(COUNTS, "statistics", "how many samples of each class the client has", by_class=True)
         return (
             Egress(f"{HEAD}*", "parameters", f"the weights of a layer trained on {read[self.method.settings.over]}"),
             *((counts,) if self.method.settings.class_counts else ()),

@@ -80,6 +80,7 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
                     "bytes": sum(sizes),
                     "when": _evaluated(plan) if evaluates else step.exchange.when(line, plan.rounds),
                     "why": line.why,
+                    **({"by_class": True} if line.by_class else {}),
                     **({"optional": True} if line.optional else {}),
                 }
             )

@@ -50,7 +50,11 @@ class SiteScores(Exchange):
     """The exchange in which every site scores the models on its own test data."""
 
     name = "evaluate"
-    egress = (Egress("scores/*", "statistics", "right and wrong answers on test data by class, and summed losses"),)
+    egress = (
+        Egress(
+            "scores/*", "statistics", "right and wrong answers on test data by class, and summed losses", by_class=True
+        ),
+    )
 
     def __init__(self, method: Method, task: Task, validation: bool = False) -> None:
         self.method, self.task, self.validation = method, task, validation

@@ -15,7 +15,9 @@ from fedstill.methods.fedavg import weigh
 
 TeacherWeighting = Literal["samples", "uniform", "confidence", "class-counts"]
 CLASS_COUNTS = "class_counts"
-COUNTS_EGRESS = Egress(CLASS_COUNTS, "labels", "how many of the client's training samples have each label")
+COUNTS_EGRESS = Egress(
+    CLASS_COUNTS, "labels", "how many of the client's training samples have each label", by_class=True
+)
 
 
 def consensus(replies: Sequence[Reply], weights: TeacherWeighting) -> Tensor:

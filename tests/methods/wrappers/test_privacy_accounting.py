@@ -7,7 +7,7 @@ from scipy import stats
 
 from fedstill.core.errors import InputError
 from fedstill.methods.wrappers import privacy_accounting
-from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon
+from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon, replies_epsilon
 
 
 def gaussian_delta(epsilon: float, sensitivity: float, deviation: float) -> float:
@@ -67,3 +67,18 @@ def test_a_missing_library_is_said_before_any_work(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(privacy_accounting, "LIBRARY", "dp_accounting_that_nobody_has")
     with pytest.raises(InputError, match=r"pip install 'fedstill\[privacy\]'"):
         check_library()
+
+
+def test_against_the_server_every_reply_counts_with_its_own_noise() -> None:
+    """A cohort of n adds up to noise z on the sum; a single reply has z / sqrt(n), and no sampling hides it."""
+    z, cohort, rounds = 2.0, 16, 5
+    published = epsilon([z] * rounds, [100] * rounds, 100, 1e-5)
+    seen = replies_epsilon([z / 4] * rounds, 1e-5)
+    assert seen == pytest.approx(epsilon([z / sqrt(cohort)] * rounds, [1] * rounds, 1, 1e-5))
+    assert seen > 4 * published
+    assert replies_epsilon([z / 4] * (rounds + 1), 1e-5) > seen
+    # The Rényi divergence of a Gaussian with sensitivity 2 and deviation s is 2 a / s^2: minimised over orders by hand.
+    s = z / 4
+    grid = (1 + step / 1000 for step in range(1, 200_000))
+    by_hand = min(rounds * 2 * a / s**2 + log((a - 1) / a) - (log(1e-5) + log(a)) / (a - 1) for a in grid)
+    assert seen == pytest.approx(by_hand, rel=0.02)

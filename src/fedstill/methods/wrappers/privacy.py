@@ -47,7 +47,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.kinds import running
 from fedstill.core.message import Message, part, under
 from fedstill.core.noise import from_operating_system, named
-from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, RoundContext, Shape
+from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, ReplyNoise, RoundContext, Shape
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
@@ -55,7 +55,7 @@ from fedstill.methods.base import MODEL, methods
 from fedstill.methods.fedavg import FedAvg
 from fedstill.methods.fedavgm import FedAvgM
 from fedstill.methods.wrappers.choices import Privacy, privacies
-from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon
+from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon, replies_epsilon
 from fedstill.methods.wrappers.wrapper import Wrapped
 
 NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # per published round: see `privacy_accounting.epsilon`
@@ -210,7 +210,19 @@ class Private(Wrapped):
         if not self.privacy.noise:
             return inner
         spent = epsilon(server[NOISE].tolist(), server[DRAWN].tolist(), self.clients, self.privacy.delta)
-        return {**inner, "epsilon": spent, "delta": self.privacy.delta}
+        metrics = {**inner, "epsilon": spent, "delta": self.privacy.delta}
+        if self.reply_noise is None:
+            return metrics
+        return {
+            **metrics,
+            "epsilon_server": replies_epsilon([self.reply_noise.deviation] * len(server[NOISE]), self.privacy.delta),
+        }
+
+    @property
+    def reply_noise(self) -> ReplyNoise | None:
+        if self.privacy.where == "server" or not self.privacy.noise:
+            return None
+        return ReplyNoise(self.privacy.noise / sqrt(self.cohort), self.privacy.clip)
 
     @property
     def share(self) -> float:

@@ -39,6 +39,18 @@ def epsilon(noise: Sequence[float], drawn: Sequence[int], clients: int, delta: f
     return min(_composed(noise, sizes, clients, delta) for sizes in (drawn, [clients] * len(drawn)))
 
 
+def replies_epsilon(noise: Sequence[float], delta: float) -> float:
+    """The epsilon of one client's replies against whoever sees them, such as the server.
+
+    `noise` contains the deviation of the noise in each reply in units of C. A reply that is given twice with the same
+    bits counts once; sampling does not help, since the server knows whom it asks.
+
+    >>> replies_epsilon([], 1e-5)
+    0.0
+    """
+    return _composed(noise, [1] * len(noise), 1, delta) if noise else 0.0
+
+
 def _composed(noise: Sequence[float], drawn: Sequence[int], clients: int, delta: float) -> float:
     library = import_module(LIBRARY)
     accountant = import_module(f"{LIBRARY}.rdp").RdpAccountant(

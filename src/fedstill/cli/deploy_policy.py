@@ -1,0 +1,151 @@
+"""`fedstill deploy policy check`, `deploy log` and `deploy reset`: what a site's operator and its auditor ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedstill.cli.deploy import Folder, need_extra
+from fedstill.cli.flags import Flags, with_flags
+from fedstill.cli.options import ExperimentName, Json, Root, named
+from fedstill.cli.screen import console, print_json, table
+from fedstill.core.errors import InputError
+from fedstill.core.numbers import capital, count, size
+
+SiteNumber = Annotated[
+    int | None, typer.Option(help="Number of the site, if DIR is the folder of the whole deployment.")
+]
+_LINES = 40  # of the log, unless all are wanted
+
+
+@with_flags("data", "partition", "clients")
+def policy_check(
+    folder: Folder,
+    experiment: ExperimentName,
+    flags: Flags,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="This site's data: npz:FILE, folder:FOLDER, or the name of a data set.",
+            autocompletion=named("datasets"),
+        ),
+    ],
+    site: SiteNumber = None,
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Name of shared samples that experiments may use here; repeatable.")
+    ] = None,
+    data_root: Root = None,
+    json: Json = False,
+) -> None:
+    """Show what an experiment would send, and what this site's policy says; exit code 1 if it refuses."""
+    need_extra()
+    from fedstill.data.lookup import load
+    from fedstill.deploy.deployment_folder import open_site
+    from fedstill.deploy.policy_check import checked_policy
+
+    place = open_site(folder, site)
+    bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
+    found = checked_policy(place, flags.assemble(experiment), bundle, data_root, proxy or [])
+    if json:
+        print_json(found.to_dict())
+        raise typer.Exit(0 if found.takes_part else 1)
+    rows = [
+        (str(line["name"]), str(line["kind"]), str(line["to"]), size(line["bytes"]), decision, str(line["why"]))
+        for line, decision in zip(found.manifest["leaves"], found.decisions, strict=True)
+    ]
+    table("", ("name", "kind", "to", "size", "policy", "what it is"), rows, right=(3,))
+    terms, used = found.terms, found.used
+    console.print(
+        f"\n{count(terms.rounds, 'round')}; earlier runs used {count(used.rounds, 'round')} and"
+        f" {used.answers} replies. At least {count(terms.samples, 'sample')} behind a reply,"
+        f" {terms.class_samples} of a class.",
+        soft_wrap=True,
+    )
+    if found.epsilon is None:
+        console.print("No noise is added at this site: the server sees its replies as they are.", soft_wrap=True)
+    else:
+        console.print(f"Noise at this site: epsilon {found.epsilon:.3g} against the server after all rounds.")
+    for reason in found.reasons:
+        console.print(f"refused: {reason}", soft_wrap=True)
+    if found.takes_part:
+        console.print(f"This site would take part. To allow nothing else, write `experiment: '{found.digest}'`.")
+    raise typer.Exit(0 if found.takes_part else 1)
+
+
+def deploy_log(
+    folder: Annotated[Path, typer.Argument(help="Folder of a site, of the server, or of both.", metavar="DIR")],
+    site: SiteNumber = None,
+    every: Annotated[bool, typer.Option("--all", help="Print all lines, not only the last 40.")] = False,
+    json: Json = False,
+) -> None:
+    """Print what left a site, and check that the log was not changed."""
+    from fedstill.deploy.egress_log import read_log
+
+    lines = read_log(_log_folder(folder, site))
+    last = lines[-1].digest if lines else ""
+    if json:
+        print_json({"lines": [dict(line.facts) for line in lines], "intact": True, "last": last})
+        return
+    shown = lines if every else lines[-_LINES:]
+    table("", ("time (UTC)", "what", "round", "exchange", "to", "size", "contents"), [_row(one.facts) for one in shown])
+    kinds = Counter(str(line.facts.get("what")) for line in lines)
+    each = ", ".join(f"{number} {what}" for what, number in kinds.items())
+    console.print(
+        f"\n{count(len(lines), 'line')} ({each}); the chain is whole, and its last digest is {last}",
+        soft_wrap=True,
+    )
+
+
+def deploy_reset(
+    folder: Folder,
+    run: Annotated[str, typer.Option(help="The run's identity, 16 letters and digits, as the log has it.")],
+    site: SiteNumber = None,
+    json: Json = False,
+) -> None:
+    """Let a restored server ask again for rounds that this site has answered."""
+    need_extra()
+    from fedstill.deploy.answer_log import AnswerLog
+    from fedstill.deploy.deployment_folder import open_site
+    from fedstill.deploy.egress_log import EgressLog
+    from fedstill.deploy.private_files import only_one
+
+    place = open_site(folder, site)
+    with only_one(place.path, "site"):
+        number = AnswerLog(place.path / "answers").reset(run)
+        EgressLog(place.path).add(what="reset", run=run, sentence=f"its operator set {number} answers aside")
+    if json:
+        print_json({"run": run, "answers": number})
+        return
+    console.print(
+        f"{count(number, 'answer')} of run {run} set aside: a server can ask for these rounds again, and both its first"
+        " answers and the new ones count in this site's budget",
+        soft_wrap=True,
+    )
+
+
+def _log_folder(folder: Path, site: int | None) -> Path:
+    """The folder that holds the log: a site's, or the server's."""
+    from fedstill.deploy.egress_log import LOG_FILE
+
+    if (folder / LOG_FILE).exists() and site is None:
+        return folder
+    place = folder if site is None else folder / f"site-{site}"
+    if not place.is_dir():
+        raise InputError(f"there is no folder {place}: name the folder of a site")
+    return place
+
+
+def _row(facts: dict[str, Any] | Any) -> tuple[str, ...]:
+    tensors = facts.get("tensors") or []
+    kinds = Counter(str(one["kind"]) for one in tensors)
+    what = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
+    if not what:
+        what = capital(str(facts.get("sentence") or ", ".join(facts.get("facts", {}))))
+    receiver = ", ".join(facts.get("to", ()))
+    amount = size(facts["bytes"]) if "bytes" in facts else ""
+    time = str(facts.get("at", ""))[5:19].replace("T", " ")
+    named = (str(facts.get(name, "")) for name in ("what", "round", "exchange"))
+    return (time, *named, receiver, amount, what)

@@ -1,0 +1,102 @@
+"""What a site's operator and its auditor ask on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedstill.core.message import Message
+from fedstill.deploy.answer_log import AnswerLog, QuestionPlace
+from fedstill.deploy.create import make_deployment
+from fedstill.deploy.egress_log import EgressLog
+
+RUN = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def clinics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policies") / "clinics"
+    make_deployment(folder, 2, "127.0.0.1", 9092)
+    return folder
+
+
+def check(call: Any, folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    where = [str(folder), *words, "--data", "digits[:20%]", "--site", "1", "--json"]
+    code, out, _ = call("deploy", "policy", "check", *where)
+    return code, json.loads(out)
+
+
+def test_what_an_experiment_would_send_and_the_rules_that_allow_it(call: Any, clinics: Path) -> None:
+    code, found = check(call, clinics, "fedavg", "--model", "mlp", "--rounds", "3")
+    assert (code, found["takes_part"], found["reasons"]) == (0, True, [])
+    assert {line["decision"] for line in found["leaves"]} == {
+        f"allow {kind}: server" for kind in ("parameters", "statistics", "metrics")
+    }
+    assert found["terms"]["rounds"] == 3
+    assert found["epsilon_server"] is None
+    assert not (clinics / "site-1" / "answers").exists(), "nothing is stored"
+    assert not (clinics / "site-1" / "egress.jsonl").exists()
+
+
+def test_a_refused_experiment_has_exit_code_1_and_every_reason(call: Any, clinics: Path) -> None:
+    policy = clinics / "site-1" / "policy.yaml"
+    before = policy.read_text()
+    policy.write_text(
+        "allow: {statistics: server, metrics: server}\nmethods: [fedprox]\nrounds: 2\nleast_samples: 9999\n"
+    )
+    try:
+        code, found = check(call, clinics, "fedavg", "--model", "mlp", "--rounds", "3")
+        own = [str(clinics / "site-1"), "fedavg", "--model", "mlp", "--data", "digits[:20%]"]
+        shown, out, _ = call("deploy", "policy", "check", *own)
+    finally:
+        policy.write_text(before)
+    assert code == shown == 1
+    told = "\n".join(found["reasons"])
+    for words in ("sends parameters", "allows fedprox, and not fedavg", "requires 9999 samples", "allows 2 rounds"):
+        assert words in told
+    assert "refused" in {line["decision"] for line in found["leaves"]}
+    assert "refused: fedavg sends parameters" in out
+
+
+def test_noise_at_the_site_is_told_as_an_epsilon_against_the_server(call: Any, clinics: Path) -> None:
+    private = ["--set", "privacy=client-level", "--set", "privacy.where=client", "--set", "method.weights=uniform"]
+    code, found = check(call, clinics, "fedavg", "--model", "mlp", "--rounds", "3", *private)
+    assert code == 0
+    assert found["epsilon_server"] > 10
+    code, less = check(call, clinics, "fedavg", "--model", "mlp", "--rounds", "1", *private)
+    assert less["epsilon_server"] < found["epsilon_server"]
+
+
+def test_the_log_is_printed_and_checked(call: Any, clinics: Path, tmp_path: Path) -> None:
+    log = EgressLog(tmp_path)
+    tensors = [{"name": "w", "kind": "parameters", "to": "server", "shape": [2]}]
+    log.add(what="sent", round=1, exchange="train", to=["server"], tensors=tensors, bytes=1024)
+    log.add(what="refused", exchange="dump", sentence="fedavg has no exchange of that name", times=1)
+    code, out, _ = call("deploy", "log", str(tmp_path))
+    assert code == 0
+    for words in ("1 parameters", "1.0 KiB", "the chain is whole", "no exchange"):
+        assert words in " ".join(out.split())
+    _, out, _ = call("deploy", "log", str(tmp_path), "--json")
+    assert len(json.loads(out)["lines"]) == 2
+    log.path.write_text(log.path.read_text().replace("train", "trick"))
+    code, _, told = call("deploy", "log", str(tmp_path))
+    assert code != 0
+    assert "line 2 of the log" in told
+    assert call("deploy", "log", str(clinics / "site-0"))[0] == 2
+
+
+def test_an_operator_opens_a_run_again(call: Any, clinics: Path) -> None:
+    place = clinics / "site-0"
+    AnswerLog(place / "answers").add(QuestionPlace(RUN, 4, "train"), "q", Message({}), {"status": "reply"})
+    code, out, told = call("deploy", "reset", str(clinics), "--site", "0", "--run", RUN)
+    assert code == 0, told
+    assert "one answer of run" in out
+    assert AnswerLog(place / "answers").find(QuestionPlace(RUN, 0, "train"), "other") is None
+    assert AnswerLog(place / "answers").used.answers == 1
+    code, _, told = call("deploy", "reset", str(clinics), "--site", "0", "--run", RUN)
+    assert code == 2
+    assert "answered nothing" in told
+    assert "its operator set 1 answers aside" in call("deploy", "log", str(place), "--json")[1]
