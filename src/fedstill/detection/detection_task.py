@@ -29,7 +29,7 @@ from fedstill.detection.boxes import (
     steps_by_class,
 )
 from fedstill.detection.detection_losses import COUNTED, TERMS, Losses, combine, detection_losses
-from fedstill.detection.detection_section import MAIN, MEASURES, PROTOCOLS, ProtocolName, protocol_of
+from fedstill.detection.detection_section import MAIN, PROTOCOLS, ProtocolName, protocol_of
 from fedstill.detection.model import Predictions
 from fedstill.detection.proposals import OVERLAP, PROPOSE, Proposals, strict_above
 from fedstill.distillation.outputs import Found
@@ -67,7 +67,8 @@ class Detection(Classification):
     """
 
     finds_boxes: ClassVar[bool] = True
-    measures: ClassVar[Mapping[str, str]] = MEASURES
+    measures: ClassVar[Mapping[str, str]] = MAIN
+    variants: ClassVar[tuple[str, ...]] = PROTOCOLS
     refuses: ClassVar[Mapping[str, str]] = {
         "loss": "a detector is trained on losses of classes, boxes and tokens together, not on logits and labels: leave"
         " training.loss out",

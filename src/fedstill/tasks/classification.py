@@ -47,6 +47,7 @@ class Classification:
 
     finds_boxes: ClassVar[bool] = False  # True: models predict bounding boxes
     measures: ClassVar[Mapping[str, str]] = {}  # metrics beside accuracy with their titles; the first ranks rounds
+    variants: ClassVar[tuple[str, ...]] = ()  # names before metrics that are measured in other ways, too
     refuses: ClassVar[Mapping[str, str]] = {}  # settings of training that do not go with it, each with why
 
     classes: tuple[str, ...]
