@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.errors import InputError
 from fedstill.core.message import part, under
 from fedstill.core.sections import HasSections
 from fedstill.core.task import Output
@@ -94,6 +95,14 @@ class Detection(Classification):
 
     def configured(self, experiment: HasSections) -> Self:
         return replace(self, protocol=protocol_of(experiment))
+
+    def check_data(self, train: Dataset, test: Dataset, name: str) -> None:
+        for split, data, why in (("training", train, "learned"), ("test", test, "measured")):
+            labels = data.labels()
+            if labels is not None and not (labels >= 0).any():
+                raise InputError(
+                    f"no {split} scene of {name} has a box, so nothing can be {why}: give scenes with boxes and labels"
+                )
 
     def forward(self, model: nn.Module, batch: Batch) -> Detected:
         predictions: Predictions = model(batch["inputs"].to(self.device))

@@ -97,6 +97,7 @@ def make_plan(
     check_sites(experiment, bundle)
     experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
     task = replace(make_task(experiment, bundle, device), initial=initial)
+    task.check_data(bundle.train, bundle.test, experiment.data)
     streams = Streams(experiment.seed)
     staff = staff or TeacherLoader()
     experiment, teachers = staff.load(experiment, bundle, device)

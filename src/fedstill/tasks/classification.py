@@ -66,6 +66,9 @@ class Classification:
         """The task with what the section of its slice sets in an experiment."""
         return self
 
+    def check_data(self, train: Dataset, test: Dataset, name: str) -> None:
+        """Refuse data on which nothing can be learned or measured."""
+
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
         if state is None:
             model = self._initialised(architecture, streams or Streams(0))
