@@ -37,7 +37,7 @@ from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed
 from fedstill.tasks.task_choice import tasks
 
-BITS = 12  # of scores, where sites count detections
+BITS = 14  # of scores, where sites count detections
 _EVALUATION_BATCH = 16  # scenes
 _OBJECTS, _DETECTIONS = "objects", "detections"
 
