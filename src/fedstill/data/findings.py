@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import combinations
 
@@ -40,12 +40,10 @@ def find_faults(
                 f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
             )
         if split.inputs.is_floating_point():
-            bad = _rows(split, lambda some: (~torch.isfinite(some.flatten(1))).any(dim=1))
+            bad, flat = _bad_and_flat(split)
             if bad:
                 found.faults.append(f"{len(bad):,} {part} samples hold NaN or infinity{_first(split, bad)}")
-        if data_kinds[split.kind].points:
-            flat = _rows(split, lambda some: (some == some[:, :1]).flatten(1).all(dim=1))
-            if flat:
+            if flat and data_kinds[split.kind].points:
                 found.faults.append(f"{len(flat):,} {part} {split.kind}s hold one place only{_first(split, flat)}")
         boxes = split.columns().get("boxes")
         if boxes is not None:
@@ -59,10 +57,14 @@ def find_faults(
                 found.faults.append(f"class {name!r} has no training samples")
 
 
-def _rows(split: Samples, which: Callable[[Tensor], Tensor]) -> list[int]:
-    """The rows that a test of some inputs marks."""
-    marks = [which(some) for some in split.pieces()]
-    return torch.cat(marks).nonzero().flatten().tolist() if marks else []
+def _bad_and_flat(split: Samples) -> tuple[list[int], list[int]]:
+    """The rows with values that are not finite, and those whose parts are all alike; inputs are read once for both."""
+    marks = [
+        torch.stack([(~torch.isfinite(some.flatten(1))).any(dim=1), (some == some[:, :1]).flatten(1).all(dim=1)])
+        for some in split.pieces()
+    ]
+    bad, flat = torch.cat(marks, dim=1) if marks else torch.zeros(2, 0)
+    return bad.nonzero().flatten().tolist(), flat.nonzero().flatten().tolist()
 
 
 def _first(split: Samples, rows: list[int]) -> str:

@@ -247,12 +247,16 @@ def _judged(
 ) -> dict[str, Tensor]:
     """Scores, classes and verdicts at each threshold of one scene's detections; without a scene, none."""
     if found is None or labels is None or truth is None:
-        none = torch.zeros(0, dtype=torch.int64)
-        return {"scores": none.double(), "classes": none, "right": torch.zeros(len(THRESHOLDS), 0, dtype=torch.bool)}
+        none = torch.zeros(0)
+        return {
+            "scores": none.double(),
+            "classes": none.short(),
+            "right": torch.zeros(len(THRESHOLDS), 0, dtype=torch.bool),
+        }
     there = labels >= 0
     overlaps = pairwise_iou(found.boxes, truth[there].to(found.boxes))[found.rows]
     right = judge_overlaps(overlaps, found.scores, found.classes, labels[there])
-    return {"scores": found.scores.double(), "classes": found.classes, "right": right}
+    return {"scores": found.scores.double(), "classes": found.classes.short(), "right": right}
 
 
 def _finite(output: Detected) -> Tensor:

@@ -71,7 +71,7 @@ def detection_table(runs: Sequence[Facts]) -> Table:
         Column[Facts]("Way", "way", lambda run: text(run.title), right=False),
         Column[Facts]("Method", "method", lambda run: text(_method(run)), right=False),
         Column[Facts]("Begins with", "initial", _initial, right=False, always=False),
-        Column[Facts]("Protocol", "protocol", lambda run: text(protocol_of(run.experiment)), right=False),
+        Column[Facts]("Protocol", "protocol", _protocol, right=False, always=False),
         *(metric(name, title) for name, title in MEASURES.items()),
         Column[Facts]("Best mAP@0.25", "map_25_best", lambda run: percent(run.accuracy("best"))),
         Column[Facts]("Rounds", "rounds", lambda run: whole(run.result.rounds)),
@@ -97,6 +97,12 @@ def _method(run: Facts) -> str:
     choice = run.experiment.method
     changed = descriptions.changed_settings(choice)
     return ", ".join([choice.name, *(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())])
+
+
+def _protocol(run: Facts) -> Cell:
+    """How its main figures were measured; runs of earlier versions do not say."""
+    known = any(run.metric(name) is not None for name in MEASURES if name not in MAIN)
+    return text(protocol_of(run.experiment)) if known else Cell(MISSING, None)
 
 
 def _traffic(run: Facts, way: str) -> Cell:
