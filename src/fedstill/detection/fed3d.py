@@ -40,7 +40,7 @@ from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundConte
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.detection.class_aware import COUNTS, SUMS, ClassAware, class_weights
+from fedstill.detection.class_aware import COUNTS, EVEN, SUMS, ClassAware, class_weights
 from fedstill.detection.model import Detector, part_of
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, train, work_expected, work_report
 from fedstill.methods.fedavg import FedAvg, weigh
@@ -76,9 +76,15 @@ class Fed3DSettings(Settings):
     global_weights: bool = Field(
         True, description="weight classes by the error of all clients on them, for which they send class statistics"
     )
+    initial_weight: Literal["even", "one"] = Field(
+        "even",
+        description="weight of every class before its first statistics: even, ln 2, which equal statistics give; one,"
+        " 1, with which a class that is absent at first weighs too much",
+    )
+    added_later: ClassVar[frozenset[str]] = frozenset({"initial_weight"})
 
 
-@methods.register("fed3d")
+@methods.register("fed3d", behaviour=2)
 class Fed3D(FedAvg):
     """Fed3D: prompts and heads of a detector with a frozen encoder, trained with class-aware weights."""
 
@@ -112,7 +118,8 @@ class Fed3D(FedAvg):
             )
 
     def start(self, streams: Streams) -> Tensors:
-        even = torch.ones(len(self.task.classes), dtype=torch.float64)
+        weight = EVEN if self.settings.initial_weight == "even" else 1.0
+        even = torch.full((len(self.task.classes),), weight, dtype=torch.float64)
         return {**super().start(streams), **({CLASS_WEIGHTS: even} if self.settings.global_weights else {})}
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:

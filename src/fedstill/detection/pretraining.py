@@ -73,8 +73,10 @@ class Pretraining(Settings):
 
     def digest(self, fingerprint: str) -> str:
         """The digest of settings, data and the kernel's behaviour."""
+        augmentation = {"name": self.augmentation.name, **self.augmentation.settings.hashed()}
+        settings = {**self.model_dump(mode="json"), "training": self.training.hashed(), "augmentation": augmentation}
         facts = {
-            "pretraining": {**self.model_dump(mode="json"), "training": self.training.hashed()},
+            "pretraining": settings,
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": [],

@@ -97,6 +97,7 @@ def make_plan(
     check_sites(experiment, bundle)
     experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
     task = replace(make_task(experiment, bundle, device), initial=initial)
+    task.check_data(bundle.train, bundle.test, experiment.data)
     streams = Streams(experiment.seed)
     staff = staff or TeacherLoader()
     experiment, teachers = staff.load(experiment, bundle, device)
@@ -115,14 +116,14 @@ def make_plan(
         check_on_site(experiment, method)
 
     def counts(client: int) -> Tensor:
-        return class_counts(Subset(train, shards.rows(client)), len(bundle.classes))
+        return class_counts(shards.of(train, client), len(bundle.classes))
 
     if method.tunes and validation is None:
         raise InputError("tune needs samples that clients do not have: set validation=0.1, and evaluation=central")
     share = experiment.validation if on_site else 0.0
     sizes = shards.sizes().tolist()
     if share:
-        parts = [Subset(train, shards.rows(client)) for client in range(experiment.clients)]
+        parts = [shards.of(train, client) for client in range(experiment.clients)]
         sizes = [len(parted(part, share, experiment.seed, client)[0]) for client, part in enumerate(parts)]
     return Simulation(
         experiment,
@@ -170,7 +171,7 @@ def task_of_kind(
     assert experiment.model is not None
     augmentation = _augmentation(experiment)
     task = kind(classes, shape, tuple(dict.fromkeys(experiment.architectures)), device, augmentation)
-    task = trained_as(task, experiment.training)
+    task = trained_as(task.configured(experiment), experiment.training)
     for architecture in task.architectures:
         model = task.build(architecture)
         if is_outside(models[architecture]) and not kind.finds_boxes:
@@ -196,7 +197,9 @@ def make_method(context: PlanContext, streams: Streams, labelled: bool) -> tuple
     experiment, task, kind = context.experiment, context.task, context.method
     if "teaching" not in kind.wants and (context.teachers or experiment.objective is not None):
         raise InputError(f"{experiment.method.name} has no use for teachers or an objective: use `fedstill distill`")
-    for section in experiment.sections().values():
+    for name, section in experiment.sections().items():
+        if section.task and not isinstance(task, tasks[section.task]):
+            raise InputError(f"{name} is for models of {section.task}, and {experiment.model} is none: leave it out")
         section.check_experiment(experiment.clients, tuple(task.classes), kind)
     check_architectures(experiment, task, kind)
     inputs = inputs_for(context)
