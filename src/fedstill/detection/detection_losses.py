@@ -207,14 +207,21 @@ def _angles(logits: Tensor, residuals: Tensor, headings: Tensor, weights: Weight
 
 def _tokens(tokens: TokenPredictions, labels: Tensor, boxes: Tensor, there: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Sums of token losses by denominator, and the number of tokens inside an object."""
-    with torch.no_grad():
-        within = lies_in(tokens.positions, boxes) & there.unsqueeze(1)
-        # If objects overlap, such as a chair under a table, the token belongs to the smaller one.
-        room = volumes(boxes).unsqueeze(1).masked_fill(~within, math.inf)
-        inside = within.any(dim=2)
+    inside, room = boxes_around(tokens.positions, boxes, there)
     sums = F.binary_cross_entropy_with_logits(tokens.objectness, inside.to(tokens.objectness), reduction="sum")
     scene, token = inside.nonzero(as_tuple=True)
     thing = room[scene, token].argmin(dim=1) if len(scene) else scene
     away = (tokens.votes[scene, token] - boxes[scene, thing, :3]).abs().sum()
     wrong = F.nll_loss(tokens.log_probabilities[scene, token], labels[scene, thing], reduction="sum")
     return {"objectness": sums, "votes": away + wrong}, inside.sum()
+
+
+@torch.no_grad()
+def boxes_around(positions: Tensor, boxes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    """Which positions (scenes, positions, 3) are inside any box that is `there`, and the volumes of those boxes.
+
+    Volumes are (scenes, positions, boxes), infinite for boxes that do not contain the position. If objects overlap,
+    such as a chair under a table, a position belongs to the smaller one.
+    """
+    within = lies_in(positions, boxes) & there.unsqueeze(1)
+    return within.any(dim=2), volumes(boxes).unsqueeze(1).masked_fill(~within, math.inf)

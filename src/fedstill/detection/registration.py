@@ -5,7 +5,7 @@ BRINGS = {
     "data set": {
         "fedstill.detection.scene_files": ("scannet", "scenes", "sunrgbd"),
         "fedstill.detection.scene_sets": ("rooms",),
-        "fedstill.detection.rooms.unlabelled_rooms": ("rooms-unlabelled",),
+        "fedstill.detection.rooms.unlabelled_rooms": ("rooms-pretraining", "rooms-unlabelled"),
     },
     "partition": {"fedstill.detection.scene_partitions": ("class-subset", "room-type")},
     "augmentation": {"fedstill.detection.scene_augmentation": ("scenes",)},

@@ -53,6 +53,7 @@ class Detector(nn.Module):
     def __init__(self, sizes: DetectorSizes, classes: int, name: str) -> None:
         super().__init__()
         self.sizes, self.classes = sizes, classes
+        self.prompted = True  # False: the encoder works without its prompts, as in pre-training
         width, layer = sizes.width, (sizes.width, sizes.heads, sizes.feedforward, sizes.dropout)
         self.tokens = Tokens(sizes.ball, width, sizes.floor, places=width + 3)
         self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(sizes.encoder_layers))
@@ -74,8 +75,7 @@ class Detector(nn.Module):
 
     def forward(self, points: Tensor) -> Predictions:
         check_clouds(points)
-        low, high = points.amin(dim=1), points.amax(dim=1)
-        extent = (high - low).clamp(min=1e-3)
+        low, extent = self.bounds(points)
         positions, encoded = self.encode(points, low, extent)
         told = self.projection(encoded)
         output_of = self._tokens(told, positions)
@@ -92,11 +92,16 @@ class Detector(nn.Module):
             tuple(self._layer(state, places) for state in states), output_of, states[-1], encoded.mean(dim=1), extent
         )
 
+    def bounds(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """The lowest coordinates of each cloud (batch, 3), and its extent."""
+        low, high = points.amin(dim=1), points.amax(dim=1)
+        return low, (high - low).clamp(min=1e-3)
+
     def encode(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
         """Positions of tokens (batch, tokens, 3), and the encoder's features of them (batch, tokens, width)."""
         positions, features = self.describe(points, low, extent)
         for layer, prompts in zip(self.encoder, self.prompts, strict=True):
-            features = layer(features, prompts)
+            features = layer(features, prompts if self.prompted else None)
         return positions, features
 
     def describe(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:

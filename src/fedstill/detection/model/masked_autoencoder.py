@@ -64,8 +64,7 @@ class MaskedAutoencoder(nn.Module):
     def forward(self, points: Tensor, noise: Tensor) -> Reconstruction:
         """`noise` (batch, tokens) determines the mask: the tokens with the lowest numbers are hidden."""
         check_clouds(points)
-        low, high = points.amin(dim=1), points.amax(dim=1)
-        extent = (high - low).clamp(min=1e-3)
+        low, extent = self.detector.bounds(points)
         positions, features = self.detector.describe(points, low, extent)
         order = noise.argsort(dim=1, stable=True)
         hidden, seen = order.split([self.hidden, order.shape[1] - self.hidden], dim=1)
