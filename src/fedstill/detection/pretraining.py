@@ -119,7 +119,7 @@ class Pretraining(Settings):
 def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pretraining:
     """Validate the settings, with `key=value` settings over them; errors are one sentence.
 
-    An unset learning rate takes the model's default.
+    An unset learning rate takes the model's default; supervised, the same holds for all settings of training.
 
     >>> make_pretraining({"data": "rooms"}, ["hidden=0.75", "training.batch=8"]).training.batch
     8
@@ -132,7 +132,9 @@ def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pre
     if task_name(str(model)) != "detection":
         able = ", ".join(name for name in models if task_name(name) == "detection")
         raise InputError(f"model {model!r} is no detector, and has no encoder of patches: choose one of {able}")
-    own = {"training": {**_TRAINING, "rate": builder.defaults["training"]["rate"]}}
+    usual = builder.defaults["training"]
+    supervised = given.get("objective") == "supervised"  # trained as in any other run
+    own = {"training": {**_TRAINING, **(usual if supervised else {"rate": usual["rate"]})}}
     try:
         return Pretraining.model_validate(overlay(own, given))
     except ValidationError as error:
