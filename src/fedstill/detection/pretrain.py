@@ -186,7 +186,7 @@ class _Attempt:
 
     def finish(self) -> dict[str, Tensor]:
         """Run the remaining epochs; returns the weights of the encoder."""
-        epochs = 0 if self.settings.objective == "imported" else self.settings.epochs
+        epochs = 0 if self.settings.kind == "imported" else self.settings.epochs
         self._measure()
         for epoch in range(len(self.losses), epochs):
             began = perf_counter()
@@ -270,10 +270,10 @@ def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, _Scenes
     if number < 2:
         raise InputError(f"{settings.data} has one scene to train on: at least 2 are needed")
     labelled = bool(bundle.classes) and "boxes" in bundle.train.batch(torch.zeros(1, dtype=torch.int64))
-    if settings.objective == "supervised" and not labelled:
-        raise InputError(f"{settings.data} has no boxes to learn from: choose labelled scenes, or objective=masked")
+    if settings.kind == "supervised" and not labelled:
+        raise InputError(f"{settings.data} has no boxes to learn from: choose labelled scenes, or kind=masked")
     rows = torch.arange(settings.rows or number)
-    scenes = bundle.train if settings.objective == "supervised" else bundle.train.unlabelled()
+    scenes = bundle.train if settings.kind == "supervised" else bundle.train.unlabelled()
     imported = _imported(settings, bundle)
     found = _Scenes(
         Subset(scenes, rows),
@@ -293,11 +293,11 @@ def _imported(settings: Pretraining, bundle: Bundle) -> Imported | None:
     detector = build_model(settings.model, bundle.shape, len(_NAMELESS))
     own = {name: tensor for name, tensor in state_of(detector).items() if part_of(name) == "encoder"}
     imported = read_weights(Path(settings.weights), own, settings.model)
-    if settings.objective == "imported" and imported.missing:
+    if settings.kind == "imported" and imported.missing:
         missing = imported.missing[0].split("/", 1)[1]
         raise InputError(
             f"{settings.weights} has no tensor {missing!r} of the encoder of {settings.model}, which would stay random:"
-            " import a whole encoder, or train it further with objective=masked or supervised"
+            " import a whole encoder, or train it further with kind=masked or supervised"
         )
     return imported
 
@@ -307,7 +307,7 @@ def _task(settings: Pretraining, data: _Scenes, device: str) -> Masked | Supervi
     assert isinstance(augmentation, Augmentation)
     if "cloud" not in augmentation.kinds:  # scenes without boxes are clouds
         augmentation.check("scene", data.shape)
-    if settings.objective == "supervised":
+    if settings.kind == "supervised":
         return Supervised(data.classes, data.shape, (settings.model,), device, augmentation)
     return Masked(
         _NAMELESS,
@@ -365,7 +365,7 @@ def pretrain(
     """Pre-train a detector's encoder on scenes, resume it, or find it done; runs can start from it.
 
     `settings` are those of a pre-training, by section or by name: `pretrain("rooms-pretraining", epochs=10, batch=8)`,
-    `pretrain("rooms-pretraining", objective="supervised")`.
+    `pretrain("rooms-pretraining", kind="supervised")`.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")

@@ -33,7 +33,7 @@ def pretrain(
         typer.Option(help="Name of the detector; default: detr3d-lite.", autocompletion=named("models")),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
-    objective: Annotated[
+    kind: Annotated[
         str | None,
         typer.Option(
             help="Training task: masked (no labels), supervised (detection in labelled scenes that no client has), or"
@@ -64,7 +64,7 @@ def pretrain(
     from fedstill.detection.pretraining import make_pretraining
 
     use_plugins(plugin or [])
-    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed, "objective": objective}
+    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed, "kind": kind}
     given["weights"] = None if weights is None else str(weights)
     chosen = make_pretraining({key: value for key, value in given.items() if value is not None}, set_ or [])
     if dry_run:
@@ -120,11 +120,11 @@ def _show(made: Pretrained) -> None:
         + ("" if made.fresh else " (made before: nothing was done)"),
     )
     if losses:
-        console.print(f"{loss_text(settings['objective'], losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}")
+        console.print(f"{loss_text(settings['kind'], losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}")
     if made.probe:
         scores = [100 * score for score in made.probe.values()]
         console.print(f"linear probe, mean recall {scores[0]:.1f} → {scores[-1]:.1f} %  {sparkline(scores)}")
-    if settings["objective"] == "supervised":
+    if settings["kind"] == "supervised":
         console.print(f"it learnt from the boxes of {settings['data']}: no client may have these scenes")
     if "imported" in made.record:
         console.print(made.record["imported"], soft_wrap=True)

@@ -52,7 +52,7 @@ class Pretraining(Settings):
         description="augmentation of scenes, redrawn in every epoch",
     )
     training: Training = Field(default_factory=lambda: Training(**_TRAINING), description="a turn is an epoch")
-    objective: Literal["masked", "supervised", "imported"] = Field(
+    kind: Literal["masked", "supervised", "imported"] = Field(
         "masked",
         description="training task: reconstruct masked patches without labels, or detect the boxes of labelled scenes;"
         " imported: none, the encoder is the one in `weights`",
@@ -64,7 +64,7 @@ class Pretraining(Settings):
         None, ge=0, description="epochs between scores of the linear probe; unset: ten scores in all; 0: none"
     )
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"objective", "weights", "probe_every"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"kind", "weights", "probe_every"})
 
     @field_validator("augmentation", mode="before")
     @classmethod
@@ -86,13 +86,13 @@ class Pretraining(Settings):
 
     @model_validator(mode="after")
     def _weights_to_import(self) -> Self:
-        if self.objective == "imported" and self.weights is None:
+        if self.kind == "imported" and self.weights is None:
             raise ValueError("an imported encoder needs a file of weights: give --weights")
         return self
 
     def probe_epochs(self) -> range:
         """The numbers of finished epochs after which the encoder is scored by the linear probe."""
-        last = 0 if self.objective == "imported" else self.epochs
+        last = 0 if self.kind == "imported" else self.epochs
         every = max(1, last // 10) if self.probe_every is None else self.probe_every
         return range(last % every, last + 1, every) if every else range(0)
 
@@ -133,7 +133,7 @@ def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pre
         able = ", ".join(name for name in models if task_name(name) == "detection")
         raise InputError(f"model {model!r} is no detector, and has no encoder of patches: choose one of {able}")
     usual = builder.defaults["training"]
-    supervised = given.get("objective") == "supervised"  # trained as in any other run
+    supervised = given.get("kind") == "supervised"  # trained as in any other run
     own = {"training": {**_TRAINING, **(usual if supervised else {"rate": usual["rate"]})}}
     try:
         return Pretraining.model_validate(overlay(own, given))
