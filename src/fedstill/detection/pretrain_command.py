@@ -114,6 +114,7 @@ def _show(made: Pretrained) -> None:
     from fedstill.detection.pretrain_progress import loss_text
 
     settings, losses = made.record["pretraining"], made.losses
+    kind = settings.get("kind", "masked")  # files of earlier releases do not have it
     console.print(
         f"{settings['model']}, the encoder, on {settings['data']}: {made.record['scenes']:,} scenes, "
         f"{len(losses)} epochs, seed {settings['seed']}, {made.record['seconds']:.0f} s"
@@ -124,7 +125,7 @@ def _show(made: Pretrained) -> None:
     if made.probe:
         scores = [100 * score for score in made.probe.values()]
         console.print(f"linear probe, mean recall {scores[0]:.1f} → {scores[-1]:.1f} %  {sparkline(scores)}")
-    if settings["kind"] == "supervised":
+    if kind == "supervised":
         console.print(f"it learnt from the boxes of {settings['data']}: no client may have these scenes")
     if "imported" in made.record:
         console.print(made.record["imported"], soft_wrap=True)
