@@ -220,8 +220,8 @@ class _Attempt:
             return
         self.probe[done] = probe.score(self.detector)
         self._note(
-            f"after {done} of {self.settings.epochs} epochs a linear probe of the tokens has a mean recall of"
-            f" {100 * self.probe[done]:.1f} % (chance {100 * probe.chance:.1f} %)"
+            f"epoch {done}: a linear probe of the tokens has a mean recall of {100 * self.probe[done]:.1f} %"
+            f" (chance {100 * probe.chance:.1f} %)"
         )
 
     def _note(self, text: str) -> None:
