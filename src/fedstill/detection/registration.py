@@ -14,6 +14,8 @@ BRINGS = {
             "detr3d",
             "detr3d-lite",
             "detr3d-lite-turned",
+            "detr3d-m",
+            "detr3d-m-turned",
             "detr3d-turned",
             "small-detr3d-lite",
         ),
