@@ -16,6 +16,7 @@ from fedstill.core.kinds import state_of
 from fedstill.core.protocols import Meter
 from fedstill.core.streams import Streams
 from fedstill.core.training import Training
+from fedstill.detection.detection_section import MAIN, PROTOCOLS, ProtocolName
 from fedstill.detection.detection_task import Detection
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
 from fedstill.detection.rooms import CLASSES, make_rooms
@@ -35,8 +36,8 @@ def rooms() -> ArrayDataset:
     return ArrayDataset(inputs=made.points, labels=made.classes, boxes=made.boxes)
 
 
-def task(classes: tuple[str, ...] = CLASSES) -> Detection:
-    return Detection(classes, (256, 3), (LITE,), augmentation=SceneAugmentation())
+def task(classes: tuple[str, ...] = CLASSES, protocol: ProtocolName = "strict") -> Detection:
+    return Detection(classes, (256, 3), (LITE,), augmentation=SceneAugmentation(), protocol=protocol)
 
 
 def tiny(seed: int = 0, **sizes: float) -> nn.Module:
@@ -60,7 +61,9 @@ class Answers(nn.Module):
 
 
 def known(labels: Tensor, boxes: Tensor) -> ArrayDataset:
-    inputs = torch.arange(float(len(labels))).view(-1, 1, 1).expand(-1, 4, 3).contiguous()
+    """Four points with the scene's number, and five in the middle of each box."""
+    names = torch.arange(float(len(labels))).view(-1, 1, 1).expand(-1, 4, 3)
+    inputs = torch.cat([names, boxes[..., :3].repeat_interleave(5, dim=1)], dim=1).contiguous()
     return ArrayDataset(inputs=inputs, labels=labels, boxes=boxes)
 
 
@@ -68,14 +71,16 @@ def cube(x: float, size: float = 1.0) -> list[float]:
     return [x, 0.0, 0.0, size, size, size, 0.0]
 
 
-def test_perfect_predictions_score_exactly_one(rooms: ArrayDataset) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_perfect_predictions_score_exactly_one(protocol: ProtocolName, rooms: ArrayDataset) -> None:
     """As many queries as objects, and one more that says "no object" of the place where another object is."""
     labels, boxes = rooms.columns["labels"], rooms.columns["boxes"]
     data = known(labels, boxes)
     sure = nn.functional.one_hot(torch.where(labels < 0, len(CLASSES), labels), len(CLASSES) + 1).float()
     sure = torch.cat([sure, sure.new_zeros(len(sure), 1, len(CLASSES) + 1).index_fill_(2, torch.tensor(10), 1.0)], 1)
     model = Answers(torch.cat([boxes, boxes[:, :1]], 1), 0.9 * sure + 0.1 / (len(CLASSES) + 1))
-    found = task().summarise(task().score([model], data))
+    asked = task(protocol=protocol)
+    found = asked.summarise(asked.score([model], data))
     assert {name: found[name] for name in ("accuracy", "map_25", "map_50", "ar_25", "ar_50")} == {
         "accuracy": 1.0,
         "map_25": 1.0,
@@ -110,12 +115,13 @@ def test_metrics_by_hand() -> None:
     assert found["accuracy"] == found["class_accuracy"] == found["map_25"]
 
 
-def test_scores_of_sites_add_up(rooms: ArrayDataset) -> None:
+def test_sums_of_sites_add_up(rooms: ArrayDataset) -> None:
     model, asked = tiny(), task()
-    whole = asked.score([model], rooms)
+    exact = asked.score([model], rooms)
+    whole = asked.sums(exact)
     parts = [Subset(rooms, torch.arange(0, 5)), Subset(rooms, torch.arange(5, 24))]
-    sums = [asked.score([model], part) for part in parts]
-    nothing = asked.score([], rooms)
+    sums = [asked.sums(asked.score([model], part)) for part in parts]
+    nothing = asked.sums(asked.score([], rooms))
     for name, value in whole.items():
         both = sums[0][name] + sums[1][name]
         assert nothing[name].shape == value.shape
@@ -125,10 +131,38 @@ def test_scores_of_sites_add_up(rooms: ArrayDataset) -> None:
             torch.testing.assert_close(both, value, rtol=1e-5, atol=1e-5)
         else:
             assert torch.equal(both, value)
-    assert asked.scored(whole) == 24
+    assert asked.scored(whole) == asked.scored(exact) == 24
     one, other = asked.summarise(whole), asked.summarise({name: sums[0][name] + sums[1][name] for name in whole})
     assert {**one, "loss": 0.0} == {**other, "loss": 0.0}
     assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_sums_estimate_what_exact_scores_give(rooms: ArrayDataset) -> None:
+    """An untrained model, so that right and wrong detections are mixed at every score."""
+    model, asked = tiny(3), task()
+    exact = asked.score([model], rooms)
+    one, other = asked.summarise(exact), asked.summarise(asked.sums(exact))
+    assert one.keys() == other.keys()
+    for name in ("ar_25", "ar_50", "published_ar_25", "published_ar_50", "loss"):
+        assert one[name] == other[name]
+    for name in ("map_25", "map_50", "published_map_25", "published_map_50"):
+        assert one[name] == pytest.approx(other[name], abs=2e-3)
+    assert one["published_ar_25"] > one["ar_25"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_both_protocols_are_evaluated_and_the_chosen_one_is_the_main_one(
+    protocol: ProtocolName, rooms: ArrayDataset
+) -> None:
+    (other,) = (name for name in PROTOCOLS if name != protocol)
+    chosen, beside = task(protocol=protocol), task(protocol=other)
+    scores = chosen.score([tiny(3)], rooms)
+    found, turned = chosen.summarise(scores), beside.summarise(scores)
+    assert found["accuracy"] == found["map_25"] == turned[f"{protocol}_map_25"] != turned["map_25"]
+    assert {f"{other}_{name}" for name in MAIN} <= found.keys()
+    assert not {f"{protocol}_{name}" for name in MAIN} & found.keys()
+    assert set(chosen.headlines) <= found.keys()
+    assert chosen.on_mix(scores, torch.ones(len(CLASSES))) == pytest.approx(found["map_25"])
 
 
 def test_the_loss_of_a_score_is_that_of_the_same_scenes_in_one_batch(rooms: ArrayDataset) -> None:

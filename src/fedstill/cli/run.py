@@ -210,6 +210,8 @@ def _scores(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     result = run.result
     measures = measures_of(run.experiment.architectures[0])
     metrics = {record.round: record.metrics for record in run.journal} if measures else {}
+    known = {name for held in metrics.values() for name in held}
+    measures = {name: title for name, title in measures.items() if name in known} or measures
     rows = []
     for which, accuracy in result.accuracy.items():
         held = metrics.get(result.round_of[which], {})

@@ -18,6 +18,7 @@ class Section(Settings):
     about: ClassVar[str] = ""  # what the section says, for the reference
     participation: ClassVar[Literal["", "devices", "clusters"]] = ""  # what it is to participation (see there)
     for_many: ClassVar[bool] = False  # True: about several clients, so that it is left out where one holds all data
+    task: ClassVar[str] = ""  # the task that it is for, where it is for one only: others refuse it
     simulated: ClassVar[str] = ""  # what of it only a simulation has, where that is so: deployments refuse it
 
     def check_experiment(self, clients: int, classes: tuple[str, ...], method: type[Method]) -> None:

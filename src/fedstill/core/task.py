@@ -87,11 +87,15 @@ class Task(Protocol):
         ...
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        """Sums over the data, so that the scores of several sites add up."""
+        """What models score on the data; `sums` of the scores of several sites add up."""
+        ...
+
+    def sums(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The scores as tensors whose shapes do not depend on the data, for sites to send."""
         ...
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
-        """Metrics from summed scores; `accuracy` (higher is better) is always among them."""
+        """Metrics from scores or their sums; `accuracy` (higher is better) is always among them."""
         ...
 
     def scored(self, scores: Mapping[str, Tensor]) -> int:

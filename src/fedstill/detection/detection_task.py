@@ -1,27 +1,44 @@
-"""Object detection: boxes around the objects in scenes, with average precision and recall."""
+"""Object detection: boxes around the objects in scenes, with average precision and recall.
+
+Both protocols (`proposals.py`) are evaluated on the same predictions: the chosen one gives the main metrics, the other
+one the same metrics with its name before theirs. Scores of detections are exact where all test scenes are in one place;
+sites send histograms of them (`sums`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.message import part, under
+from fedstill.core.sections import HasSections
 from fedstill.core.task import Output
-from fedstill.detection.boxes import Tally, suppress, usable
+from fedstill.detection.boxes import (
+    THRESHOLDS,
+    Tally,
+    average_precision,
+    final_recall,
+    judge_overlaps,
+    measured,
+    pairwise_iou,
+    steps_by_class,
+)
 from fedstill.detection.detection_losses import COUNTED, TERMS, Losses, combine, detection_losses
+from fedstill.detection.detection_section import MAIN, MEASURES, PROTOCOLS, ProtocolName, protocol_of
 from fedstill.detection.model import Predictions
+from fedstill.detection.proposals import OVERLAP, PROPOSE, Proposals, strict_above
 from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed
 from fedstill.tasks.task_choice import tasks
 
-OVERLAP = 0.25  # IoU of two detections of a class above which the one with the lower score is removed
-BITS = 12  # of scores, wherever detections are counted
+BITS = 12  # of scores, where sites count detections
 _EVALUATION_BATCH = 16  # scenes
-MEASURES = {"map_25": "mAP@0.25", "map_50": "mAP@0.5", "ar_25": "AR@0.25", "ar_50": "AR@0.5"}
+_OBJECTS, _DETECTIONS = "objects", "detections"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +58,7 @@ class Detections:
     classes: Tensor  # (n,)
 
 
-@tasks.register("detection")
+@tasks.register("detection", behaviour=2)
 @dataclass(frozen=True)
 class Detection(Classification):
     """Detection of objects of `classes` in scenes.
@@ -60,11 +77,22 @@ class Detection(Classification):
     }
 
     terms: tuple[str, ...] = TERMS
-    headlines: tuple[str, ...] = ("accuracy", "class_accuracy", "map_25", "map_50", "ar_25", "ar_50", "loss")
+    protocol: ProtocolName = "published"
+    headlines: tuple[str, ...] = field(init=False, repr=False, compare=False)
     tally: Tally = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        beside = [f"{self._other}_{name}" for name in MAIN]
+        object.__setattr__(self, "headlines", ("accuracy", "class_accuracy", *MAIN, *beside, "loss"))
         object.__setattr__(self, "tally", Tally(len(self.classes), bits=BITS))
+
+    @property
+    def _other(self) -> ProtocolName:
+        (other,) = (name for name in PROTOCOLS if name != self.protocol)
+        return other
+
+    def configured(self, experiment: HasSections) -> Self:
+        return replace(self, protocol=protocol_of(experiment))
 
     def forward(self, model: nn.Module, batch: Batch) -> Detected:
         predictions: Predictions = model(batch["inputs"].to(self.device))
@@ -91,14 +119,15 @@ class Detection(Classification):
         return {} if output.losses is None else output.losses.terms(weigh)
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
-        """Counts of detections and objects, sums of losses with their denominators, scenes with non-finite outputs."""
+        """Judged detections, objects, sums of losses with their denominators, scenes with non-finite outputs."""
         scores = {
-            **self.tally.empty(),
+            _OBJECTS: torch.zeros(len(self.classes), dtype=torch.int64),
             "loss": torch.zeros(len(COUNTED), dtype=torch.float64),
             "loss-counts": torch.zeros(len(COUNTED), dtype=torch.float64),
             "scenes": torch.zeros((), dtype=torch.int64),
             "non-finite": torch.zeros((), dtype=torch.int64),
         }
+        found: dict[ProtocolName, list[dict[str, Tensor]]] = {name: [_judged()] for name in PROTOCOLS}
         for model in models:
             model.eval()
             for rows in every_row(data, _EVALUATION_BATCH):
@@ -113,33 +142,58 @@ class Detection(Classification):
                 )
                 scores["scenes"] += len(rows)
                 scores["non-finite"] += (~_finite(output)).sum().cpu()
-                for found, labels, boxes in zip(detections(output), batch["labels"], batch["boxes"], strict=True):
-                    there = labels >= 0
-                    self.tally.add(scores, found.boxes, found.scores, found.classes, boxes[there], labels[there])
-        return scores
+                scores[_OBJECTS] += torch.bincount(batch["labels"][batch["labels"] >= 0], minlength=len(self.classes))
+                for name, each in found.items():
+                    each += _in_batch(name, output, batch)
+        exact = {
+            f"{name}/{part}": torch.cat([one[part] for one in each], dim=-1)
+            for name, each in found.items()
+            for part in each[0]
+        }
+        return scores | exact
+
+    def sums(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The same with a histogram in place of the detections of each protocol."""
+        counted = {name: tensor for name, tensor in scores.items() if "/" not in name}
+        for name in PROTOCOLS:
+            own, counts = part(scores, f"{name}/"), self.tally.empty()
+            self.tally.count(counts, own["scores"], own["classes"], own["right"])
+            counted |= under(f"{name}/", {kind: tensor for kind, tensor in counts.items() if kind != _OBJECTS})
+        return counted
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         """Mean average precision and recall at two thresholds; `accuracy` is the mean average precision at 0.25."""
-        counted = self.tally.metrics(scores)
+        main, beside = self._means(scores, self.protocol), self._means(scores, self._other)
         sums = dict(zip(COUNTED, scores["loss"], strict=True))
         counts = dict(zip(COUNTED.values(), scores["loss-counts"], strict=True))
         return {
-            "accuracy": counted["map_25"],
-            "class_accuracy": counted["map_25"],
-            "map_25": counted["map_25"],
-            "map_50": counted["map_50"],
-            "ar_25": counted["recall_25"],
-            "ar_50": counted["recall_50"],
+            "accuracy": main["map_25"],
+            "class_accuracy": main["map_25"],
+            **main,
+            **{f"{self._other}_{name}": value for name, value in beside.items()},
             "loss": float(torch.stack(list(combine(sums, counts).values())).sum()),
             "constant": 0.0,
             "non_finite": float(scores["non-finite"] / scores["scenes"]),
         }
 
+    def _means(self, scores: Mapping[str, Tensor], protocol: ProtocolName) -> dict[str, float]:
+        """The means over the classes that have objects, by metric."""
+        by_class = torch.cat(self._by_class(scores, protocol))
+        return dict(zip(MAIN, by_class.nanmean(dim=1).tolist(), strict=True))
+
+    def _by_class(self, scores: Mapping[str, Tensor], protocol: ProtocolName) -> tuple[Tensor, Tensor]:
+        """Average precision and final recall, (thresholds, classes) each; of histograms, precision is estimated."""
+        own = part(scores, f"{protocol}/") | {_OBJECTS: scores[_OBJECTS]}
+        if _DETECTIONS in own:
+            return self.tally.estimates(own), self.tally.recalls(own)
+        table = steps_by_class(own["scores"], own["right"], own["classes"], own[_OBJECTS])
+        return measured(table, average_precision), measured(table, final_recall)
+
     def scored(self, scores: Mapping[str, Tensor]) -> int:
         return int(scores["scenes"])
 
     def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
-        precisions = self.tally.precisions(scores)[0]
+        precisions = self._by_class(scores, self.protocol)[0][0]
         return mixed(precisions.nan_to_num(0.0), precisions.isfinite(), counts)
 
     def detect(
@@ -159,14 +213,36 @@ class Detection(Classification):
 
 def detections(output: Detected, overlap: float = OVERLAP, least: float = 0.0) -> list[Detections]:
     """The most likely class of each query other than "no object", with its probability as score."""
-    scores, classes = output.log_probabilities[..., :-1].exp().max(dim=-1)
-    every = []
-    for boxes, sure, kinds in zip(output.boxes.cpu(), scores.cpu(), classes.cpu(), strict=True):
-        fit = usable(boxes, sure) & (sure >= least)
-        boxes, sure, kinds = boxes[fit], sure[fit], kinds[fit]
-        kept = suppress(boxes, sure, kinds, overlap)
-        every.append(Detections(boxes[kept], sure[kept], kinds[kept]))
-    return every
+    found = [
+        strict_above(said, boxes, overlap, least)
+        for said, boxes in zip(output.log_probabilities.cpu(), output.boxes.cpu(), strict=True)
+    ]
+    return [Detections(one.boxes, one.scores, one.classes) for one in found]
+
+
+def proposals(protocol: ProtocolName, output: Detected, points: Tensor) -> list[Proposals]:
+    """What a protocol evaluates in each scene of a batch with these points (scenes, points, 3)."""
+    said, boxes = output.log_probabilities.cpu(), output.boxes.cpu()
+    return [PROPOSE[protocol](*scene) for scene in zip(said, boxes, points[..., :3].cpu(), strict=True)]
+
+
+def _in_batch(protocol: ProtocolName, output: Detected, batch: Batch) -> list[dict[str, Tensor]]:
+    """The judged detections in each scene of a batch."""
+    found = proposals(protocol, output, batch["inputs"])
+    return [_judged(*scene) for scene in zip(found, batch["labels"], batch["boxes"], strict=True)]
+
+
+def _judged(
+    found: Proposals | None = None, labels: Tensor | None = None, truth: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Scores, classes and verdicts at each threshold of one scene's detections; without a scene, none."""
+    if found is None or labels is None or truth is None:
+        none = torch.zeros(0, dtype=torch.int64)
+        return {"scores": none.double(), "classes": none, "right": torch.zeros(len(THRESHOLDS), 0, dtype=torch.bool)}
+    there = labels >= 0
+    overlaps = pairwise_iou(found.boxes, truth[there].to(found.boxes))[found.rows]
+    right = judge_overlaps(overlaps, found.scores, found.classes, labels[there])
+    return {"scores": found.scores.double(), "classes": found.classes, "right": right}
 
 
 def _finite(output: Detected) -> Tensor:

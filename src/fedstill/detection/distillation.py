@@ -30,8 +30,9 @@ from torch import Tensor
 from fedstill.core.settings import Settings
 from fedstill.detection.boxes import suppress, usable
 from fedstill.detection.detection_losses import BOX_TERMS, Losses, detection_losses
-from fedstill.detection.detection_task import OVERLAP, Detected
+from fedstill.detection.detection_task import Detected
 from fedstill.detection.model import Predictions
+from fedstill.detection.proposals import OVERLAP
 from fedstill.distillation.features import hint
 from fedstill.distillation.logits import soft_targets
 from fedstill.distillation.objective import Adapters, Lesson, Objective, Softened, Terms, objectives, projection

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.task import Tensors
-from fedstill.detection.detection_task import Detection, Detections
+from fedstill.detection.detection_task import Detection, proposals
+from fedstill.detection.proposals import Proposals
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 
 SHOWN = 6  # test scenes whose points are stored too, for display
@@ -23,12 +26,17 @@ def detections(task: Detection, models: Mapping[str, Mapping[str, Tensors]], tes
 
 
 def found_in(task: Detection, models: Mapping[str, Tensors], test: Dataset) -> list[Found]:
-    """The detections of one shared model in every test scene: boxes, scores and classes, by descending score."""
+    """The detections of one shared model in every test scene, and below `published` the proposals of that protocol."""
     ((architecture, state),) = models.items()
     model = task.build(architecture, state).eval()
-    return [
-        _written(one) for rows in every_row(test, _AT_ONCE) for one in task.detect(model, test.batch(rows)["inputs"])
-    ]
+    found: list[Found] = []
+    for rows in every_row(test, _AT_ONCE):
+        inputs = test.batch(rows)["inputs"]
+        with torch.inference_mode():
+            output = task.forward(model, {"inputs": inputs})
+        both = zip(*(proposals(name, output, inputs) for name in ("strict", "published")), strict=True)
+        found += [_written(strict) | {"published": _written(published)} for strict, published in both]
+    return found
 
 
 def true_scenes(test: Dataset) -> list[Found]:
@@ -48,10 +56,13 @@ def true_scenes(test: Dataset) -> list[Found]:
     return scenes
 
 
-def _written(one: Detections) -> Found:
+def _written(one: Proposals) -> Found:
+    """Boxes, scores and classes; the box of each score where boxes have several."""
+    several = len(one.boxes) != len(one.scores)
     return {
         "boxes": _rounded(one.boxes.tolist()),
-        "scores": [round(score, 6) for score in one.scores.tolist()],
+        **({"rows": one.rows.tolist()} if several else {}),
+        "scores": [float(f"{score:.9g}") for score in one.scores.tolist()],
         "classes": one.classes.tolist(),
     }
 

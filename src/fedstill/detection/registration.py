@@ -20,6 +20,7 @@ BRINGS = {
             "small-detr3d-lite",
         ),
     },
+    "section of an experiment": {"fedstill.detection.detection_section": ("detection",)},
     "task": {"fedstill.detection.detection_task": ("detection",)},
     "objective": {"fedstill.detection.distillation": ("detector",)},
     "method": {"fedstill.detection.fed3d": ("fed3d",)},

@@ -1,7 +1,4 @@
-"""Detections of a run in its test scenes, evaluated again from the stored record.
-
-The results are exact: scores are not rounded here, as they are in the histograms.
-"""
+"""Detections of a run in its test scenes, evaluated again from the stored record in the run's own protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstill.detection.boxes import THRESHOLDS, Steps, average_precision, judge, pairwise_iou, recall_precision
+from fedstill.detection.boxes import (
+    THRESHOLDS,
+    Steps,
+    StepTable,
+    average_precision,
+    judge,
+    pairwise_iou,
+    recall_precision,
+    steps_by_class,
+)
+from fedstill.detection.detection_section import protocol_of
 from fedstill.runtime.result import Run
 
 Scene = Mapping[str, Any]
@@ -30,7 +37,7 @@ class Judged:
     classes: tuple[str, ...]
     scenes: Sequence[Scene]  # the ground truth; the first few with points
     found: Sequence[Scene]  # the detections, by descending score
-    steps: tuple[tuple[Steps, ...], ...]  # by threshold and class
+    steps: StepTable
 
     def precisions(self, threshold: int) -> list[float | None]:
         """The average precision of every class at a threshold, by its index; None for classes without objects."""
@@ -52,26 +59,23 @@ def judged(title: str, index: int, run: Run) -> Judged | None:
     if not scenes or len(found) != len(scenes):
         return None
     classes = tuple(run.config["classes"])
-    return Judged(title, index, classes, scenes, found, steps_of(scenes, found, len(classes)))
+    protocol = protocol_of(run.experiment)
+    counted = [one.get(protocol, one) for one in found]  # runs of earlier versions have strict ones only
+    return Judged(title, index, classes, scenes, found, steps_of(scenes, counted, len(classes)))
 
 
-def steps_of(scenes: Sequence[Scene], found: Sequence[Scene], classes: int) -> tuple[tuple[Steps, ...], ...]:
-    """The input of the precision-recall curves, by threshold and class."""
+def steps_of(scenes: Sequence[Scene], found: Sequence[Scene], classes: int) -> StepTable:
+    """The input of the precision-recall curves."""
     right, scores, kinds, labels = [], [], [], []
     for scene, one in zip(scenes, found, strict=True):
-        boxes, score, kind = boxes_of(one), torch.tensor(one["scores"], dtype=torch.float64), _classes_of(one)
+        score, kind = torch.tensor(one["scores"], dtype=torch.float64), _classes_of(one)
+        boxes = boxes_of(one)[one["rows"]] if "rows" in one else boxes_of(one)
         right.append(judge(boxes, score, kind, boxes_of(scene), _classes_of(scene)))
         scores.append(score)
         kinds.append(kind)
         labels.append(_classes_of(scene))
-    flags, sure, kind, there = torch.cat(right, dim=1), torch.cat(scores), torch.cat(kinds), torch.cat(labels)
-    return tuple(
-        tuple(
-            Steps.of(sure[kind == number], row[kind == number], int((there == number).sum()))
-            for number in range(classes)
-        )
-        for row in flags
-    )
+    objects = torch.bincount(torch.cat(labels), minlength=classes)
+    return steps_by_class(torch.cat(scores), torch.cat(right, dim=1), torch.cat(kinds), objects)
 
 
 def boxes_of(scene: Scene) -> Tensor:

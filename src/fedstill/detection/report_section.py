@@ -10,7 +10,7 @@ import numpy as np
 
 from fedstill.core.numbers import MISSING, count, listed, size
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
-from fedstill.detection.detection_task import MEASURES
+from fedstill.detection.detection_section import MAIN, MEASURES, protocol_of
 from fedstill.detection.precision_figures import precision_by_class, precision_by_recall
 from fedstill.detection.report_facts import Judged, judged, owners
 from fedstill.detection.scene_figure import Box, Finder, SceneView, scene_figure
@@ -64,12 +64,14 @@ def _about(own: Sequence[Facts], kept: int, drawn: Sequence[Judged]) -> str:
 
 def detection_table(runs: Sequence[Facts]) -> Table:
     def metric(name: str, title: str) -> Column[Facts]:
-        return Column(title, name, lambda run: percent(run.metric(name)))
+        main = name in MAIN
+        return Column(title, name, lambda run: percent(run.metric(name)), always=main)
 
     columns = (
         Column[Facts]("Way", "way", lambda run: text(run.title), right=False),
         Column[Facts]("Method", "method", lambda run: text(_method(run)), right=False),
         Column[Facts]("Begins with", "initial", _initial, right=False, always=False),
+        Column[Facts]("Protocol", "protocol", lambda run: text(protocol_of(run.experiment)), right=False),
         *(metric(name, title) for name, title in MEASURES.items()),
         Column[Facts]("Best mAP@0.25", "map_25_best", lambda run: percent(run.accuracy("best"))),
         Column[Facts]("Rounds", "rounds", lambda run: whole(run.result.rounds)),
@@ -81,7 +83,9 @@ def detection_table(runs: Sequence[Facts]) -> Table:
     note = (
         "mAP is average precision and AR the share of objects found at all, both as means over classes, in the test"
         " scenes after the last round; a box is right if its IoU with an object of its class is above 0.25 or 0.5."
-        " Scores were rounded to be counted, which can only lower mAP a little; in the figures they are not."
+        " The protocol says which boxes count: “published”, every class of each box with points and an objectness above"
+        " 0.05, as VoteNet and 3DETR are evaluated; “strict”, the most likely class of each box only. The figures of"
+        " the other one stand beside. Where sites evaluate, mAP is an estimate from histograms of scores."
         " Bytes are those of messages as they were encoded, of all clients together, as means over rounds"
     )
     once = "; what a client is sent at first contact only and then keeps stands apart, as a sum" if _kept(runs) else ""
@@ -173,7 +177,8 @@ def _scenes(number: int, group: Sequence[Judged]) -> Figure:
         sentence=f"{count(len(views), 'test scene').capitalize()} with their true boxes and those found with a score of"
         f" at least {_LEAST}: {listed(told)}.",
         caption="Right is what overlaps an object of its class with an IoU above 0.25, if nothing surer does. Boxes are"
-        " of the model after the last round, and those less sure than the score are hidden.",
+        " of the model after the last round, each with its most likely class, and those less sure than the score are"
+        " hidden.",
     )
 
 

@@ -258,6 +258,9 @@ class Experiment(Settings):
             if chosen is not None:
                 said[section] = {"name": registry.first(chosen.name), **chosen.settings.hashed()}
         said |= {name: section.hashed() for name, section in self.sections().items()}
+        for name in sections:  # those of later releases are in identities only where they are set
+            if self.section(name) is None and name not in _ABSENT:
+                said.pop(name, None)
         return said | {former: said.pop(now) for former, now in FORMER_SETTINGS.items()}
 
     def digest(self, fingerprint: str, rounds: bool = True) -> str:

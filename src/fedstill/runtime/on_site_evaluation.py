@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedstill.core.dataset import Dataset
 from fedstill.core.egress import Egress
@@ -73,22 +73,22 @@ class SiteScores(Exchange):
         architectures = sorted({name.split("/", 1)[0] for name in request.part("shared/")})
         for architecture in architectures:
             model = client.task.build(architecture, request.part(f"shared/{architecture}/"))
-            scores |= under(f"{SHARED}{architecture}/", dict(client.task.score([model], client.test)))
+            scores |= under(f"{SHARED}{architecture}/", _summed(client.task, [model], client.test))
             client.meter.add(len(client.test))
             if self.validation:
                 held = client.validation
                 models = [model] if held is not None and len(held) else []
-                kept = dict(client.task.score(models, held if models and held else cast(Dataset, _NoData())))
+                kept = _summed(client.task, models, held if models and held else cast(Dataset, _NoData()))
                 scores |= under(f"{VALIDATION}{architecture}/", kept)
         if self.personal:
             state = self.method.personalise(under(MODEL, request.part(_SERVER)), client.state)
             own = [] if state is None else [self.method.assemble(client.profile.architecture, state)]
-            scores |= under(OWN, dict(client.task.score(own, client.test)))
+            scores |= under(OWN, _summed(client.task, own, client.test))
             client.meter.add(len(client.test) * len(own))
         return Message(scores)
 
     def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, tuple[Shape, torch.dtype]]:
-        nothing = dict(self.task.score([], cast(Dataset, _NoData())))
+        nothing = _summed(self.task, [], cast(Dataset, _NoData()))
         scored = (SHARED, VALIDATION) if self.validation else (SHARED,)
         places = [f"{place}{name}/" for place in scored for name in self.models(state)]
         places += [OWN] if self.personal else []
@@ -278,6 +278,11 @@ class OnSiteEvaluator:
         """Each on its own test data."""
         scores = [reply.message.part(OWN) for reply in accepted]
         return [self.task.summarise(one) for one in scores if self.task.scored(one)]
+
+
+def _summed(task: Task, models: Sequence[nn.Module], data: Dataset) -> dict[str, Tensor]:
+    """What a site sends of its scores."""
+    return dict(task.sums(task.score(models, data)))
 
 
 def _sums(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

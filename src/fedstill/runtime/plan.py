@@ -170,7 +170,7 @@ def task_of_kind(
     assert experiment.model is not None
     augmentation = _augmentation(experiment)
     task = kind(classes, shape, tuple(dict.fromkeys(experiment.architectures)), device, augmentation)
-    task = trained_as(task, experiment.training)
+    task = trained_as(task.configured(experiment), experiment.training)
     for architecture in task.architectures:
         model = task.build(architecture)
         if is_outside(models[architecture]) and not kind.finds_boxes:
@@ -196,7 +196,9 @@ def make_method(context: PlanContext, streams: Streams, labelled: bool) -> tuple
     experiment, task, kind = context.experiment, context.task, context.method
     if "teaching" not in kind.wants and (context.teachers or experiment.objective is not None):
         raise InputError(f"{experiment.method.name} has no use for teachers or an objective: use `fedstill distill`")
-    for section in experiment.sections().values():
+    for name, section in experiment.sections().items():
+        if section.task and not isinstance(task, tasks[section.task]):
+            raise InputError(f"{name} is for models of {section.task}, and {experiment.model} is none: leave it out")
         section.check_experiment(experiment.clients, tuple(task.classes), kind)
     check_architectures(experiment, task, kind)
     inputs = inputs_for(context)

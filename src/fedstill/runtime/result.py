@@ -196,7 +196,8 @@ class Run:
     def task(self) -> Classification:
         names = tuple(dict.fromkeys(self.experiment.architectures))
         classes, shape = tuple(self.config["classes"]), tuple(self.config["shape"])
-        return task_of(names[0])(classes, shape, names, precision=self.experiment.training.precision)
+        task = task_of(names[0])(classes, shape, names, precision=self.experiment.training.precision)
+        return task.configured(self.experiment)
 
     def model(
         self,

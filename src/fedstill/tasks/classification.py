@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.own_training import loss_on
+from fedstill.core.sections import HasSections
 from fedstill.core.streams import Streams
 from fedstill.core.task import OWN_LOSS, Output, Tensors
 from fedstill.core.training import FloatType
@@ -59,6 +60,10 @@ class Classification:
     own_loss: str | None = None  # the name of a loss that training uses in place of the cross-entropy
     precision: FloatType = "fp32"
     _templates: _Templates = field(default_factory=_Templates, compare=False, repr=False)
+
+    def configured(self, experiment: HasSections) -> Self:
+        """The task with what the section of its slice sets in an experiment."""
+        return self
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
         if state is None:
@@ -147,6 +152,9 @@ class Classification:
                 squares += (logits.exp() - F.one_hot(labels, size)).square().sum().double()
                 broken += (~finite).sum()
         return {"confusion": confusion, "loss": loss, "squared-error": squares, "non-finite": broken}
+
+    def sums(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return scores
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         return metrics_from(scores)

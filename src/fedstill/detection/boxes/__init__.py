@@ -8,10 +8,26 @@ from fedstill.detection.boxes.assignment import (
     assign_scenes,
     matching_costs,
 )
-from fedstill.detection.boxes.box_geometry import check_boxes, footprints, lies_in, volumes
-from fedstill.detection.boxes.correctness import THRESHOLDS, judge
+from fedstill.detection.boxes.box_geometry import (
+    aligned_hulls,
+    check_boxes,
+    footprints,
+    lies_in,
+    points_inside,
+    volumes,
+)
+from fedstill.detection.boxes.correctness import THRESHOLDS, judge, judge_overlaps
 from fedstill.detection.boxes.iou import generalised_iou, iou, pairwise_generalised_iou, pairwise_iou
-from fedstill.detection.boxes.precision import Steps, average_precision, final_recall, recall_precision
+from fedstill.detection.boxes.precision import (
+    Steps,
+    StepTable,
+    average_precision,
+    final_recall,
+    measured,
+    recall_precision,
+    spread_precision,
+    steps_by_class,
+)
 from fedstill.detection.boxes.score_histogram import Tally
 from fedstill.detection.boxes.suppression import suppress, usable
 
@@ -20,8 +36,10 @@ __all__ = [
     "SUN_RGBD",
     "THRESHOLDS",
     "MatchingWeights",
+    "StepTable",
     "Steps",
     "Tally",
+    "aligned_hulls",
     "assign",
     "assign_scenes",
     "average_precision",
@@ -31,11 +49,16 @@ __all__ = [
     "generalised_iou",
     "iou",
     "judge",
+    "judge_overlaps",
     "lies_in",
     "matching_costs",
+    "measured",
     "pairwise_generalised_iou",
     "pairwise_iou",
+    "points_inside",
     "recall_precision",
+    "spread_precision",
+    "steps_by_class",
     "suppress",
     "usable",
     "volumes",

@@ -17,6 +17,7 @@ from fedstill.detection.boxes.plane import sides_of, turn_by
 
 NUMBERS = 7
 CENTRE, SIZE, HEADING = slice(0, 3), slice(3, 6), 6
+_PAIRS_AT_ONCE = 1 << 20  # of a point and a box
 
 
 def check_boxes(boxes: Tensor, name: str) -> None:
@@ -56,3 +57,23 @@ def lies_in(points: Tensor, boxes: Tensor) -> Tensor:
     x, y = turn_by((away[..., 0], away[..., 1]), -boxes[:, None, :, HEADING])
     half = boxes[:, None, :, SIZE] / 2
     return (x.abs() <= half[..., 0]) & (y.abs() <= half[..., 1]) & (away[..., 2].abs() <= half[..., 2])
+
+
+def points_inside(points: Tensor, boxes: Tensor) -> Tensor:
+    """How many of the points (points, 3) are inside each box (boxes, 7): (boxes,). The surface belongs to the box.
+
+    >>> points = torch.tensor([[0.0, 0, 0], [0, 0, 1], [0, 0, 2]])
+    >>> points_inside(points, torch.tensor([[0.0, 0, 0, 1, 1, 2, 0.3]])).tolist()
+    [2]
+    """
+    at_once = max(_PAIRS_AT_ONCE // max(len(points), 1), 1)
+    counts = [lies_in(points[None], some[None])[0].sum(dim=0) for some in boxes.split(at_once)]
+    return torch.cat(counts) if counts else torch.zeros(0, dtype=torch.int64)
+
+
+def aligned_hulls(boxes: Tensor) -> Tensor:
+    """The smallest axis-aligned box around each box, (..., 7)."""
+    corners = footprints(boxes)
+    low, high = corners.amin(dim=-2), corners.amax(dim=-2)
+    upright = [boxes[..., 2:3], high - low, boxes[..., 5:6], torch.zeros_like(boxes[..., HEADING:])]
+    return torch.cat([(low + high) / 2, *upright], dim=-1)

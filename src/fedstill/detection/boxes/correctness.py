@@ -43,11 +43,19 @@ def judge(
         raise InputError(
             f"each of {len(truth)} true boxes needs one class, but these are of shape {tuple(labels.shape)}"
         )
-    right = np.zeros((len(thresholds), len(boxes)), dtype=bool)
-    if len(boxes) and len(truth):
-        overlaps = pairwise_iou(boxes, truth.to(boxes)).masked_fill(classes[:, None] != labels, -1.0).cpu().numpy()
+    overlaps = pairwise_iou(boxes, truth.to(boxes)) if len(boxes) and len(truth) else boxes.new_zeros(len(boxes), 0)
+    return judge_overlaps(overlaps, scores, classes, labels, thresholds)
+
+
+def judge_overlaps(
+    overlaps: Tensor, scores: Tensor, classes: Tensor, labels: Tensor, thresholds: Sequence[float] = THRESHOLDS
+) -> Tensor:
+    """The same from the IoU of each detection with each object, (detections, objects)."""
+    right = np.zeros((len(thresholds), len(overlaps)), dtype=bool)
+    if overlaps.numel():
+        own = overlaps.masked_fill(classes[:, None] != labels, -1.0).cpu().numpy()
         order = torch.argsort(scores, descending=True, stable=True).cpu().numpy()
-        seen, best = overlaps.argmax(axis=1), overlaps.max(axis=1)
+        seen, best = own.argmax(axis=1), own.max(axis=1)
         for row, threshold in enumerate(thresholds):
             near = order[best[order] > threshold]
             _, first = np.unique(seen[near], return_index=True)

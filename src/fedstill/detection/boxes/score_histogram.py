@@ -8,7 +8,8 @@ them at each IoU threshold, and the number of objects:
 
 Sums of these over sites give the metrics of all pooled detections with rounded scores, bit for bit. True positives are
 determined before rounding, within a scene, so rounding can only make different scores equal. That never raises average
-precision, and `bounds` returns the range in which the unrounded value lies; recall is exact.
+precision, and `bounds` returns the range in which the unrounded value lies; recall is exact. `estimates` takes the true
+positives among detections of equal rounded score to be spread evenly, which is close to the unrounded value.
 
 Only the order of scores matters, so they are rounded where it costs least: log-odds, in equal steps. Confident
 detectors have most of their scores near 0 and 1, where equal steps of the scores themselves would merge them.
@@ -16,7 +17,7 @@ detectors have most of their scores near 0 and 1, where equal steps of the score
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,14 @@ from torch import Tensor
 
 from fedstill.core.errors import InputError
 from fedstill.detection.boxes.correctness import THRESHOLDS, judge
-from fedstill.detection.boxes.precision import Steps, average_precision, final_recall
+from fedstill.detection.boxes.precision import (
+    Steps,
+    StepTable,
+    average_precision,
+    final_recall,
+    measured,
+    spread_precision,
+)
 
 DETECTIONS, RIGHT, OBJECTS = "detections", "right", "objects"
 
@@ -71,12 +79,15 @@ class Tally:
     ) -> None:
         """Add one scene's detections and objects to `counts`, in place."""
         self._check(scores, classes, labels)
-        right = judge(boxes, scores, classes, truth, labels, self.thresholds)
+        self.count(counts, scores, classes, judge(boxes, scores, classes, truth, labels, self.thresholds))
+        counts[OBJECTS].add_(torch.bincount(labels.cpu(), minlength=self.classes))
+
+    def count(self, counts: Mapping[str, Tensor], scores: Tensor, classes: Tensor, right: Tensor) -> None:
+        """Add detections that were judged, of any number of scenes, in place."""
         cells = classes.cpu().long() * self.values + self.rounded(scores.cpu())
         counts[DETECTIONS].view(-1).index_add_(0, cells, torch.ones_like(cells, dtype=torch.int32))
         for found, flags in zip(counts[RIGHT], right, strict=True):
             found.view(-1).index_add_(0, cells, flags.int())
-        counts[OBJECTS].add_(torch.bincount(labels.cpu(), minlength=self.classes))
 
     def rounded(self, scores: Tensor) -> Tensor:
         """The index of each score among the `values`, in their order.
@@ -95,13 +106,24 @@ class Tally:
         scores = (places.double() / (self.values - 1) * (2 * _END) - _END).sigmoid()
         return Steps(scores, right, counted[places].long(), int(counts[OBJECTS][kind]))
 
+    def table(self, counts: Mapping[str, Tensor]) -> StepTable:
+        """All of them."""
+        return tuple(
+            tuple(self.steps(counts, kind, threshold) for kind in range(self.classes))
+            for threshold in range(len(self.thresholds))
+        )
+
     def precisions(self, counts: Mapping[str, Tensor], *, best: bool = False) -> Tensor:
         """Average precision, (thresholds, classes); NaN for classes without objects."""
-        return self._each(counts, lambda steps: average_precision(steps, best=best))
+        return measured(self.table(counts), lambda steps: average_precision(steps, best=best))
+
+    def estimates(self, counts: Mapping[str, Tensor]) -> Tensor:
+        """The same, estimated for unrounded scores."""
+        return measured(self.table(counts), spread_precision)
 
     def recalls(self, counts: Mapping[str, Tensor]) -> Tensor:
         """Final recall, (thresholds, classes); NaN for classes without objects."""
-        return self._each(counts, final_recall)
+        return measured(self.table(counts), final_recall)
 
     def bounds(self, counts: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Mean average precision at each threshold, and its maximum for unrounded scores.
@@ -125,13 +147,6 @@ class Tally:
             name = f"{round(100 * threshold)}"
             said |= {f"map_{name}": float(precision), f"recall_{name}": float(recall)}
         return said
-
-    def _each(self, counts: Mapping[str, Tensor], measure: Callable[[Steps], float]) -> Tensor:
-        rows = [
-            [measure(self.steps(counts, kind, threshold)) for kind in range(self.classes)]
-            for threshold in range(len(self.thresholds))
-        ]
-        return torch.tensor(rows, dtype=torch.float64)
 
     def _check(self, scores: Tensor, classes: Tensor, labels: Tensor) -> None:
         for name, kinds in (("detection", classes), ("true box", labels)):
