@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from fedstill.models.surgery import freeze
 Part = Literal["encoder", "prompts", "heads"]
 
 _ENCODER = ("tokens", "encoder", "downsampling", "fourier")
+PROMPT_SCALE = 0.1  # standard deviation of new prompts
 _FAR = 1e4  # metres; positions farther away are clamped
 _LARGEST = 5.0  # bound of the absolute logarithm of sizes: from 7 mm to 150 m
 
@@ -60,7 +61,7 @@ class Detector(nn.Module):
         # Prompts are keys and values of one layer each, (layers, 2, heads, length, width of a head).
         shape = sizes.encoder_layers, 2, sizes.heads, sizes.prompts, width // sizes.heads
         self.prompts = nn.Parameter(torch.empty(shape))
-        nn.init.normal_(self.prompts, std=0.1)
+        nn.init.normal_(self.prompts, std=PROMPT_SCALE)
         # All clients need the same frequencies, whatever their initial weights: otherwise aggregated models would be
         # meaningless. Hence they are drawn from their own stream, named by the model.
         waves = Streams(0).draw("detector", name, "fourier").standard_normal((3, width // 2))
@@ -137,6 +138,14 @@ class Detector(nn.Module):
         within = (positions - low.unsqueeze(1)) / extent.unsqueeze(1)
         phases = 2 * math.pi * within @ self.fourier
         return torch.cat([phases.sin(), phases.cos()], dim=-1)
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *more: Any) -> None:
+        """Load a state with any number of prompts: it is a setting of the method, not of the architecture."""
+        given = state.get(f"{prefix}prompts")
+        own = self.prompts.shape
+        if given is not None and given.dim() == 5 and given.shape == (*own[:3], given.shape[3], own[4]) != own:
+            self.prompts = nn.Parameter(torch.empty_like(given), self.prompts.requires_grad)
+        super()._load_from_state_dict(state, prefix, *more)
 
     def slow_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of tokens and encoder, which usually have a lower learning rate than the rest."""
