@@ -119,7 +119,7 @@ class ReferenceDetector(nn.Module):
         self.decoder = nn.ModuleList(_layer(layer, "among", "across") for layer in ours.decoder)
         self.norm = nn.LayerNorm(ours.sizes.width)
         self.norm.load_state_dict(ours.norm.state_dict())
-        self.projection, self.position = Mlp(ours.projection), Mlp(ours.position)
+        self.projection, self.position = Mlp(ours.projection), Mlp(ours.query_position)
         self.heads = nn.ModuleDict({name: Mlp(head) for name, head in ours.heads.items()})
 
     def forward(self, points: Tensor) -> Predictions:

@@ -88,7 +88,7 @@ def ridge(features: Tensor, targets: Tensor, classes: int, others: Tensor) -> Te
     spread = (weights * (features - centre).square()).sum(dim=0).sqrt().clamp(min=1e-9)
     rows = F.pad((features - centre) / spread, (0, 1), value=1.0)
     square = rows.T @ (weights * rows) + _RIDGE * torch.eye(rows.shape[1], dtype=rows.dtype)
-    solved = torch.linalg.solve(square, rows.T @ (weights * F.one_hot(targets, classes)))
+    solved: Tensor = torch.linalg.solve(square, rows.T @ (weights * F.one_hot(targets, classes)))
     return F.pad((others - centre) / spread, (0, 1), value=1.0) @ solved
 
 

@@ -46,6 +46,7 @@ class PublishedDetector(Detector):
 
     def __init__(self, sizes: PublishedSizes, classes: int, name: str, masked: bool = False) -> None:
         self.masked = masked
+        self.halved = Ball(max(sizes.tokens // 2, sizes.queries), *_DOWNSAMPLING)  # the tokens of a masked encoder
         super().__init__(sizes, classes, name)
         _initialise(self.encoder)
         _initialise(self.decoder)
@@ -57,11 +58,9 @@ class PublishedDetector(Detector):
     def _make_decoder(self) -> None:
         sizes, width = self.sizes, self.sizes.width
         if self.masked:
-            radius, neighbours = _DOWNSAMPLING
-            ball = Ball(max(sizes.tokens // 2, sizes.queries), radius, neighbours)
-            self.downsampling = SetAbstraction(ball, width, (width, width, width), unit=radius)
+            self.downsampling = SetAbstraction(self.halved, width, (width, width, width), unit=self.halved.radius)
         self.projection = nn.Sequential(*(NormalisedLinear(width, width) for _ in range(2 if self.masked else 3)))
-        self.position = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.query_position = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         layer = (width, sizes.heads, sizes.decoder_feedforward, sizes.dropout)
         self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(sizes.decoder_layers))
         self.norm = nn.LayerNorm(width)
@@ -77,7 +76,7 @@ class PublishedDetector(Detector):
         positions, encoded = self.encode(points, low, extent)
         told = self.projection(encoded)
         places = rows_at(positions, farthest_points(positions, self.sizes.queries))
-        at = self.position(self.waves(places, low, extent))
+        at = self.query_position(self.waves(places, low, extent))
         placed = told + self.waves(positions, low, extent)
         queries, states = torch.zeros_like(at), []
         for layer in self.decoder:
@@ -96,7 +95,7 @@ class PublishedDetector(Detector):
             near = torch.cdist(positions, positions) < radius
             features = layer(features, prompts if self.prompted else None, near)
             if number == 0:
-                chosen = rows_at(positions, farthest_points(positions, self.downsampling.ball.centres))
+                chosen = rows_at(positions, farthest_points(positions, self.halved.centres))
                 positions, features = chosen, self.downsampling(positions, chosen, features)
         return positions, features
 
