@@ -21,6 +21,7 @@ from fedstill.detection.detection_losses import boxes_around
 from fedstill.detection.model import Detector
 
 FITTED_SCENES, SCORED_SCENES = 200, 100  # at most
+_TOKENS = 256  # of a scene, at most: the first ones, which farthest-point sampling spreads over the scene
 _BATCH = 16  # scenes
 _RIDGE = 1e-3  # relative to the mean square of the standardised features, which is 1
 
@@ -54,7 +55,7 @@ class LinearProbe:
 
     @torch.no_grad()
     def _tokens(self, detector: Detector, data: Dataset, most: int) -> tuple[Tensor, Tensor]:
-        """The features of all tokens of the first scenes in double precision, and their targets."""
+        """The features of tokens of the first scenes in double precision, and their targets."""
         features, targets = [], []
         for rows in every_row(data, _BATCH):
             rows = rows[rows < most]
@@ -62,7 +63,7 @@ class LinearProbe:
                 break
             batch = data.batch(rows)
             points = batch["inputs"].to(detector.prompts.device)
-            positions, encoded = detector.encode(points, *detector.bounds(points))
+            positions, encoded = (one[:, :_TOKENS] for one in detector.encode(points, *detector.bounds(points)))
             features.append(encoded.flatten(0, 1).double().cpu())
             targets.append(_targets(positions.cpu(), batch["labels"], batch["boxes"], self.classes).flatten())
         return torch.cat(features), torch.cat(targets)

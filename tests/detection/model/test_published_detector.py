@@ -17,6 +17,7 @@ from fedstill.detection.model import PublishedDetector, part_of
 from fedstill.detection.model.attention import EncoderLayer
 from fedstill.detection.model.masked_autoencoder import MaskedAutoencoder
 from fedstill.models import build_model
+from fedstill.models.portable.written_out import PortableLevel
 
 SMALL = {
     "width": 16,
@@ -164,6 +165,14 @@ def test_coordinates_are_in_units_of_the_radius(scenes: Tensor) -> None:
     one, other = model.tokens(scenes), twice.tokens(2 * scenes)
     assert torch.equal(2 * one[0], other[0])
     torch.testing.assert_close(one[1], other[1])
+
+
+def test_an_exported_level_has_the_same_units(scenes: Tensor) -> None:
+    level, centres = small("detr3d").eval().tokens.level, scenes[:, :5]
+    distances = (centres.unsqueeze(2) - scenes.unsqueeze(1)).square().sum(dim=-1)
+    with torch.no_grad():
+        expected = level(scenes, centres, None)
+        torch.testing.assert_close(PortableLevel(level)(scenes, centres, distances, None), expected)
 
 
 def test_what_is_frozen_and_what_travels() -> None:
