@@ -36,19 +36,19 @@ def test_every_format_gives_points_as_they_are(tmp_path: Path, suffix: str) -> N
         path.write_bytes(head.encode() + cloud.astype("<f4").tobytes())
     else:
         np.savetxt(path, cloud, fmt="%.9g")
-    found = read_cloud(path, 200).numpy()
+    found = read_cloud(path, 200)[0].numpy()
     assert (found.shape, found.dtype) == ((200, 3), np.float32)
     assert len(as_rows(found)) == 200
     assert as_rows(found) <= as_rows(cloud)
-    assert np.array_equal(found, read_cloud(path, 200).numpy())
-    more = read_cloud(path, 1000).numpy()
+    assert np.array_equal(found, read_cloud(path, 200)[0].numpy())
+    more = read_cloud(path, 1000)[0].numpy()
     assert more.shape == (1000, 3)
     assert as_rows(more) == as_rows(cloud)
 
 
 def test_a_mesh_gives_points_of_its_surface(tmp_path: Path, write_box: Callable[..., Path]) -> None:
     """A box from 0 to 2, 3 and 4: every point lies on one of its faces."""
-    found = read_cloud(write_box(tmp_path / "room.obj", 2, 3, 4), 500).numpy()
+    found = read_cloud(write_box(tmp_path / "room.obj", 2, 3, 4), 500)[0].numpy()
     assert found.shape == (500, 3)
     on_face = np.isclose(found, 0, atol=1e-5) | np.isclose(found, [2, 3, 4], atol=1e-5)
     assert on_face.any(axis=1).all()
@@ -67,10 +67,33 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"other.npz should hold one cloud of the shape \(points, 3\)"):
         read_cloud(tmp_path / "other.npz", 100)
     bad = points(80)
-    bad[3, 1] = np.nan
+    bad[:5, 1] = np.nan
     np.savez(tmp_path / "bad.npz", points=bad)
-    with pytest.raises(InputError, match=r"bad.npz: 1 of 80 points are NaN or infinite"):
+    with pytest.raises(InputError, match=r"bad.npz has points that are not finite numbers, 5 of 80: remove them"):
         read_cloud(tmp_path / "bad.npz", 100)
+
+
+def test_a_few_points_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    some = points(80)
+    some[3, 1], some[4, 0] = np.nan, np.inf
+    np.save(tmp_path / "some.npy", some)
+    found, note = read_cloud(tmp_path / "some.npy", 78)
+    assert as_rows(found.numpy()) == as_rows(np.delete(some, [3, 4], axis=0))
+    assert note == "some.npy: 2 of 80 points left out, which have coordinates that are not finite"
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".obj"])
+def test_the_name_of_a_file_changes_nothing(tmp_path: Path, suffix: str, write_box: Callable[..., Path]) -> None:
+    paths = [tmp_path / f"{name}{suffix}" for name in ("kitchen", "b")]
+    for path in paths:
+        if suffix == ".obj":
+            write_box(path, 2, 3, 4)
+        elif suffix == ".npy":
+            np.save(path, points(300))
+        else:
+            np.savez(path, points=points(300))
+    one, two = (read_cloud(path, 200)[0] for path in paths)
+    assert np.array_equal(one.numpy(), two.numpy())
 
 
 def test_a_picture_is_brought_to_the_size_and_colours_of_the_model(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.task import Output
-from fedstill.detection.class_aware import COUNTS, SUMS, ClassAware, class_weights, object_weights
+from fedstill.detection.class_aware import COUNTS, EVEN, SUMS, ClassAware, class_weights, object_weights
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import Segmentation
 
@@ -98,6 +98,18 @@ def test_equally_hard_classes_weigh_alike() -> None:
     """Each has 1/3 of the sum: ln 2, whatever the number of its objects."""
     after = class_weights(ones(), [found([0.5, 5.0, 50.0], [1, 10, 100])])
     assert after.tolist() == pytest.approx([math.log(2)] * 3)
+
+
+def test_a_class_that_is_absent_at_first_weighs_about_as_much_as_the_others() -> None:
+    """Nine of ten classes, equally hard: ln(1 + 10/9) = 0.7472. The absent one keeps ln 2, 0.93 of that; a start at 1
+    would be 1.34 of it. With all ten present, the start is what they get."""
+    reply = {SUMS: torch.tensor([0.5] * 9 + [0.0]), COUNTS: torch.tensor([1] * 9 + [0])}
+    after = class_weights(torch.full((10,), EVEN, dtype=torch.float64), [reply])
+    assert after[:9].tolist() == pytest.approx([math.log(19 / 9)] * 9)
+    assert (after[9] / after[0]).item() == pytest.approx(0.92765, abs=1e-4)
+    assert (class_weights(torch.ones(10).double(), [reply])[9] / after[0]).item() == pytest.approx(1.3383, abs=1e-4)
+    every = {SUMS: torch.full((10,), 0.5), COUNTS: torch.ones(10)}
+    assert class_weights(torch.ones(10).double(), [every]).tolist() == pytest.approx([EVEN] * 10)
 
 
 def test_where_nobody_has_anything_classes_keep_their_weights() -> None:

@@ -60,13 +60,32 @@ def test_boxes_are_those_the_task_finds(call: Call, run: Path, name: str) -> Non
     (scene,) = told["scenes"]
     assert (scene["file"], scene["points"]) == (name, POINTS)
     held = Run(run)
-    cloud = read_cloud(Path(name), POINTS).unsqueeze(0)
+    cloud = read_cloud(Path(name), POINTS)[0].unsqueeze(0)
     (found,) = held.task.detect(held.model(), cloud)  # type: ignore[attr-defined]
     assert [box["score"] for box in scene["boxes"]] == [round(score, 4) for score in found.scores.tolist()]
     first = scene["boxes"][0]
     assert first["class"] == held.task.classes[int(found.classes[0])]
     assert [*first["centre"], *first["size"], first["heading"]] == pytest.approx(found.boxes[0].tolist(), abs=1e-3)
     assert [box["score"] for box in scene["boxes"]] == sorted((box["score"] for box in scene["boxes"]), reverse=True)
+
+
+def test_neither_its_name_nor_a_few_missing_points_change_what_is_found(
+    call: Call, run: Path, scan: np.ndarray
+) -> None:
+    np.save("other name.npy", scan)
+    broken = np.insert(scan, 7, [np.nan, 0, 0], axis=0)
+    np.save("broken.npy", broken)
+    found = {}
+    for name in ("room.npy", "other name.npy", "broken.npy"):
+        code, out, err = call("detect", str(run), name, "--least", "0", "--json")
+        assert code == 0
+        found[name] = json.loads(out)["scenes"][0]["boxes"]
+    assert err == "warning: broken.npy: 1 of 601 points left out, which has coordinates that are not finite\n"
+    assert found["room.npy"] == found["other name.npy"] == found["broken.npy"]
+    np.save("ruined.npy", np.where(np.arange(600)[:, None] < 60, np.nan, scan))
+    code, out, err = call("detect", str(run), "ruined.npy")
+    assert (code, out) == (2, "")
+    assert "ruined.npy has points that are not finite numbers, 60 of 600: remove them, or export the scene again" in err
 
 
 @pytest.mark.usefixtures("scan")

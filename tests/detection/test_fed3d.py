@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,7 @@ def test_the_mean_is_weighted_by_samples_and_what_is_frozen_is_the_servers() -> 
 
 def test_classes_are_weighed_by_what_clients_found_and_the_journal_is_told() -> None:
     one = site()
-    assert one.server["class-weights"].tolist() == [1.0] * len(CLASSES)
+    assert one.server["class-weights"].tolist() == [math.log(2)] * len(CLASSES)
     replies = [one.ask(client) for client in range(3)]
     server = one.play_round()
     total = [0.0] * len(CLASSES)
@@ -231,7 +232,7 @@ def test_classes_are_weighed_by_what_clients_found_and_the_journal_is_told() -> 
         ):
             total[place] += total_g / count if count else 0.0
     expected = torch.tensor(total, dtype=torch.float64)
-    expected = torch.where(expected > 0, (1 + len(CLASSES) * expected / expected.sum()).log(), 1.0)
+    expected = torch.where(expected > 0, (1 + len(CLASSES) * expected / expected.sum()).log(), math.log(2))
     torch.testing.assert_close(server["class-weights"], expected)
     assert len(set(expected.tolist())) > 5
     facts = one.method.metrics(server)
@@ -241,6 +242,10 @@ def test_classes_are_weighed_by_what_clients_found_and_the_journal_is_told() -> 
     told = one.ask(0, 1).message
     one.server = {**one.server, "class-weights": torch.ones_like(expected)}
     assert one.ask(0, 1).message.encode() != told.encode()
+
+
+def test_classes_can_start_at_one() -> None:
+    assert site(initial_weight="one").server["class-weights"].tolist() == [1.0] * len(CLASSES)
 
 
 def test_without_weights_of_classes_nothing_is_said_of_them() -> None:

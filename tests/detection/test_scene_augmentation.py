@@ -134,3 +134,33 @@ def test_scenes_that_nobody_labelled_are_changed_in_the_same_way(rooms: Scenes) 
     told, blind = (change(each, np.random.default_rng(4)) for each in (batch, {"inputs": batch["inputs"]}))
     assert torch.equal(told["inputs"], blind["inputs"])
     assert set(blind) == {"inputs"}
+
+
+def test_refitted_boxes_are_the_hulls_of_turned_ones_by_hand() -> None:
+    """A box of 2 by 1 turned by 30 degrees spans 2 cos + 1 sin = 2.232 in x and 2 sin + 1 cos = 1.866 in y; its centre
+    (1, 0) goes to (cos, sin). A box with a heading is turned as ever, and padding stays zeros."""
+    boxes = torch.tensor([[[1.0, 0, 0.5, 2, 1, 3, 0], [0, 0, 0, 1, 1, 1, 0.2], [0.0] * 7]])
+    batch = {"inputs": torch.zeros(1, 4, 3), "boxes": boxes}
+    still = {"mirror_x": False, "mirror_y": False, "quarter_turns": False, "scale_low": 1.0, "scale_high": 1.0}
+
+    class Largest(np.random.Generator):
+        def uniform(self, low: float = 0.0, high: float = 1.0, size: object = None) -> np.ndarray:  # type: ignore[override]
+            return np.full(size, high)  # type: ignore[call-overload]
+
+    after = SceneAugmentation(turn=30, refit=True, **still)(batch, Largest(np.random.PCG64(0)))["boxes"][0]
+    cosine, sine = math.cos(math.pi / 6), 0.5
+    assert after[0].tolist() == pytest.approx([cosine, sine, 0.5, 2 * cosine + sine, 2 * sine + cosine, 3, 0])
+    assert after[1, 6].item() == pytest.approx(0.2 + math.pi / 6)
+    assert after[1, 3:6].tolist() == [1, 1, 1]
+    assert not after[2].any()
+
+
+def test_refitted_boxes_hold_what_they_held_and_leave_the_streams_as_they_are(rooms: Scenes) -> None:
+    plain = SceneAugmentation(turn=5)(batch_of(rooms), np.random.default_rng(3))
+    refitted = SceneAugmentation(turn=5, refit=True)(batch_of(rooms), np.random.default_rng(3))
+    assert torch.equal(plain["inputs"], refitted["inputs"])
+    assert (refitted["boxes"][..., 6] == 0).all()
+    held = members(plain["inputs"], plain["boxes"], rooms.classes, -1e-3)
+    now = members(refitted["inputs"], refitted["boxes"], rooms.classes, 1e-4)
+    assert all((after | ~before).all() for before, after in zip(held, now, strict=True))
+    assert "refit" not in SceneAugmentation().hashed()

@@ -8,11 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
+from fedstill.core.protocols import RoundContext
 from fedstill.core.streams import Streams
 from fedstill.data.partitions import Shards, partition
 from fedstill.detection.scene_partitions import dealt, kind_rows
 from fedstill.detection.scenes import Scenes, class_presence
+from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.plan import make_plan
+
+from .test_distillation_runs import bundle
 
 
 @pytest.fixture
@@ -100,3 +106,51 @@ def test_bad_input_is_refused(tiny: Scenes) -> None:
         subset(tiny, 0)
     with pytest.raises(InputError, match="15 scenes of type 0 are too few for 20 clients"):
         kind_rows(tiny.kinds, 40, Streams(0))
+
+
+def test_boxes_of_other_classes_can_be_hidden(rooms: Scenes) -> None:
+    """The scenes are those of the partition without it; a client sees the boxes of its own classes, in their order."""
+    data = ArrayDataset(inputs=rooms.points, labels=rooms.classes, boxes=rooms.boxes)
+    count = len(rooms.class_names)
+    plain = subset(rooms, 3, share=0.4)
+    shards = subset(rooms, 3, share=0.4, hide_others=True)
+    assert torch.equal(plain.order, shards.order)
+    occurring = class_presence(rooms.classes, count).any(dim=0)
+    table = shards.table(rooms.classes, count)
+    for client in range(3):
+        known = dealt(occurring, client, Streams(0), 0.4).nonzero().flatten().tolist()
+        shard = shards.of(data, client)
+        batch = shard.batch(torch.arange(len(shard)))
+        labels = shard.labels()
+        assert labels is not None
+        assert torch.equal(batch["labels"], labels)
+        for place, row in enumerate(shards.rows(client).tolist()):
+            boxes, kinds = rooms.boxes_of(row)
+            stays = [number for number, kind in enumerate(kinds.tolist()) if kind in known]
+            assert labels[place, : len(stays)].tolist() == kinds[stays].tolist()
+            assert (labels[place, len(stays) :] == -1).all()
+            assert torch.equal(batch["boxes"][place, : len(stays)], boxes[stays])
+            assert not batch["boxes"][place, len(stays) :].any()
+        assert table[client].tolist() == torch.bincount(labels[labels >= 0], minlength=count).tolist()
+        assert torch.equal(batch["inputs"], rooms.points[shards.rows(client)])
+    assert (plain.table(rooms.classes, count) > table).any()
+    with pytest.raises(InputError, match=r"hide_others hides boxes, and these samples have none: leave partition"):
+        partition("class-subset", torch.arange(4), 2, 4, Streams(0), {"hide_others": True})
+
+
+@pytest.mark.parametrize("evaluation", ["central", "on-site"])
+def test_clients_of_a_run_do_not_see_hidden_boxes(evaluation: str) -> None:
+    given = {"method": "fedavg", "model": "small-detr3d-lite", "data": "few-rooms", "clients": 2}
+    cut = {"name": "class-subset", "share": 0.3, "hide_others": True}
+    plan = make_plan(make_experiment({**given, "partition": cut, "evaluation": evaluation}), bundle=bundle())
+    masks = plan.clients.shards.known
+    assert masks is not None
+    for who in plan.profiles:
+        client = plan.clients(who, {}, RoundContext.of(plan.streams, 0, 1, 2, "train"))
+        known = {-1, *masks[who.id].nonzero().flatten().tolist()}
+        held = [client.data] if client.test is None else [client.data, client.test]
+        assert len(held) == (1 if evaluation == "central" else 2)
+        assert all(set(one.labels().unique().tolist()) <= known for one in held)  # type: ignore[union-attr]
+    whole = plan.bundle.test.labels()
+    assert whole is not None
+    assert set(whole.unique().tolist()) > known

@@ -182,6 +182,7 @@ OTHERWISE: dict[str, Any] = {
     "training.local_update": "mine-0a1b2c",
     "training.precision": "bf16",
     "initial": {"file": "encoder.safetensors"},
+    "detection": {"protocol": "strict"},
     "validation": 0.2,
     "evaluation": "on-site",
     "check_statistics": True,

@@ -204,19 +204,21 @@ def show_result(run: Run, begun: str = "") -> None:
 
 
 def _scores(run: Run) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The names of a run's measures, and a row of them for each of its models."""
-    from fedstill.tasks.task_choice import measures_of
+    """The names of a run's measures, and a row of them for each of its models and each way of measuring them."""
+    from fedstill.tasks.task_choice import measures_of, variants_of
 
     result = run.result
     measures = measures_of(run.experiment.architectures[0])
     metrics = {record.round: record.metrics for record in run.journal} if measures else {}
-    known = {name for held in metrics.values() for name in held}
-    measures = {name: title for name, title in measures.items() if name in known} or measures
     rows = []
     for which, accuracy in result.accuracy.items():
         held = metrics.get(result.round_of[which], {})
         figures = [held.get(name) for name in measures] if measures else [accuracy, result.class_accuracy[which]]
         rows.append((which, str(result.round_of[which]), *map(share, figures)))
+        for variant in variants_of(run.experiment.architectures[0]):
+            if any(f"{variant}_{name}" in held for name in measures):
+                beside = (share(held.get(f"{variant}_{name}")) for name in measures)
+                rows.append((f"{which}, {variant}", str(result.round_of[which]), *beside))
     return tuple(measures.values()) if measures else ("accuracy", "class accuracy"), rows
 
 

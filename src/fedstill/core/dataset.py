@@ -130,6 +130,52 @@ class Relabelled:
         return torch.where(labels < 0, labels, self.table[labels.clamp(min=0)])
 
 
+class KnownBoxes:
+    """The same rows with the boxes of some classes only, in their order; padding fills the places of the others.
+
+    >>> boxes = torch.arange(3.0).view(1, 3, 1).expand(1, 3, 7)
+    >>> data = ArrayDataset(inputs=torch.zeros(1, 1), labels=torch.tensor([[0, 2, 1]]), boxes=boxes)
+    >>> batch = KnownBoxes(data, torch.tensor([False, True, True])).batch(torch.tensor([0]))
+    >>> batch["labels"].tolist(), batch["boxes"][0, :, 0].tolist()
+    ([[2, 1, -1]], [1.0, 2.0, 0.0])
+    """
+
+    def __init__(self, data: Dataset, known: Tensor) -> None:
+        self.data, self.known = data, known  # by class
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, rows: Tensor) -> Batch:
+        batch = dict(self.data.batch(rows))
+        if "labels" in batch and "boxes" in batch:
+            order, kept = self._order(batch["labels"])
+            batch["labels"] = batch["labels"].gather(1, order).masked_fill(~kept, NO_LABEL)
+            places = order.unsqueeze(2).expand(-1, -1, batch["boxes"].shape[2])
+            batch["boxes"] = batch["boxes"].gather(1, places).masked_fill(~kept.unsqueeze(2), 0)
+        return batch
+
+    def labels(self) -> Tensor | None:
+        labels = self.data.labels()
+        if labels is None:
+            return None
+        order, kept = self._order(labels)
+        return labels.gather(1, order).masked_fill(~kept, NO_LABEL)
+
+    def unlabelled(self) -> Dataset:
+        return self.data.unlabelled()
+
+    def column(self, name: str) -> Tensor | None:
+        """A whole column that is at hand, unless boxes are left out of it."""
+        return self.labels() if name == "labels" else None if name in ANSWERS else column(self.data, name)
+
+    def _order(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """For each place of a row, which box comes there, and whether it is one that stays."""
+        stays = (labels >= 0) & self.known[labels.clamp(min=0)]
+        order = (~stays).long().argsort(dim=1, stable=True)
+        return order, stays.gather(1, order)
+
+
 class Told:
     """Samples with the outputs computed for each, as a further column `said`."""
 

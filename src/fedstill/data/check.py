@@ -112,5 +112,6 @@ def _counted(split: Samples | None) -> Literal["samples", "points", "boxes"]:
 
 
 def _range(split: Samples) -> tuple[float, float]:
-    finite = split.inputs[torch.isfinite(split.inputs)] if split.inputs.is_floating_point() else split.inputs
-    return (float(finite.min()), float(finite.max())) if finite.numel() else (float("nan"), float("nan"))
+    finite = [some[torch.isfinite(some)] if some.is_floating_point() else some for some in split.pieces()]
+    each = [(float(some.min()), float(some.max())) for some in finite if some.numel()]
+    return (min(low for low, _ in each), max(high for _, high in each)) if each else (float("nan"), float("nan"))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Subset
 from fedstill.core.errors import InputError
 
 Floats = TypeVar("Floats", NDArray[np.float32], NDArray[np.float64])
@@ -18,6 +18,7 @@ Floats = TypeVar("Floats", NDArray[np.float32], NDArray[np.float64])
 _AT_ONCE = 256  # clouds normalised at a time: sums are in double precision, and memory is bounded
 
 FEWEST_POINTS = 64  # a scene with fewer points is rejected
+_MOST_NOT_FINITE = 0.05  # share of a scene's points; more of them mean that the file is damaged
 
 
 def normalise(clouds: Floats) -> Floats:
@@ -44,6 +45,10 @@ def first_points(data: Dataset, count: int, anew: bool = True) -> Dataset:
     So a cloud of n points does not depend on how many were stored. (Scenes are not normalised: their boxes are in
     metres.)
     """
+    inner, rows = (data.data, (data.rows,)) if isinstance(data, Subset) else (data, ())
+    if not anew and (cut := getattr(inner, "first_points", None)) is not None:  # it reads no more than it needs
+        found: Dataset = cut(count, *rows)
+        return found
     if not isinstance(data, ArrayDataset):
         return _FirstPoints(data, count, anew)
     return ArrayDataset(**{**data.columns, "inputs": _cut(data.columns["inputs"], count, anew)})
@@ -82,3 +87,25 @@ def sampled(cloud: Floats, points: int, rng: np.random.Generator, where: Path) -
     if len(chosen) < points:
         chosen = rng.permutation(np.concatenate([chosen, rng.integers(0, len(cloud), points - len(chosen))]))
     return cloud[chosen]
+
+
+def finite_points(cloud: Floats, where: Path) -> tuple[Floats, str]:
+    """The points with finite coordinates, and a note where others were left out; many of these are refused.
+
+    >>> cloud, note = finite_points(np.array([[0.0, 0.0, np.nan], *[[1.0, 2.0, 3.0]] * 99]), Path("room.npz"))
+    >>> len(cloud), note
+    (99, 'room.npz: 1 of 100 points left out, which has coordinates that are not finite')
+    """
+    finite = np.isfinite(cloud).all(axis=1)
+    lost = int((~finite).sum())
+    if not lost:
+        return cloud, ""
+    if lost > _MOST_NOT_FINITE * len(cloud):
+        raise InputError(
+            f"{where} has points that are not finite numbers, {lost:,} of {len(cloud):,}: remove them, or export the"
+            " scene again"
+        )
+    have = "has" if lost == 1 else "have"
+    return cloud[finite], (
+        f"{where.name}: {lost:,} of {len(cloud):,} points left out, which {have} coordinates that are not finite"
+    )

@@ -12,6 +12,8 @@ from fedstill.core.registry import Registry
 if TYPE_CHECKING:
     from fedstill.data.bundle import Bundle
     from fedstill.data.file_sources import FromFiles
+    from fedstill.data.layout import Samples
+    from fedstill.data.readers.raw import FileFindings
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class DataKind:
     show: Callable[[Bundle, str | None, int, Path, str, float], None] | None = (
         None  # draws samples, instead of a contact sheet
     )
+    find_doubts: Callable[[Mapping[str, Samples], FileFindings], None] | None = None  # of `data check`, by split
 
 
 data_kinds: Registry[DataKind] = Registry("kind of data")

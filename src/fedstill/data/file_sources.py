@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
 from fedstill.data import readers
 from fedstill.data.bundle import Bundle, Source
@@ -73,7 +72,7 @@ class FromFiles:
 
 def bundled(name: str, splits: dict[str, Samples], classes: tuple[str, ...], notes: tuple[str, ...] = ()) -> Bundle:
     """Valid splits as a bundle."""
-    sets = {part: ArrayDataset(**split.columns()) for part, split in splits.items()}
+    sets = {part: split.dataset() for part, split in splits.items()}
     return Bundle(
         name,
         train=sets["train"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from itertools import combinations
 
@@ -40,11 +40,11 @@ def find_faults(
                 f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
             )
         if split.inputs.is_floating_point():
-            bad = (~torch.isfinite(split.inputs.flatten(1))).any(dim=1).nonzero().flatten().tolist()
+            bad = _rows(split, lambda some: (~torch.isfinite(some.flatten(1))).any(dim=1))
             if bad:
                 found.faults.append(f"{len(bad):,} {part} samples hold NaN or infinity{_first(split, bad)}")
         if data_kinds[split.kind].points:
-            flat = (split.inputs == split.inputs[:, :1]).flatten(1).all(dim=1).nonzero().flatten().tolist()
+            flat = _rows(split, lambda some: (some == some[:, :1]).flatten(1).all(dim=1))
             if flat:
                 found.faults.append(f"{len(flat):,} {part} {split.kind}s hold one place only{_first(split, flat)}")
         boxes = split.columns().get("boxes")
@@ -59,6 +59,12 @@ def find_faults(
                 found.faults.append(f"class {name!r} has no training samples")
 
 
+def _rows(split: Samples, which: Callable[[Tensor], Tensor]) -> list[int]:
+    """The rows that a test of some inputs marks."""
+    marks = [which(some) for some in split.pieces()]
+    return torch.cat(marks).nonzero().flatten().tolist() if marks else []
+
+
 def _first(split: Samples, rows: list[int]) -> str:
     return f", the first is {split.name(rows[0])}" if split.where else ""
 
@@ -67,9 +73,12 @@ def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
     """Reasons to distrust results on this data."""
     if any(split.kind == "scene" for split in splits.values()):
         _find_lacking_boxes(splits, classes, found)
+        for kind in dict.fromkeys(split.kind for split in splits.values()):
+            if (doubt := data_kinds[kind].find_doubts) is not None:
+                doubt(splits, found)
     else:
         _find_lacking_samples(splits, classes, found)
-    digests = {part: _digests(split.inputs) for part, split in splits.items()}
+    digests = {part: _digests(split) for part, split in splits.items()}
     for one, other in combinations(splits, 2):
         shared = len(set(digests[one]) & set(digests[other]))
         if shared:
@@ -110,6 +119,6 @@ def labels_by_class(labels: Tensor, classes: int) -> list[int]:
     return counts
 
 
-def _digests(inputs: Tensor) -> list[bytes]:
-    rows = inputs.contiguous().flatten(1).numpy()
+def _digests(split: Samples) -> list[bytes]:
+    rows = (row for some in split.pieces() for row in some.contiguous().flatten(1).numpy())
     return [blake2b(row, digest_size=16).digest() for row in rows]

@@ -4,12 +4,14 @@ Clouds are normalised here, so that no reader needs to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedstill.core.dataset import ArrayDataset, Dataset
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Kind
 from fedstill.data.clouds import normalise
@@ -17,6 +19,7 @@ from fedstill.data.readers.raw import Array, FileFindings, Raw, Split
 from fedstill.data.splits import hold_out
 
 _CHANNELS = (1, 3, 4)
+_AT_ONCE = 256  # samples of a piece
 _MOST_CLASSES = 2**16  # without class names: a larger label is an identifier or damage, not a class
 
 
@@ -36,6 +39,14 @@ class Samples:
         """The columns of the data set."""
         more = {} if self.category is None else {"category": self.category}
         return {"inputs": self.inputs, "labels": self.labels, **more}
+
+    def dataset(self) -> Dataset:
+        """The split as a data set."""
+        return ArrayDataset(**self.columns())
+
+    def pieces(self) -> Iterator[Tensor]:
+        """The inputs, some at a time."""
+        yield from self.inputs.split(_AT_ONCE)
 
     def name(self, row: int) -> str:
         """The source of a sample."""

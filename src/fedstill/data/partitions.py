@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedstill.core.dataset import Dataset, KnownBoxes, Subset
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.core.settings import Settings, make_settings
@@ -34,6 +35,7 @@ class Shards:
 
     order: Tensor
     offsets: Tensor
+    known: Tensor | None = None  # (clients, classes), where clients see the boxes of some classes only
 
     @classmethod
     def by_owner(cls, owner: Ints, clients: int) -> Shards:
@@ -54,6 +56,11 @@ class Shards:
             raise IndexError(f"client {client} of {len(self)}")
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
+    def of(self, data: Dataset, client: int) -> Dataset:
+        """A client's shard of the data, without a copy."""
+        shard = Subset(data, self.rows(client))
+        return shard if self.known is None else KnownBoxes(shard, self.known[client])
+
     def sizes(self) -> Tensor:
         return self.offsets.diff()
 
@@ -65,7 +72,8 @@ class Shards:
         owner = torch.repeat_interleave(torch.arange(len(self)), self.sizes())
         held = labels[self.order].reshape(len(owner), -1)
         cells = (owner.unsqueeze(1) * classes + held)[held >= 0]
-        return torch.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
+        counts = torch.bincount(cells, minlength=len(self) * classes).reshape(len(self), classes)
+        return counts if self.known is None or labels.ndim == 1 else counts * self.known
 
 
 class Partition(Settings):

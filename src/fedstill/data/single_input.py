@@ -17,6 +17,8 @@ from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.pictures import decode
 from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
 
+_SCAN = "scan"  # names the stream of every scan
+
 
 def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
     """One input in the form the model expects.
@@ -36,21 +38,23 @@ def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
     return ArrayDataset(inputs=torch.from_numpy(array).unsqueeze(0)).batch(torch.tensor([0]))["inputs"][0]
 
 
-def read_cloud(path: Path, points: int) -> Tensor:
-    """This many points (points, 3) of a room scan, in metres and not normalised, for a detector.
+def read_cloud(path: Path, points: int) -> tuple[Tensor, str]:
+    """This many points (points, 3) of a room scan, in metres and not normalised, for a detector; and a note.
 
-    Reads clouds and meshes of every supported format, and .npz files. Points are drawn from a stream named by the file,
-    so the same file gives the same cloud; a scan with fewer points repeats some.
+    Reads clouds and meshes of every supported format, and .npz files. Points are drawn from one stream for all scans,
+    so the same content gives the same cloud, whatever the file is called; a scan with fewer points repeats some. The
+    note says which points were left out because they are not finite.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}")
+    notes: list[str] = []
     if path.suffix.lower() == ".npz":
-        every = read_archive(path)
+        every = read_archive(path, notes)
     elif path.suffix.lower() in SUFFIXES:
-        every = read_shape(path, points, path.name)
+        every = read_shape(path, points, _SCAN, notes)
     else:
         raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
-    return torch.from_numpy(sampled(every, points, Streams(0).draw("scene points", path.name), path))
+    return torch.from_numpy(sampled(every, points, Streams(0).draw("scene points", _SCAN), path)), "; ".join(notes)
 
 
 def _cloud(path: Path, shape: tuple[int, ...]) -> np.ndarray:

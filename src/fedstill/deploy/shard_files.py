@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import ArrayDataset, Dataset
+from fedstill.core.dataset import ArrayDataset, Dataset, Subset
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.files import replace_whole, writable_folder
 from fedstill.data.site_archive import Shard
@@ -35,8 +35,8 @@ def write_shards(plan: Simulation, folder: Path) -> list[Path]:
     nobody = torch.zeros(0, dtype=torch.int64)
     try:
         for client, path in enumerate(paths):
-            test = (bundle.test, nobody) if clients.test is None else (clients.test[0], clients.test[1].rows(client))
-            columns = {"train": _columns(clients.data, clients.shards.rows(client)), "test": _columns(*test)}
+            test = Subset(bundle.test, nobody) if clients.test is None else clients.test[1].of(clients.test[0], client)
+            columns = {"train": _columns(clients.shards.of(clients.data, client)), "test": _columns(test)}
             _write(path, Shard(bundle.kind, bundle.classes, columns, bundle.categories))
     except OSError as error:
         for path in paths:
@@ -45,11 +45,11 @@ def write_shards(plan: Simulation, folder: Path) -> list[Path]:
     return paths
 
 
-def _columns(data: Dataset, rows: Tensor) -> Mapping[str, Tensor]:
-    """Every column of these rows: as stored where they can be had, else as they come in batches."""
-    if isinstance(data, ArrayDataset):
-        return {name: column.index_select(0, rows) for name, column in data.columns.items()}
-    batches = [data.batch(some) for some in rows.split(_AT_ONCE)]
+def _columns(shard: Dataset) -> Mapping[str, Tensor]:
+    """Every column of a shard: as stored where they can be had, else as they come in batches."""
+    if isinstance(shard, Subset) and isinstance(shard.data, ArrayDataset):
+        return {name: column.index_select(0, shard.rows) for name, column in shard.data.columns.items()}
+    batches = [shard.batch(some) for some in torch.arange(len(shard)).split(_AT_ONCE)]
     return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 

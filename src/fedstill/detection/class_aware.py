@@ -9,12 +9,14 @@
 
 g is the norm of the gradient of cross-entropy at the true class's output; it is a weight, without a gradient of its
 own. R multiplies all terms of an object's loss, and has mean 1: weights redistribute the loss, not its scale. O is the
-number of classes, and G starts at 1. An object is a sample, a point, or a box matched to a query, depending on the
-task; every decoder layer has its own matches and weights.
+number of classes, and G starts at ln 2, which is what equal statistics of all classes give. An object is a sample, a
+point, or a box matched to a query, depending on the task; every decoder layer has its own matches and weights.
 
 Differences from the paper, and choices where the paper is ambiguous:
 
 * The factor O in G is ours: the printed equation is damaged there. Only ratios of G matter.
+* The paper's start of G is unknown; 1 (`initial_weight: one`) would let a class that is absent in the first round weigh
+  more than those that are present: 1.34 times as much where one of ten is absent and the others are equally hard.
 * S is summed over clients, as printed, so that of two equally hard classes the one that more clients of the round have
   weighs more, not less.
 * S is computed while a client trains, over the objects of all its steps (in a detector those matched to the last
@@ -26,6 +28,7 @@ Differences from the paper, and choices where the paper is ambiguous:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -47,6 +50,9 @@ def object_weights(shortfall: Tensor, pull: Tensor) -> Tensor:
     """
     weights = next((one for one in (shortfall * pull, pull) if one.any()), torch.ones_like(pull))
     return len(weights) * weights / weights.sum()
+
+
+EVEN = math.log(2.0)  # G of every class where statistics are equal
 
 
 def class_weights(before: Tensor, found: Sequence[Mapping[str, Tensor]]) -> Tensor:

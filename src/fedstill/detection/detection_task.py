@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.errors import InputError
 from fedstill.core.message import part, under
 from fedstill.core.sections import HasSections
 from fedstill.core.task import Output
@@ -29,14 +30,14 @@ from fedstill.detection.boxes import (
     steps_by_class,
 )
 from fedstill.detection.detection_losses import COUNTED, TERMS, Losses, combine, detection_losses
-from fedstill.detection.detection_section import MAIN, MEASURES, PROTOCOLS, ProtocolName, protocol_of
+from fedstill.detection.detection_section import MAIN, PROTOCOLS, ProtocolName, protocol_of
 from fedstill.detection.model import Predictions
 from fedstill.detection.proposals import OVERLAP, PROPOSE, Proposals, strict_above
 from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed
 from fedstill.tasks.task_choice import tasks
 
-BITS = 12  # of scores, where sites count detections
+BITS = 14  # of scores, where sites count detections
 _EVALUATION_BATCH = 16  # scenes
 _OBJECTS, _DETECTIONS = "objects", "detections"
 
@@ -67,7 +68,8 @@ class Detection(Classification):
     """
 
     finds_boxes: ClassVar[bool] = True
-    measures: ClassVar[Mapping[str, str]] = MEASURES
+    measures: ClassVar[Mapping[str, str]] = MAIN
+    variants: ClassVar[tuple[str, ...]] = PROTOCOLS
     refuses: ClassVar[Mapping[str, str]] = {
         "loss": "a detector is trained on losses of classes, boxes and tokens together, not on logits and labels: leave"
         " training.loss out",
@@ -93,6 +95,14 @@ class Detection(Classification):
 
     def configured(self, experiment: HasSections) -> Self:
         return replace(self, protocol=protocol_of(experiment))
+
+    def check_data(self, train: Dataset, test: Dataset, name: str) -> None:
+        for split, data, why in (("training", train, "learned"), ("test", test, "measured")):
+            labels = data.labels()
+            if labels is not None and not (labels >= 0).any():
+                raise InputError(
+                    f"no {split} scene of {name} has a box, so nothing can be {why}: give scenes with boxes and labels"
+                )
 
     def forward(self, model: nn.Module, batch: Batch) -> Detected:
         predictions: Predictions = model(batch["inputs"].to(self.device))

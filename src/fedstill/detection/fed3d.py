@@ -40,7 +40,7 @@ from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundConte
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
-from fedstill.detection.class_aware import COUNTS, SUMS, ClassAware, class_weights
+from fedstill.detection.class_aware import COUNTS, EVEN, SUMS, ClassAware, class_weights
 from fedstill.detection.model import Detector, part_of
 from fedstill.detection.model.detector import PROMPT_SCALE
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, train, work_expected, work_report
@@ -74,11 +74,15 @@ class Fed3DSettings(Settings):
     prompts: int | None = Field(
         None, ge=1, le=4096, description="number of prompts in each encoder layer; unset: the model's, mostly 10"
     )
+    initial_weight: Literal["even", "one"] = Field(
+        "even",
+        description="weight of every class before its first statistics: even, ln 2, which equal statistics give; one,"
+        " 1, with which a class that is absent at first weighs too much",
+    )
+    added_later: ClassVar[frozenset[str]] = frozenset({"initial_weight", "prompts"})
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"prompts"})
 
-
-@methods.register("fed3d")
+@methods.register("fed3d", behaviour=2)
 class Fed3D(FedAvg):
     """Fed3D: prompts and heads of a detector with a frozen encoder, trained with class-aware weights."""
 
@@ -113,7 +117,8 @@ class Fed3D(FedAvg):
             )
 
     def start(self, streams: Streams) -> Tensors:
-        even = torch.ones(len(self.task.classes), dtype=torch.float64)
+        weight = EVEN if self.settings.initial_weight == "even" else 1.0
+        even = torch.full((len(self.task.classes),), weight, dtype=torch.float64)
         state = {**super().start(streams), **self._own_prompts(streams)}
         return {**state, **({CLASS_WEIGHTS: even} if self.settings.global_weights else {})}
 

@@ -84,14 +84,14 @@ def detect(
             " predict for what it says"
         )
     paths = scan_files(named)
-    clouds = [read_cloud(path, task.shape[0]) for path in paths]
+    read = [read_cloud(path, task.shape[0]) for path in paths]
     model = held.built(which, client, architecture).to(device)
     task = replace(task, device=device)
     with one_thread():
-        found = [task.detect(model, cloud.unsqueeze(0))[0] for cloud in clouds]
+        found = [task.detect(model, cloud.unsqueeze(0))[0] for cloud, _ in read]
     return [
-        Scan(path, cloud, one, tuple(task.classes), size_warning(path, cloud))
-        for path, cloud, one in zip(paths, clouds, found, strict=True)
+        Scan(path, cloud, one, tuple(task.classes), "; ".join(filter(None, (note, size_warning(path, cloud)))))
+        for path, (cloud, note), one in zip(paths, read, found, strict=True)
     ]
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from fedstill.core.errors import InputError
-from fedstill.core.streams import Streams
-from fedstill.data.clouds import sampled
 from fedstill.data.readers import npz
-from fedstill.data.readers.raw import Array, FileFindings
-from fedstill.detection.scenes import Scene, Scenes, check, stack
+from fedstill.data.readers.raw import FileFindings
+from fedstill.detection.cloud_files import CloudFile, as_numbers, read_points
+from fedstill.detection.scenes import Scene, Scenes, check, stack_files
 from fedstill.detection.votenet import POINTS
 
 _WANTED = ("points", "boxes", "labels", "classes")
@@ -33,36 +32,50 @@ def is_scene_archive(path: Path) -> bool:
         return False
 
 
-def read_archives(parts: dict[str, Sequence[Path]], found: FileFindings, points: int = POINTS) -> dict[str, Scenes]:
-    """The scenes of files by split, with this many points each, or as many as the largest has if that is fewer.
+def read_archives(
+    parts: dict[str, Sequence[Path]], found: FileFindings, points: int | None = None
+) -> dict[str, Scenes]:
+    """The scenes of files by split, with this many points each, or without a number as many as the largest has.
 
-    A scan with more points is subsampled as soon as it is read, to bound memory. Problems with a file are added to the
-    findings, and the file is left out.
+    Points are read a second time when it is known how many, and a third time where they do not fit in memory: no more
+    than one whole scan is held. Problems with a file are added to the findings, and the file is left out.
     """
     scenes: dict[str, list[Scene]] = {part: [] for part in parts}
     lists: list[tuple[str, ...]] = []
     for part, paths in parts.items():
         for path in paths:
             with found.collecting():
-                scene, names = _read(path)
+                scene, names, note = _read(path)
                 check(scene, names)
-                scenes[part].append(_sampled(scene, points) if len(scene.points) >= points else scene)
+                found.notes += [note] if note else []
+                scenes[part].append(_left_in_file(scene))
                 lists.append(names)
     classes = tuple(dict.fromkeys(name for names in lists for name in names))
     if len(set(lists)) > 1:
         found.notes.append(f"files name different classes: together they are {len(classes)}")
     of = iter(lists)
-    count = max((len(scene.points) for every in scenes.values() for scene in every), default=points)
-    splits: dict[str, Scenes] = {}
-    for part, every in scenes.items():
-        alike = (scene if len(scene.points) == points else _sampled(scene, count) for scene in every)
-        splits[part] = stack([_counted(scene, next(of), classes) for scene in alike], classes)
-    return splits
+    largest = max((_file(scene).held for every in scenes.values() for scene in every), default=0)
+    filled = min(largest, points or POINTS)
+    count = largest if points is None else filled
+    return {
+        part: stack_files([_counted(_filled(scene, filled), next(of), classes) for scene in every], classes, count, ())
+        for part, every in scenes.items()
+    }
 
 
-def _sampled(scene: Scene, points: int) -> Scene:
-    draws = Streams(0).draw("scene points", scene.name)
-    return replace(scene, points=sampled(scene.points, points, draws, Path(scene.where)))
+def _left_in_file(scene: Scene) -> Scene:
+    file = CloudFile.of(Path(scene.where), scene.name, scene.points)
+    return replace(scene, points=np.zeros((0, 3)), file=file)
+
+
+def _file(scene: Scene) -> CloudFile:
+    assert scene.file is not None
+    return scene.file
+
+
+def _filled(scene: Scene, points: int) -> Scene:
+    """The scene with its cloud filled up to this many points where it has fewer."""
+    return replace(scene, file=replace(_file(scene), filled=points if _file(scene).held < points else 0))
 
 
 def _counted(scene: Scene, names: tuple[str, ...], classes: tuple[str, ...]) -> Scene:
@@ -71,23 +84,16 @@ def _counted(scene: Scene, names: tuple[str, ...], classes: tuple[str, ...]) -> 
     return replace(scene, classes=numbers[scene.classes])
 
 
-def _read(path: Path) -> tuple[Scene, tuple[str, ...]]:
+def _read(path: Path) -> tuple[Scene, tuple[str, ...], str]:
     with npz.opened(path) as archive:
-        cloud, boxes, labels, classes = (npz.array(archive, name, path) for name in _WANTED)
+        _, boxes, labels, classes = (npz.array(archive, name, path) for name in _WANTED)
     names = tuple(str(name) for name in classes.reshape(-1).tolist())
     if len(set(names)) < len(names):
         raise InputError(f"{path} names a class twice: {', '.join(names)}")
-    cloud, boxes = (_numbers(array, name, path) for name, array in (("points", cloud), ("boxes", boxes)))
-    if cloud.ndim != 2 or cloud.shape[1] < 3:
-        raise InputError(f"{path}: a cloud must be (points, 3 or more), not {cloud.shape}")
+    cloud, note = read_points(path)
+    boxes = as_numbers(boxes, path, "boxes")
     labels = labels.reshape(-1)
     if labels.size and labels.dtype.kind not in "iu":
         raise InputError(f"{path}: labels must be whole numbers, not {labels.dtype}")
     boxes = boxes if boxes.size else np.zeros((0, 7))  # whatever shape a scene without boxes was written with
-    return Scene(cloud[:, :3], boxes, labels.astype(np.int64), str(path), name=path.stem), names
-
-
-def _numbers(array: Array, name: str, path: Path) -> Array:
-    if array.dtype.kind not in "fiu":
-        raise InputError(f"{path}: {name} must be numbers, not {array.dtype}")
-    return array.astype(np.float64)
+    return Scene(cloud, boxes, labels.astype(np.int64), str(path), name=path.stem), names, note

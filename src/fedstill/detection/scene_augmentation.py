@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fedstill.core.dataset import Batch
 from fedstill.data.augmentation import Augmentation, augmentations
+from fedstill.detection.boxes import aligned_hulls
 
 
 @augmentations.register("scenes")
@@ -20,8 +22,10 @@ class SceneAugmentation(Augmentation):
     Per scene: flipped in x and in y with probability 1/2 each; rotated by a random number of quarter turns if
     `quarter_turns`; rotated by U[-`turn`, `turn`] degrees; scaled by U[`scale_low`, `scale_high`], all about the
     origin. Boxes of heading 0 stay at heading 0 under flips and quarter turns, with their sizes along x and y
-    exchanged, so that axis-aligned data stays axis-aligned; any other rotation gives them a heading. They are never
-    refitted. Unlabelled scenes are changed in the same way.
+    exchanged, so that axis-aligned data stays axis-aligned. Any other rotation gives them a heading; or, with `refit`,
+    they become the smallest axis-aligned box around the rotated one, as in VoteNet, which is larger than the object by
+    up to the factor |cos| + |sin| of the angle along each side of a square. Unlabelled scenes are changed in the same
+    way.
     """
 
     kinds = frozenset({"scene"})
@@ -32,8 +36,15 @@ class SceneAugmentation(Augmentation):
     turn: float = Field(
         0.0, ge=0, le=180, description="largest further rotation, degrees; 5 (ScanNet) to 30 (SUN RGB-D)"
     )
+    refit: bool = Field(
+        False,
+        description="keep axis-aligned boxes axis-aligned after a rotation by `turn`, as the smallest such box around"
+        " the rotated one",
+    )
     scale_low: float = Field(0.9, gt=0, description="smallest scale")
     scale_high: float = Field(1.1, gt=0, description="largest scale")
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"refit"})
 
     @model_validator(mode="after")
     def _ordered(self) -> SceneAugmentation:
@@ -54,7 +65,9 @@ class SceneAugmentation(Augmentation):
         if self.quarter_turns:
             points, boxes = quarter_turned(points, boxes, torch.from_numpy(quarters))
         if self.turn > 0:
+            flat = boxes[..., 6:] == 0
             points, boxes = turned(points, boxes, torch.from_numpy(angles))
+            boxes = torch.where(flat, aligned_hulls(boxes), boxes) if self.refit else boxes
         points, boxes = scaled(points, boxes, torch.from_numpy(scales))
         return {**batch, "inputs": points} | ({"boxes": boxes} if "boxes" in batch else {})
 

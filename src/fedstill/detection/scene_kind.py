@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedstill.data.bundle import Bundle
 from fedstill.data.clouds import FEWEST_POINTS
 from fedstill.data.data_kinds import DataKind, data_kinds
 from fedstill.data.file_sources import FromFiles
+from fedstill.data.layout import Samples
+from fedstill.data.readers.raw import FileFindings
 from fedstill.detection.scene_files import ScenesFromFiles, holds_scenes
 
 
@@ -21,6 +24,12 @@ def _show(bundle: Bundle, wanted: str | None, count: int, path: Path, up: str, t
     show_scenes(bundle, wanted, count, path, up, turn)
 
 
+def _find_doubts(splits: Mapping[str, Samples], found: FileFindings) -> None:
+    from fedstill.detection.scene_doubts import find_scene_doubts
+
+    find_scene_doubts(splits, found)
+
+
 data_kinds.register("scene")(
     DataKind(
         "detection",
@@ -30,5 +39,6 @@ data_kinds.register("scene")(
         fewest_points=FEWEST_POINTS,
         reader=_reader,
         show=_show,
+        find_doubts=_find_doubts,
     )
 )

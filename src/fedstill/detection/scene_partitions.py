@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +29,12 @@ class ClassSubset(Partition):
         0.7, gt=0, le=1, description="fraction of the scenes with any of these classes that a client holds"
     )
     most: int | None = Field(None, ge=1, description="largest number of scenes per client")
+    hide_others: bool = Field(
+        False,
+        description="hide the boxes of classes that a client does not hold, in training and in on-site evaluation: to"
+        " it, these objects are background",
+    )
+    added_later: ClassVar[frozenset[str]] = frozenset({"hide_others"})
 
     def cut(self, labels: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         return self.cut_alike(labels, labels, clients, classes, streams)
@@ -35,7 +42,13 @@ class ClassSubset(Partition):
     def cut_alike(self, labels: Tensor, like: Tensor, clients: int, classes: int, streams: Streams) -> Shards:
         rows, others = (each if each.ndim == 2 else each.unsqueeze(1) for each in (labels, like))
         occurring = class_presence(others, classes).any(dim=0)
-        return subset_rows(rows, occurring, clients, streams, self.share, self.scenes_share, self.most)
+        shards = subset_rows(rows, occurring, clients, streams, self.share, self.scenes_share, self.most)
+        if not self.hide_others:
+            return shards
+        if labels.ndim == 1:
+            raise InputError("hide_others hides boxes, and these samples have none: leave partition.hide_others out")
+        known = torch.stack([dealt(occurring, client, streams, self.share) for client in range(clients)])
+        return replace(shards, known=known)
 
 
 @partitions.register("room-type")
@@ -60,7 +73,7 @@ def subset_rows(
     """Every client has a random `share` of classes and a random `scenes_share` of the scenes with any of them.
 
     `classes` are those of boxes (scenes, boxes), and `occurring` marks the classes to distribute. Clients draw
-    independently, so **shards overlap**: one scene may be with many clients, or with none. Scenes keep all their boxes.
+    independently, so **shards overlap**: one scene may be with many clients, or with none.
     """
     if not occurring.any():
         raise InputError("no scene has a box: there are no classes to deal out")

@@ -13,6 +13,7 @@ from fedstill.core.dataset import Dataset
 from fedstill.data.bundle import Bundle, Source, datasets
 from fedstill.data.file_sources import bundled
 from fedstill.data.layout import BoxSamples, Samples
+from fedstill.detection.cloud_files import FileSamples
 from fedstill.detection.rooms.room_cache import kept_rooms
 from fedstill.detection.scenes import NOBODY, Scenes
 
@@ -29,7 +30,7 @@ def scene_samples(splits: Mapping[str, Scenes]) -> dict[str, Samples]:
 
 
 def _samples(scenes: Scenes, room: int) -> BoxSamples:
-    return BoxSamples(
+    made = BoxSamples(
         scenes.points,
         F.pad(scenes.classes, (0, room), value=NOBODY),
         "scene",
@@ -38,6 +39,7 @@ def _samples(scenes: Scenes, room: int) -> BoxSamples:
         categories=scenes.kind_names,
         boxes=F.pad(scenes.boxes, (0, 0, 0, room)),
     )
+    return FileSamples(**vars(made), files=scenes.files) if scenes.files else made
 
 
 def scene_bundle(name: str, splits: Mapping[str, Scenes]) -> Bundle:
@@ -65,11 +67,12 @@ def some_scenes(scenes: Scenes, rows: Tensor) -> Scenes:
     """The scenes of these numbers."""
     return replace(
         scenes,
-        points=scenes.points[rows],
+        points=scenes.points if scenes.files else scenes.points[rows],
         boxes=scenes.boxes[rows],
         classes=scenes.classes[rows],
         kinds=scenes.kinds[rows],
         names=tuple(scenes.names[row] for row in rows.tolist()) if scenes.names else (),
+        files=tuple(scenes.files[row] for row in rows.tolist()) if scenes.files else (),
     )
 
 

@@ -8,7 +8,7 @@ a front, x points there. Axis-aligned boxes have heading 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from fedstill.core.dataset import NO_LABEL
 from fedstill.core.errors import InputError
 from fedstill.data.clouds import FEWEST_POINTS
+from fedstill.detection.cloud_files import CloudFile, fits
 
 Floats = NDArray[np.float64]
 Numbers = TypeVar("Numbers", NDArray[np.float32], NDArray[np.float64])
@@ -32,7 +33,7 @@ class Scenes:
     A scene without boxes is valid: it contains no objects.
     """
 
-    points: Tensor  # (scenes, points, 3) float32
+    points: Tensor  # (scenes, points, 3) float32; of no scene where they stay in `files`
     boxes: Tensor  # (scenes, most boxes, 7) float32
     classes: Tensor  # (scenes, most boxes) int64
     kinds: Tensor  # (scenes,) int64: the type of each room, -1 where it is not known
@@ -40,9 +41,10 @@ class Scenes:
     kind_names: tuple[str, ...] = ()
     names: tuple[str, ...] = ()  # of the scenes
     notes: tuple[str, ...] = ()  # changes made to the files' contents while reading
+    files: tuple[CloudFile, ...] = ()  # where clouds are read when they are needed
 
     def __len__(self) -> int:
-        return len(self.points)
+        return len(self.classes)
 
     def boxes_of(self, row: int) -> tuple[Tensor, Tensor]:
         """The true boxes of one scene, and their classes."""
@@ -72,6 +74,7 @@ class Scene:
     kind: int = NOBODY
     labelled: str = ""  # the file of the boxes, if it is another one
     name: str = ""  # for lists, if it is shorter
+    file: CloudFile | None = None  # to read its points from again: then there are none here
 
 
 def stack(
@@ -84,20 +87,44 @@ def stack(
     """Scenes with equal numbers of points, each validated, padded to `most` boxes or as many as one of them has."""
     for scene in scenes:
         check(scene, class_names)
-    size = max([most, *(len(scene.boxes) for scene in scenes)])
     points = len(scenes[0].points) if scenes else 0
     clouds = np.zeros((len(scenes), points, 3), np.float32)
-    boxes = np.zeros((len(scenes), size, 7), np.float32)
-    classes = np.full((len(scenes), size), NOBODY, np.int64)
     for row, scene in enumerate(scenes):
         if len(scene.points) != points:
             raise InputError(f"{scene.where} has {len(scene.points):,} points where others have {points:,}")
         clouds[row] = scene.points
+    return _stacked(scenes, torch.from_numpy(clouds), class_names, kind_names, most, notes)
+
+
+def stack_files(scenes: Sequence[Scene], class_names: tuple[str, ...], points: int, notes: tuple[str, ...]) -> Scenes:
+    """Validated scenes whose points are read again from their files: now if all fit in memory, or batch by batch."""
+    files = tuple(scene.file for scene in scenes if scene.file is not None)
+    if not fits(len(files), points):
+        made = _stacked(scenes, torch.zeros(0, points, 3), class_names, (), 1, notes)
+        return replace(made, files=files)
+    clouds = np.zeros((len(files), points, 3), np.float32)
+    for row, file in enumerate(files):
+        clouds[row] = file.read(points)
+    return _stacked(scenes, torch.from_numpy(clouds), class_names, (), 1, notes)
+
+
+def _stacked(
+    scenes: Sequence[Scene],
+    clouds: Tensor,
+    class_names: tuple[str, ...],
+    kind_names: tuple[str, ...],
+    most: int,
+    notes: tuple[str, ...],
+) -> Scenes:
+    size = max([most, *(len(scene.boxes) for scene in scenes)])
+    boxes = np.zeros((len(scenes), size, 7), np.float32)
+    classes = np.full((len(scenes), size), NOBODY, np.int64)
+    for row, scene in enumerate(scenes):
         boxes[row, : len(scene.boxes)] = scene.boxes
         classes[row, : len(scene.classes)] = scene.classes
     kinds = np.array([scene.kind for scene in scenes], np.int64)
     return Scenes(
-        torch.from_numpy(clouds),
+        clouds,
         torch.from_numpy(boxes),
         torch.from_numpy(classes),
         torch.from_numpy(kinds),

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
-from fedstill.core.streams import Streams
-from fedstill.data.clouds import FEWEST_POINTS, sampled
-from fedstill.data.readers.npz import array, lone_array, opened
-from fedstill.data.readers.raw import Array, FileFindings
-from fedstill.detection.scenes import Scene, Scenes, check, stack
+from fedstill.data.clouds import FEWEST_POINTS
+from fedstill.data.readers.npz import lone_array
+from fedstill.data.readers.raw import FileFindings
+from fedstill.detection.cloud_files import CloudFile, as_numbers, read_points
+from fedstill.detection.scenes import Scene, Scenes, check, stack_files
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-POINTS = 20_000
+POINTS = 20_000  # to which smaller scans are filled up
 SCANS, PICTURES = "_vert.npy", "_pc.npz"  # suffixes of cloud files: whole scans of ScanNet, depth images of SUN RGB-D
 
 SCANNET = {  # nyu40 ids of the 18 classes, in their order
@@ -56,12 +57,14 @@ SUNRGBD = (
 
 def read_scannet(
     folder: Path,
-    points: int = POINTS,
+    points: int | None = None,
     seed: int = 0,
     names: Sequence[str] | None = None,
     found: FileFindings | None = None,
 ) -> Scenes:
     """The scans of a folder, or the named ones, as scenes of this many points; axis-aligned boxes of 18 classes.
+
+    Without a number they have as many points as the largest, and at least 20,000.
 
     Boxes of other nyu40 classes, such as walls, are left out. Problems with a scan are added to `found`, if given, and
     the scan is left out.
@@ -84,7 +87,7 @@ def read_scannet(
 
 def read_sunrgbd(
     folder: Path,
-    points: int = POINTS,
+    points: int | None = None,
     seed: int = 0,
     names: Sequence[str] | None = None,
     found: FileFindings | None = None,
@@ -104,12 +107,12 @@ def _read(
     columns: int,
     classes: tuple[str, ...],
     convert: Callable[[Floats, Path, list[str]], tuple[Floats, Ints]],
-    points: int,
+    points: int | None,
     seed: int,
     names: Sequence[str] | None,
     found: FileFindings | None,
 ) -> Scenes:
-    if points < FEWEST_POINTS:
+    if points is not None and points < FEWEST_POINTS:
         raise InputError(f"a scene needs at least {FEWEST_POINTS} points, not {points}")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: expected is one with files *{ending} and *_bbox.npy")
@@ -121,6 +124,7 @@ def _read(
         raise InputError(f"{folder} holds no {missing[0]}{ending} (and {len(missing) - 1:,} more are missing)")
     notes: list[str] = []
     scenes: list[Scene] = []
+    filled = points or POINTS
     for name in every if names is None else names:
         with nullcontext() if found is None else found.collecting():
             cloud, table = folder / f"{name}{ending}", folder / f"{name}_bbox.npy"
@@ -128,11 +132,14 @@ def _read(
             flat = (boxes[:, 3:6] == 0).any(axis=1)
             if flat.any():
                 notes.append(f"{table.name}: {_boxes(int(flat.sum()))} without extent left out")
-            some = sampled(_cloud(cloud), points, Streams(seed).draw("scene points", name), cloud)
-            scene = Scene(some, boxes[~flat], labels[~flat], str(cloud), labelled=str(table), name=name)
+            held, note = read_points(cloud)
+            notes += [note] if note else []
+            scene = Scene(held, boxes[~flat], labels[~flat], str(cloud), labelled=str(table), name=name)
             check(scene, classes)
-            scenes.append(scene)
-    return stack(scenes, classes, notes=tuple(notes))
+            file = CloudFile.of(cloud, name, held, 0 if len(held) >= filled else filled, seed)
+            scenes.append(replace(scene, points=held[:0], file=file))
+    largest = max((scene.file.held for scene in scenes if scene.file is not None), default=0)
+    return stack_files(scenes, classes, points or max(POINTS, largest), tuple(notes))
 
 
 def _boxes(count: int) -> str:
@@ -140,7 +147,7 @@ def _boxes(count: int) -> str:
 
 
 def _table(path: Path, columns: int) -> Floats:
-    table = _numbers(lone_array(path), path)
+    table = as_numbers(lone_array(path), path)
     if table.size == 0:  # whatever shape a scene without boxes was written with
         return np.zeros((0, columns))
     if table.ndim != 2 or table.shape[1] != columns:
@@ -148,24 +155,6 @@ def _table(path: Path, columns: int) -> Floats:
     if not np.isfinite(table).all():
         raise InputError(f"{path}: box {np.argmin(np.isfinite(table).all(axis=1))} has numbers that are not finite")
     return table
-
-
-def _cloud(path: Path) -> Floats:
-    if path.suffix == ".npz":
-        with opened(path) as archive:
-            loaded = array(archive, "pc", path)
-    else:
-        loaded = lone_array(path)
-    cloud = _numbers(loaded, path)
-    if cloud.ndim != 2 or cloud.shape[1] < 3:
-        raise InputError(f"{path}: a cloud must be (points, 3 or more), not {cloud.shape}")
-    return cloud[:, :3]
-
-
-def _numbers(held: Array, path: Path) -> Floats:
-    if held.dtype.kind not in "fiu":
-        raise InputError(f"{path} does not hold numbers")
-    return held.astype(np.float64)
 
 
 def _whole(numbers: Floats, path: Path) -> Ints:

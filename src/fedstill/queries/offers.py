@@ -24,7 +24,6 @@ from fedstill.core.streams import Streams
 from fedstill.data.bundle import Bundle, class_number
 from fedstill.data.lookup import by_name, hold, load
 from fedstill.data.objects import dataset
-from fedstill.data.partitions import Shards
 from fedstill.models import build_model, models
 from fedstill.models.classifier import Classifier
 from fedstill.models.model_outputs import check_outputs
@@ -258,5 +257,5 @@ def _with_peers(plan: Simulation, peers: Sequence[OfferedModel]) -> Simulation:
     shards = plan.clients.shards
     offsets = torch.cat([shards.offsets, shards.offsets[-1:].repeat(len(peers))])
     profiles = [*plan.profiles, *(Profile(at, 0, one.architecture) for at, one in enumerate(peers, start=1))]
-    clients = replace(plan.clients, shards=Shards(shards.order, offsets))
+    clients = replace(plan.clients, shards=replace(shards, offsets=offsets))
     return replace(plan, profiles=profiles, clients=clients)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Subset, class_counts
+from fedstill.core.dataset import class_counts
 from fedstill.core.errors import InputError
 from fedstill.core.hardware import one_thread
 from fedstill.core.kinds import state_of
@@ -307,7 +307,7 @@ def _turn(plan: Simulation) -> RoundContext:
 
 
 def _counts(plan: Simulation, client: int) -> Tensor:
-    return class_counts(Subset(plan.clients.data, plan.clients.shards.rows(client)), len(plan.task.classes))
+    return class_counts(plan.clients.shards.of(plan.clients.data, client), len(plan.task.classes))
 
 
 def _recalls(plan: Simulation, model: nn.Module) -> Tensor:

@@ -13,13 +13,17 @@ from fedstill.methods import methods
 from fedstill.models import models
 from fedstill.runtime.assemble import overlay, with_defaults
 from fedstill.runtime.experiment import Experiment
+from fedstill.tasks.task_choice import task_kind
 
 POINT_MODEL = "pointnet2-segmentation-lite"  # where every point of a cloud has a label
 
 
 def resolve(experiment: Experiment, bundle: Bundle) -> tuple[Experiment, Bundle]:
     """Fill in unset fields from data and model, and reduce clouds to the resulting number of points."""
-    experiment = settled(experiment, bundle.kind, has_point_labels(bundle.train), bundle.shape[0])
+    points = has_point_labels(bundle.train)
+    experiment = settled(experiment, bundle.kind, points, bundle.shape[0])
+    if experiment.points is not None and not data_kinds[bundle.kind].points and experiment.model is not None:
+        task_kind(bundle.kind, points, experiment.model, experiment.data)  # which refuses a detector
     return experiment, bundle if experiment.points is None else bundle.with_points(experiment.points)
 
 

@@ -97,6 +97,7 @@ def make_plan(
     check_sites(experiment, bundle)
     experiment, initial = with_initial(experiment, bundle.shape, len(bundle.classes))
     task = replace(make_task(experiment, bundle, device), initial=initial)
+    task.check_data(bundle.train, bundle.test, experiment.data)
     streams = Streams(experiment.seed)
     staff = staff or TeacherLoader()
     experiment, teachers = staff.load(experiment, bundle, device)
@@ -115,14 +116,14 @@ def make_plan(
         check_on_site(experiment, method)
 
     def counts(client: int) -> Tensor:
-        return class_counts(Subset(train, shards.rows(client)), len(bundle.classes))
+        return class_counts(shards.of(train, client), len(bundle.classes))
 
     if method.tunes and validation is None:
         raise InputError("tune needs samples that clients do not have: set validation=0.1, and evaluation=central")
     share = experiment.validation if on_site else 0.0
     sizes = shards.sizes().tolist()
     if share:
-        parts = [Subset(train, shards.rows(client)) for client in range(experiment.clients)]
+        parts = [shards.of(train, client) for client in range(experiment.clients)]
         sizes = [len(parted(part, share, experiment.seed, client)[0]) for client, part in enumerate(parts)]
     return Simulation(
         experiment,

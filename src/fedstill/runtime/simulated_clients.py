@@ -31,9 +31,9 @@ class SimulatedClients:
     shown: Dataset | None = None  # the run's validation data, where clients are to see what could be gained
 
     def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
-        shard = Subset(self.data, self.shards.rows(profile.id))
+        shard = self.shards.of(self.data, profile.id)
         data, validation = parted(shard, self.share, context.streams.seed, profile.id)
-        test = None if self.test is None else Subset(self.test[0], self.test[1].rows(profile.id))
+        test = None if self.test is None else self.test[1].of(self.test[0], profile.id)
         streams = context.streams.at("client", profile.id)
         kept = self.shown if validation is None else validation
         return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=kept)

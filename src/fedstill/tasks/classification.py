@@ -47,6 +47,7 @@ class Classification:
 
     finds_boxes: ClassVar[bool] = False  # True: models predict bounding boxes
     measures: ClassVar[Mapping[str, str]] = {}  # metrics beside accuracy with their titles; the first ranks rounds
+    variants: ClassVar[tuple[str, ...]] = ()  # names before metrics that are measured in other ways, too
     refuses: ClassVar[Mapping[str, str]] = {}  # settings of training that do not go with it, each with why
 
     classes: tuple[str, ...]
@@ -64,6 +65,9 @@ class Classification:
     def configured(self, experiment: HasSections) -> Self:
         """The task with what the section of its slice sets in an experiment."""
         return self
+
+    def check_data(self, train: Dataset, test: Dataset, name: str) -> None:
+        """Refuse data on which nothing can be learned or measured."""
 
     def build(self, architecture: str, state: Tensors | None = None, streams: Streams | None = None) -> nn.Module:
         if state is None:

@@ -49,13 +49,22 @@ def task_of(model: str) -> type[Classification]:
 
 
 def own_measures() -> dict[str, str]:
-    """The task-specific metrics beside accuracy, with their titles."""
-    return {metric: title for name in tasks for metric, title in tasks[name].measures.items()}
+    """The task-specific metrics beside accuracy, with their titles, and their variants."""
+    found = {metric: title for name in tasks for metric, title in tasks[name].measures.items()}
+    for name in tasks:
+        for variant in tasks[name].variants:
+            found |= {f"{variant}_{metric}": f"{variant} {title}" for metric, title in tasks[name].measures.items()}
+    return found
 
 
 def measures_of(model: str) -> Mapping[str, str]:
     """The metrics of a model's task; none for a model of a plugin that is not loaded, which counts as a classifier."""
     return task_of(model).measures if model in models else {}
+
+
+def variants_of(model: str) -> tuple[str, ...]:
+    """The other ways in which these are measured."""
+    return task_of(model).variants if model in models else ()
 
 
 def detects(model: str) -> bool:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
+from fedstill.data.clouds import finite_points
 from fedstill.data.readers import meshes
 from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.raw import content, refuse_empty
@@ -20,24 +21,24 @@ _KEYS = ("points", "x", "cloud", "pc")  # names of a cloud in an archive
 Cloud = NDArray[np.float32]
 
 
-def read_shape(path: Path, points: int, key: str) -> Cloud:
+def read_shape(path: Path, points: int, key: str, notes: list[str] | None = None) -> Cloud:
     """At most this many points of a shape, in random order, so that the first of them are a fair sample too.
 
     They are drawn from a stream named by `key`, the file's path in its data set: a shape does not depend on which
-    others exist, or on the folder of the data set.
+    others exist, or on the folder of the data set. With `notes`, a few points that are not finite are left out.
     """
     generator = Streams(0).draw("shape", key)
     if path.suffix.lower() in meshes.SUFFIXES:
         vertices, faces = meshes.read_mesh(path)
         if len(faces):
             return sound(meshes.sample_surface(vertices, faces, points, generator, path), path)
-        every = sound(vertices, path)
+        every = sound(vertices, path, notes)
     else:
-        every = sound(_array(path) if path.suffix.lower() == ".npy" else read_table(path), path)
+        every = sound(_array(path) if path.suffix.lower() == ".npy" else read_table(path), path, notes)
     return every[generator.permutation(len(every))[:points]]
 
 
-def read_archive(path: Path) -> Cloud:
+def read_archive(path: Path, notes: list[str] | None = None) -> Cloud:
     """The one cloud of an .npz file, all its points in their order."""
     content(path)
     try:
@@ -51,7 +52,7 @@ def read_archive(path: Path) -> Cloud:
             f"{path} should hold one cloud of the shape (points, 3), called {', '.join(_KEYS[:-1])} or"
             f" {_KEYS[-1]}; of an archive of many clouds give npz:FILE:ROW"
         )
-    return sound(cloud[:, :3], path)
+    return sound(cloud[:, :3], path, notes)
 
 
 def read_table(path: Path, most: int | None = None) -> Cloud:
@@ -97,10 +98,13 @@ def _array(path: Path) -> NDArray[np.floating]:
     return array[:, :3]
 
 
-def sound(cloud: NDArray[np.floating], path: Path) -> Cloud:
-    """The cloud, if it is valid; otherwise an error."""
+def sound(cloud: NDArray[np.floating], path: Path, notes: list[str] | None = None) -> Cloud:
+    """The cloud, if it is valid; otherwise an error. With `notes`, a few points that are not finite are left out."""
     if not len(cloud):
         raise InputError(f"{path} holds no points")
+    if notes is not None:
+        cloud, note = finite_points(cloud.astype(np.float64), path)
+        notes += [note] if note else []
     if not np.isfinite(cloud).all():
         bad = int((~np.isfinite(cloud)).any(axis=1).sum())
         raise InputError(f"{path}: {bad:,} of {len(cloud):,} points are NaN or infinite")

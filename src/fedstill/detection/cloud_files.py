@@ -1,0 +1,158 @@
+"""Clouds of scenes in their files: read when they are needed, and kept in memory only where all fit.
+
+A cloud of n points is the beginning of any larger one of the same file, so it does not depend on how many points other
+scenes have, or on how many are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset, without_answers
+from fedstill.core.errors import DataChangedError, InputError
+from fedstill.core.streams import Streams
+from fedstill.data.clouds import finite_points, sampled
+from fedstill.data.layout import BoxSamples
+from fedstill.data.readers.npz import array, lone_array, opened
+from fedstill.data.readers.raw import Array
+
+Floats = NDArray[np.float64]
+
+IN_MEMORY = 512 * 2**20  # bytes of clouds of one split; more are read batch by batch
+_AT_ONCE = 16  # clouds of a piece
+
+
+def as_numbers(held: Array, path: Path, name: str = "") -> Floats:
+    """An array of a file in double precision."""
+    if held.dtype.kind not in "fiu":
+        raise InputError(
+            f"{path}: {name} must be numbers, not {held.dtype}" if name else f"{path} does not hold numbers"
+        )
+    return held.astype(np.float64)
+
+
+def read_points(path: Path) -> tuple[Floats, str]:
+    """The points of a scene's file (points, 3), and a note where some were left out.
+
+    The file is an array, or an archive with `points`, or VoteNet's `..._pc.npz` with `pc`.
+    """
+    if path.suffix == ".npz":
+        with opened(path) as archive:
+            loaded = array(archive, "pc" if path.name.endswith("_pc.npz") else "points", path)
+    else:
+        loaded = lone_array(path)
+    cloud = as_numbers(loaded, path, "points" if path.suffix == ".npz" else "")
+    if cloud.ndim != 2 or cloud.shape[1] < 3:
+        raise InputError(f"{path}: a cloud must be (points, 3 or more), not {cloud.shape}")
+    return finite_points(cloud[:, :3], path)
+
+
+@dataclass(frozen=True)
+class CloudFile:
+    """One scene's file: how its points are drawn, and a checksum of them when they were first read."""
+
+    path: Path
+    name: str  # names the stream
+    held: int  # points in the file
+    checksum: int
+    filled: int = 0  # a smaller cloud is filled up to this many points before they are shuffled
+    seed: int = 0
+
+    @classmethod
+    def of(cls, path: Path, name: str, cloud: Floats, filled: int = 0, seed: int = 0) -> CloudFile:
+        return cls(path, name, len(cloud), crc32(np.ascontiguousarray(cloud).data), filled, seed)
+
+    def read(self, count: int) -> NDArray[np.float32]:
+        """This many points in random order; where there are fewer, some are repeated."""
+        try:
+            cloud, _ = read_points(self.path)
+        except (InputError, OSError) as error:
+            raise DataChangedError(f"{self.path} could be read before, and now cannot: {error}") from error
+        if crc32(np.ascontiguousarray(cloud).data) != self.checksum:
+            raise DataChangedError(f"{self.path} was changed since its scenes were read: start again")
+        draws = Streams(self.seed).draw("scene points", self.name)
+        some = sampled(cloud, max(self.filled, min(count, len(cloud))), draws, self.path)[:count]
+        if len(some) < count:
+            some = np.concatenate([some, cloud[draws.integers(0, len(cloud), count - len(some))]])
+        return some.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class FileScenes:
+    """Scenes whose clouds are read batch by batch; labels and boxes are in memory."""
+
+    files: tuple[CloudFile, ...]
+    points: int
+    columns_at_hand: Mapping[str, Tensor]  # everything but the clouds
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def batch(self, rows: Tensor) -> Batch:
+        clouds = np.zeros((len(rows), self.points, 3), np.float32)
+        for place, row in enumerate(rows.tolist()):
+            clouds[place] = self.files[row].read(self.points)
+        held = {name: column.index_select(0, rows) for name, column in self.columns_at_hand.items()}
+        return {**held, "inputs": torch.from_numpy(clouds)}
+
+    def labels(self) -> Tensor | None:
+        return self.columns_at_hand.get("labels")
+
+    def unlabelled(self) -> FileScenes:
+        return replace(self, columns_at_hand=without_answers(self.columns_at_hand))
+
+    def column(self, name: str) -> Tensor | None:
+        """A whole column that is at hand."""
+        return self.columns_at_hand.get(name)
+
+    def first_points(self, count: int, rows: Tensor | None = None) -> Dataset:
+        """The same scenes, or some of them, with their first points only; in memory where these fit."""
+        rows = torch.arange(len(self)) if rows is None else rows
+        held = {name: column.index_select(0, rows) for name, column in self.columns_at_hand.items()}
+        return scene_data(tuple(self.files[row] for row in rows.tolist()), count, held)
+
+    def pieces(self) -> Iterator[Tensor]:
+        """The clouds, a few at a time."""
+        for rows in torch.arange(len(self)).split(_AT_ONCE):
+            yield self.batch(rows)["inputs"]
+
+    def contents(self) -> Iterator[tuple[str, Tensor]]:
+        """What stands for its content in a fingerprint."""
+        yield from (("inputs", piece) for piece in self.pieces())
+        yield from sorted(self.columns_at_hand.items())
+
+
+def scene_data(files: Sequence[CloudFile], points: int, columns: Mapping[str, Tensor]) -> Dataset:
+    """Scenes with this many points each, in memory where they fit."""
+    columns = {"sample_id": torch.arange(len(files)), **columns}
+    lazy = FileScenes(tuple(files), points, columns)
+    if not fits(len(files), points):
+        return lazy
+    return ArrayDataset(**lazy.batch(torch.arange(len(files))))
+
+
+def fits(scenes: int, points: int) -> bool:
+    """Whether so many clouds are kept in memory."""
+    return scenes * points * 3 * 4 <= IN_MEMORY
+
+
+@dataclass
+class FileSamples(BoxSamples):
+    """A split whose clouds stay in their files; `inputs` holds none of them, only their shape."""
+
+    files: tuple[CloudFile, ...] = field(default=())
+
+    def dataset(self) -> Dataset:
+        held = {name: column for name, column in self.columns().items() if name != "inputs"}
+        return scene_data(self.files, self.inputs.shape[1], held)
+
+    def pieces(self) -> Iterator[Tensor]:
+        yield from FileScenes(self.files, self.inputs.shape[1], {}).pieces()
