@@ -172,7 +172,7 @@ def test_an_exported_level_has_the_same_units(scenes: Tensor) -> None:
     distances = (centres.unsqueeze(2) - scenes.unsqueeze(1)).square().sum(dim=-1)
     with torch.no_grad():
         expected = level(scenes, centres, None)
-        torch.testing.assert_close(PortableLevel(level)(scenes, centres, distances, None), expected)
+        torch.testing.assert_close(PortableLevel(level)(scenes, centres, distances.transpose(0, 1), None), expected)
 
 
 def test_what_is_frozen_and_what_travels() -> None:
