@@ -26,6 +26,7 @@ NAMES = (
     "memory",
     "breakdown",
     "pointnet2",
+    "detector",
     "joint_training",
     "patches",
 )

@@ -122,7 +122,8 @@ def test_measured_commands_are_valid(
     words = words[1:] if words[0].startswith("FEDSTILL_DATA=") else words
     assert words[0] == "fedstill"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(unlabelled_rooms, "ROOMS", 8)  # these are made; how many does not matter to a command
+    for name in ("ROOMS", "HELD_OUT"):  # these are made; how many does not matter to a command
+        monkeypatch.setattr(unlabelled_rooms, name, 8)
     monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
     with pytest.raises(SystemExit) as left:
         main()

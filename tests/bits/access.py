@@ -99,7 +99,9 @@ def former_results(results: Any) -> Any:
 
 
 def pretraining_record(made: Any) -> Mapping[str, Any]:
-    return dict(made.record)
+    """Without the settings and the scores of a probe that it did not have when it was recorded."""
+    settings = {key: value for key, value in made.record["pretraining"].items() if key not in Pretraining.added_later}
+    return {key: value for key, value in made.record.items() if key != "probe"} | {"pretraining": settings}
 
 
 def change_rates(monkeypatch: Any, by: float) -> None:

@@ -396,3 +396,28 @@ def test_freezing_needs_a_detector(share: str) -> None:
 def test_settings_that_cannot_work_are_one_sentence(tiny_plan: Any, setting: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"method\.{next(iter(setting))}"):
         tiny_plan(method={"name": "fed3d", **setting})
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_the_number_of_prompts_is_a_setting(share: str) -> None:
+    one, usual = site(share=share, prompts=7), site(share=share)
+    assert one.server["model/parameters/prompts"].shape == (2, 2, 2, 7, 8)
+    assert usual.server["model/parameters/prompts"].shape == (2, 2, 2, 3, 8)
+    others = [name for name in usual.server if name != "model/parameters/prompts"]
+    assert all(torch.equal(one.server[name], usual.server[name]) for name in others)
+    before = one.server["model/parameters/prompts"]
+    assert float(before.std()) == pytest.approx(0.1, rel=0.3)
+    one.play_round()
+    after = one.server["model/parameters/prompts"]
+    assert after.shape == before.shape
+    assert not torch.equal(after, before)
+    model = SCENES.build("tiny", part(one.server, "model/"))
+    assert torch.equal(model.get_parameter("prompts"), after)
+
+
+def test_the_number_of_prompts_is_one_of_a_detector() -> None:
+    with pytest.raises(InputError, match="cnn-bn is no detector"):
+        made(PICTURES, {"optimiser": "sgd"}, share="all", prompts=5).check()
+    assert made().settings.hashed() == made(prompts=None).settings.hashed()
+    assert "prompts" not in made().settings.hashed()
+    assert made(prompts=3).settings.hashed()["prompts"] == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedstill.detection.pretrain import Pretrained, pretrain_encoder
 from fedstill.detection.pretraining import Pretraining, make_pretraining
 from fedstill.detection.rooms import make_rooms
 from fedstill.detection.rooms.furniture import CLASSES
+from fedstill.detection.supervised_task import Supervised
 from fedstill.models import build_model
 from fedstill.runtime import checkpoint
 from fedstill.runtime.assemble import make_experiment
@@ -221,6 +223,69 @@ def test_a_run_starts_from_it(rooms: Bundle, tmp_path: Path) -> None:
         assert torch.equal(state[name], tensor), name
 
 
+def test_supervised_it_learns_from_boxes_and_goes_on_to_the_same_bits(rooms: Bundle, tmp_path: Path) -> None:
+    whole = made(rooms, tmp_path / "whole", "kind=supervised")
+    with pytest.raises(KeyboardInterrupt):
+        made(rooms, tmp_path / "parts", "kind=supervised", observers=[Watch(2)])
+    parts = made(rooms, tmp_path / "parts", "kind=supervised")
+    assert parts.file.read_bytes() == whole.file.read_bytes()
+    assert parts.probe == whole.probe
+    weights = Message.decode(whole.file.read_bytes())
+    assert set(weights) == set(Message.decode(made(rooms, tmp_path / "masked").file.read_bytes()))
+    data = rooms.train.batch(torch.arange(5))
+    moved = ArrayDataset(inputs=data["inputs"], labels=data["labels"].flip(0), boxes=data["boxes"].flip(0))
+    other = replace(rooms, train=moved, test=moved)
+    assert made(other, tmp_path / "moved", "kind=supervised").file.read_bytes() != whole.file.read_bytes()
+
+
+def test_supervised_prompts_are_not_used(rooms: Bundle) -> None:
+    """Prompts belong to the federation: an encoder is trained without them."""
+    task = Supervised(CLASSES, (256, 3), (MODEL,))
+    detector = task.build(MODEL)
+    batch = rooms.train.batch(torch.arange(2))
+    with torch.no_grad():
+        before = task.forward(detector, batch).terms["class"]
+        detector.prompts.mul_(50)
+        assert torch.equal(task.forward(detector, batch).terms["class"], before)
+
+
+def test_the_probe_is_shown_recorded_and_changes_no_bit(rooms: Bundle, tmp_path: Path) -> None:
+    watch = Watch()
+    probed = made(rooms, tmp_path / "probed", observers=[watch])
+    assert list(probed.probe) == [0, 1, 2, 3]
+    assert [note.split(":")[0] for note in watch.notes] == ["epoch 0", "epoch 1", "epoch 2", "epoch 3"]
+    assert f"{100 * probed.probe[3]:.1f} % (chance 9.1 %)" in watch.notes[-1]
+    plain = made(rooms, tmp_path / "plain", "probe_every=0")
+    assert plain.probe == {}
+    assert plain.file.read_bytes() == probed.file.read_bytes()
+    assert plain.record["identity"] == probed.record["identity"]
+    assert list(settings("probe_every=2").probe_epochs()) == [1, 3]
+    assert list(settings("epochs=60").probe_epochs())[-2:] == [54, 60]
+
+
+def test_an_imported_encoder_is_the_file_s(rooms: Bundle, tmp_path: Path) -> None:
+    first = made(rooms, tmp_path / "first", "seed=1")
+    watch = Watch()
+    same = made(rooms, tmp_path / "same", "kind=imported", f"weights={first.file}", observers=[watch])
+    assert same.file.read_bytes() == first.file.read_bytes()
+    assert same.losses == []
+    assert list(same.probe.values()) == [first.probe[3]]
+    assert watch.notes[0].startswith("fitting layers: ")
+    further = made(rooms, tmp_path / "further", f"weights={first.file}")
+    assert further.record["identity"] != made(rooms, tmp_path / "random").record["identity"]
+    assert further.losses[0] < made(rooms, tmp_path / "random").losses[0]
+
+
+def test_half_an_encoder_is_not_imported(rooms: Bundle, tmp_path: Path) -> None:
+    whole = Message.decode(made(rooms, tmp_path / "first").file.read_bytes())
+    half = {name: tensor for name, tensor in whole.items() if "encoder.1" not in name}
+    (tmp_path / "half.safetensors").write_bytes(Message(half).encode())
+    with pytest.raises(InputError, match=r"no tensor 'encoder\.1.* would stay random"):
+        made(rooms, tmp_path / "import", "kind=imported", f"weights={tmp_path / 'half.safetensors'}")
+    assert not (tmp_path / "import").exists()
+    assert made(rooms, tmp_path / "train", f"weights={tmp_path / 'half.safetensors'}").fresh
+
+
 def test_another_ones_file_is_not_overwritten(rooms: Bundle, tmp_path: Path) -> None:
     before = made(rooms, tmp_path).file.read_bytes()
     with pytest.raises(InputError, match="made otherwise"):
@@ -259,6 +324,7 @@ def test_numbers_that_are_not_finite_leave_no_file(rooms: Bundle, tmp_path: Path
     [
         pytest.param(["rows=9"], "5 scenes to train on: --rows cannot be 9", id="rows"),
         pytest.param(["points=999"], "999 cannot be taken of each", id="points"),
+        pytest.param(["weights=none.safetensors"], "there is no file none.safetensors", id="weights"),
         pytest.param(["hidden=0.001"], "some tokens must be hidden", id="hidden"),
     ],
 )
@@ -279,6 +345,8 @@ def test_what_does_not_fit_the_scenes_is_refused(
         pytest.param("training.epochs=4", "leave epochs out here", id="epochs twice"),
         pytest.param("training.rat=4", "unknown setting 'training.rat': did you mean 'rate'", id="unknown in training"),
         pytest.param("augmentation=twist", "augmentation 'twist'", id="unknown augmentation"),
+        pytest.param("kind=contrastive", "kind: unknown choice 'contrastive'", id="kind"),
+        pytest.param("kind=imported", "needs a file of weights: give --weights", id="nothing to import"),
         pytest.param("model=cnn", "model 'cnn' is no detector", id="no detector"),
     ],
 )
@@ -302,6 +370,27 @@ def test_a_setting_of_the_augmentation_leaves_the_augmentation_that_was_chosen()
     assert chosen.settings.model_dump()["scale_low"] == 0.5
     with pytest.raises(InputError, match="turn"):
         settings("augmentation=none", "augmentation.turn=5")
+
+
+def test_supervised_without_boxes_is_refused(tmp_path: Path) -> None:
+    bare = ArrayDataset(inputs=torch.rand(3, 256, 3))
+    bundle = Bundle("bare", train=bare, test=bare, classes=(), kind="scene", shape=(256, 3))
+    with pytest.raises(InputError, match="tiny has no boxes to learn from"):
+        made(bundle, tmp_path, "kind=supervised")
+    assert made(bundle, tmp_path).probe == {}
+
+
+def test_rooms_for_pretraining_are_the_unlabelled_ones_with_boxes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, number in (("ROOMS", 2), ("HELD_OUT", 1)):
+        monkeypatch.setattr(f"fedstill.detection.rooms.unlabelled_rooms.{name}", number)
+    monkeypatch.setenv("FEDSTILL_CACHE", str(tmp_path))
+    labelled, bare = load_proxy("rooms-pretraining"), load_proxy("rooms-unlabelled")
+    rows = torch.arange(2)
+    assert torch.equal(labelled.train.batch(rows)["inputs"], bare.train.batch(rows)["inputs"])
+    assert torch.equal(labelled.test.batch(torch.arange(1))["inputs"], make_rooms(1, seed=1, first=2).points)
+    assert set(labelled.train.batch(rows)) >= {"inputs", "labels", "boxes"}
 
 
 def test_unlabelled_rooms_are_other_rooms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -72,3 +72,22 @@ def test_mistakes_are_one_sentence_and_leave_nothing(call: Call, words: list[str
     assert sentence in err
     assert len(err.splitlines()) == 1
     assert list(Path().iterdir()) == []
+
+
+def test_supervised_then_imported(call: Call) -> None:
+    words = ("pretrain", "rooms[:1%]", "--model", "small-detr3d-lite", "--epochs", "1", "--set", "points=256")
+    code, out, err = call(*words, "--kind", "supervised", "--out", "boxes.safetensors")
+    assert code == 0, err
+    assert "loss of detection" in out
+    assert "linear probe, mean recall" in out
+    assert "no client may have these scenes" in " ".join(out.split())
+    assert "note: epoch 1: a linear probe of the tokens" in err
+    code, out, err = call(*words, "--kind", "imported", "--weights", "boxes.safetensors", "--quiet")
+    assert code == 0, err
+    assert err == ""
+    assert "fitting layers: " in out
+    assert Path("encoder.safetensors").read_bytes() == Path("boxes.safetensors").read_bytes()
+    code, _, err = call("pretrain", "rooms[:1%]", "--weights", "boxes.safetensors", "--out", "other.safetensors")
+    assert code == 2
+    assert "do not fit detr3d-lite" in err
+    assert len(err.splitlines()) == 1

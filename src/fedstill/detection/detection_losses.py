@@ -36,7 +36,7 @@ from fedstill.detection.boxes import (
     matching_costs,
     volumes,
 )
-from fedstill.detection.model import Layer, Predictions, TokenPredictions
+from fedstill.detection.model import Layer, Predictions
 from fedstill.tasks.classification import Weigh
 
 TERMS = ("class", "centre", "size", "giou", "angle", "tokens")
@@ -135,13 +135,13 @@ def detection_losses(predictions: Predictions, labels: Tensor, boxes: Tensor) ->
         _layer(layer, pairs, labels, boxes, order, predictions.extent, weights)
         for layer, pairs in zip(predictions.layers, matches, strict=True)
     )
-    tokens, inside = _tokens(predictions.tokens, labels, boxes, there.gather(1, order)[:, : max(numbers)])
+    tokens, inside = _tokens(predictions, labels, boxes, there.gather(1, order)[:, : max(numbers)])
     queries = predictions.layers[0].boxes.shape[:2].numel()
     objects = len(layers[0].labels)
     counts = {
         "queries": objects + weights.no_object * (queries - objects),
         "objects": objects,
-        "tokens": predictions.tokens.objectness.numel(),
+        "tokens": 0 if predictions.tokens is None else predictions.tokens.objectness.numel(),
         "tokens-in-objects": inside,
     }
     like = predictions.extent
@@ -205,16 +205,27 @@ def _angles(logits: Tensor, residuals: Tensor, headings: Tensor, weights: Weight
     return weights.bin * wrong + weights.residual * F.huber_loss(told, 2 * (turns - nearest), reduction="none")
 
 
-def _tokens(tokens: TokenPredictions, labels: Tensor, boxes: Tensor, there: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _tokens(predictions: Predictions, labels: Tensor, boxes: Tensor, there: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Sums of token losses by denominator, and the number of tokens inside an object."""
-    with torch.no_grad():
-        within = lies_in(tokens.positions, boxes) & there.unsqueeze(1)
-        # If objects overlap, such as a chair under a table, the token belongs to the smaller one.
-        room = volumes(boxes).unsqueeze(1).masked_fill(~within, math.inf)
-        inside = within.any(dim=2)
+    tokens = predictions.tokens
+    if tokens is None:
+        nothing = predictions.extent.new_zeros(())
+        return {"objectness": nothing, "votes": nothing}, nothing
+    inside, room = boxes_around(tokens.positions, boxes, there)
     sums = F.binary_cross_entropy_with_logits(tokens.objectness, inside.to(tokens.objectness), reduction="sum")
     scene, token = inside.nonzero(as_tuple=True)
     thing = room[scene, token].argmin(dim=1) if len(scene) else scene
     away = (tokens.votes[scene, token] - boxes[scene, thing, :3]).abs().sum()
     wrong = F.nll_loss(tokens.log_probabilities[scene, token], labels[scene, thing], reduction="sum")
     return {"objectness": sums, "votes": away + wrong}, inside.sum()
+
+
+@torch.no_grad()
+def boxes_around(positions: Tensor, boxes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    """Which positions (scenes, positions, 3) are inside any box that is `there`, and the volumes of those boxes.
+
+    Volumes are (scenes, positions, boxes), infinite for boxes that do not contain the position. If objects overlap,
+    such as a chair under a table, a position belongs to the smaller one.
+    """
+    within = lies_in(positions, boxes) & there.unsqueeze(1)
+    return within.any(dim=2), volumes(boxes).unsqueeze(1).masked_fill(~within, math.inf)

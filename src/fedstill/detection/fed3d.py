@@ -42,6 +42,7 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.detection.class_aware import COUNTS, EVEN, SUMS, ClassAware, class_weights
 from fedstill.detection.model import Detector, part_of
+from fedstill.detection.model.detector import PROMPT_SCALE
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, train, work_expected, work_report
 from fedstill.methods.fedavg import FedAvg, weigh
 from fedstill.models.surgery import freeze
@@ -50,6 +51,7 @@ from fedstill.tasks.classification import Classification
 FROZEN = "frozen/"  # prefix of frozen tensors in a first request and in a client's state
 CLASS_WEIGHTS = "class-weights"  # G, by class
 
+PROMPTS = MODEL + PARAMETERS + "prompts"
 LEARNS = {  # the trainable parts of a detector, if some are frozen
     "prompts-and-heads": frozenset({"prompts", "heads"}),
     "prompts": frozenset({"prompts"}),
@@ -76,12 +78,15 @@ class Fed3DSettings(Settings):
     global_weights: bool = Field(
         True, description="weight classes by the error of all clients on them, for which they send class statistics"
     )
+    prompts: int | None = Field(
+        None, ge=1, le=4096, description="number of prompts in each encoder layer; unset: the model's, mostly 10"
+    )
     initial_weight: Literal["even", "one"] = Field(
         "even",
         description="weight of every class before its first statistics: even, ln 2, which equal statistics give; one,"
         " 1, with which a class that is absent at first weighs too much",
     )
-    added_later: ClassVar[frozenset[str]] = frozenset({"initial_weight"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"initial_weight", "prompts"})
 
 
 @methods.register("fed3d", behaviour=2)
@@ -111,7 +116,8 @@ class Fed3D(FedAvg):
 
     def check(self) -> None:
         architecture = self.task.architectures[0]
-        if self.freezes and not isinstance(self.task.build(architecture), Detector):
+        needs_detector = self.freezes or self.settings.prompts is not None
+        if needs_detector and not isinstance(self.task.build(architecture), Detector):
             raise InputError(
                 f"fed3d freezes a detector's encoder, and {architecture} is no detector: choose scenes and a model that"
                 " finds boxes in them, e.g. data=rooms and model=detr3d-lite, or set method.share=all"
@@ -120,7 +126,18 @@ class Fed3D(FedAvg):
     def start(self, streams: Streams) -> Tensors:
         weight = EVEN if self.settings.initial_weight == "even" else 1.0
         even = torch.full((len(self.task.classes),), weight, dtype=torch.float64)
-        return {**super().start(streams), **({CLASS_WEIGHTS: even} if self.settings.global_weights else {})}
+        state = {**super().start(streams), **self._own_prompts(streams)}
+        return {**state, **({CLASS_WEIGHTS: even} if self.settings.global_weights else {})}
+
+    def _own_prompts(self, streams: Streams) -> Tensors:
+        """Initial prompts, if there is another number of them than the model's; drawn as those are."""
+        if self.settings.prompts is None:
+            return {}
+        model = self.task.build(self.task.architectures[0])
+        layers, pair, heads, _, width = model.get_parameter("prompts").shape
+        shape = layers, pair, heads, self.settings.prompts, width
+        drawn = streams.draw("fed3d", "prompts").normal(scale=PROMPT_SCALE, size=shape)
+        return {PROMPTS: torch.from_numpy(drawn).float()}
 
     def exchanges(self, server: Tensors, round: int) -> Sequence[Exchange]:
         return (self,)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
 from fedstill.core.errors import InputError
-from fedstill.core.kinds import load_state, state_of
+from fedstill.core.kinds import load_state
 from fedstill.core.streams import Streams
 from fedstill.core.task import Output, Tensors
-from fedstill.detection.model import Detector, part_of
+from fedstill.detection.model import Detector
 from fedstill.detection.model.masked_autoencoder import MaskedAutoencoder, Reconstruction
 from fedstill.tasks.classification import Classification
 
@@ -93,8 +93,3 @@ class Masked(Classification):
     def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
         """There are no classes to weight."""
         return self.summarise(scores)["accuracy"]
-
-
-def encoder_of(model: MaskedAutoencoder) -> dict[str, Tensor]:
-    """The result of a masked autoencoder: the state of the detector's encoder, under the detector's names."""
-    return {name: tensor for name, tensor in state_of(model.detector).items() if part_of(name) == "encoder"}

@@ -1,4 +1,7 @@
-"""Pre-training of a detector's encoder on unlabelled scenes; the result is a file that runs can start from.
+"""Pre-training of a detector's encoder on scenes; the result is a file that runs can start from.
+
+The encoder learns from scenes without labels (masked autoencoding) or from labelled ones (detection), or it is imported
+from another program's file. On data with boxes a linear probe measures it as it learns.
 
 The settings of the pre-training are in `encoder.json` beside `encoder.safetensors`. During pre-training the folder
 `encoder.partial` contains a checkpoint of every epoch: an interrupted command resumes from there, bit for bit. The
@@ -42,9 +45,14 @@ from fedstill.core.streams import Streams
 from fedstill.data.augmentation import Augmentation
 from fedstill.data.bundle import Bundle
 from fedstill.data.unlabelled import load_proxy
-from fedstill.detection.masked_task import Masked, encoder_of
+from fedstill.detection.imported_weights import Imported, read_weights
+from fedstill.detection.linear_probe import LinearProbe
+from fedstill.detection.masked_task import Masked
+from fedstill.detection.model import part_of
+from fedstill.detection.model.masked_autoencoder import MaskedAutoencoder
 from fedstill.detection.pretraining import Pretraining, PretrainingObserver, make_pretraining
-from fedstill.models import models
+from fedstill.detection.supervised_task import Supervised
+from fedstill.models import build_model, models
 from fedstill.runtime import checkpoint
 from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.experiment import BEHAVIOUR
@@ -64,8 +72,25 @@ class Pretrained:
 
     @property
     def losses(self) -> list[float]:
-        """The mean Chamfer distance of hidden patches in every epoch."""
+        """The mean loss in every epoch: the Chamfer distance of hidden patches, or the loss of detection."""
         return list(self.record["losses"])
+
+    @property
+    def probe(self) -> dict[int, float]:
+        """The scores of the linear probe by number of finished epochs; empty on data without boxes."""
+        return {int(epoch): score for epoch, score in self.record.get("probe", {}).items()}
+
+
+@dataclass(frozen=True)
+class _Scenes:
+    """What a pre-training reads: its scenes, without labels unless it learns from them, and a probe if it can be."""
+
+    train: Dataset
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    fingerprint: str
+    probe: LinearProbe | None
+    imported: Imported | None
 
 
 def pretrain_encoder(
@@ -82,19 +107,19 @@ def pretrain_encoder(
     check_device(device)
     if out.suffix != ".safetensors":
         raise InputError(f"the encoder goes to a file that ends in .safetensors, not to {out}")
-    settings, data, fingerprint = _scenes(settings, bundle or load_proxy(settings.data, data_root))
-    identity = settings.identity(fingerprint)
+    settings, data = _scenes(settings, bundle or load_proxy(settings.data, data_root))
+    identity = settings.identity(data.fingerprint)
     record: dict[str, Any] = {
         "format": FORMAT,
         "identity": identity,
         "pretraining": settings.model_dump(mode="json"),
-        "scenes": len(data),
-        "fingerprint": fingerprint,
+        "scenes": len(data.train),
+        "fingerprint": data.fingerprint,
         "behaviour": BEHAVIOUR,
         "fedstill": __version__,
         "torch": torch.__version__,
     }
-    task = _task(settings, tuple(data.batch(torch.zeros(1, dtype=torch.int64))["inputs"].shape[1:]), device)
+    task = _task(settings, data, device)
     writable_folder(out.parent)
     found = _made_before(out, identity, overwrite)
     if found is not None:
@@ -111,6 +136,10 @@ def pretrain_encoder(
             attempt = _Attempt(settings, task, data, folder.path, identity, observers)
             weights = attempt.finish()
         record |= {"sha256": digest(weights), "losses": attempt.losses, "seconds": attempt.seconds}
+        if attempt.probe:
+            record["probe"] = {str(epoch): score for epoch, score in attempt.probe.items()}
+        if data.imported is not None:
+            record["imported"] = data.imported.description()
         write_json(out.with_suffix(".json"), record)
         write_atomically(out, Message(weights).encode())
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -123,8 +152,8 @@ def pretrain_encoder(
 
 def resolved(settings: Pretraining, data_root: Path | None = None) -> tuple[Pretraining, int]:
     """The resolved settings, and the number of training scenes; nothing is executed."""
-    settings, data, _ = _scenes(settings, load_proxy(settings.data, data_root))
-    return settings, len(data)
+    settings, data = _scenes(settings, load_proxy(settings.data, data_root))
+    return settings, len(data.train)
 
 
 class _Attempt:
@@ -133,8 +162,8 @@ class _Attempt:
     def __init__(
         self,
         settings: Pretraining,
-        task: Masked,
-        data: Dataset,
+        task: Masked | Supervised,
+        data: _Scenes,
         folder: Path,
         identity: str,
         observers: Sequence[PretrainingObserver],
@@ -143,8 +172,13 @@ class _Attempt:
         self.identity, self.observers = identity, observers
         self.streams = Streams(settings.seed).at("pre-training")
         self.model = task.build(settings.model, streams=self.streams)
+        self.detector = self.model.detector if isinstance(self.model, MaskedAutoencoder) else self.model
+        if data.imported is not None:
+            load_state(self.detector, {**state_of(self.detector), **data.imported.tensors})
+            self._note(data.imported.description())
         self.optimiser = settings.training.optimiser_of(self.model)
         self.losses: list[float] = []
+        self.probe: dict[int, float] = {}
         self.seconds = 0.0
         self._resume()
         for observer in observers:
@@ -152,32 +186,57 @@ class _Attempt:
 
     def finish(self) -> dict[str, Tensor]:
         """Run the remaining epochs; returns the weights of the encoder."""
-        learner = Learner(self.model, task_loss, self.optimiser, self.streams)
-        training, epochs = self.settings.training, self.settings.epochs
+        epochs = 0 if self.settings.kind == "imported" else self.settings.epochs
+        self._measure()
         for epoch in range(len(self.losses), epochs):
             began = perf_counter()
-            training.begin(self.optimiser, epoch, epochs, len(self.data))
-            schedule = Schedule(range(epoch, epoch + 1), training.batch, training.clip)
-            (trained,) = fit(
-                [learner], self.task, self.data, schedule, self.streams, Meter(), augment=self.task.augment
-            )
-            loss = trained.terms["chamfer"]
-            if not math.isfinite(loss):
-                raise RunError(
-                    f"pre-training came to numbers that are not finite in epoch {epoch + 1}: lower training.rate"
-                    f" (it is {training.rate:g}), or set training.clip"
-                )
-            self.losses.append(loss)
+            self.losses.append(self._epoch(epoch, epochs))
             self.seconds += perf_counter() - began
+            self._measure()
             self._keep()
             for observer in self.observers:
-                observer.epoch(loss)
-        return encoder_of(self.model)
+                observer.epoch(self.losses[-1])
+        return {name: tensor for name, tensor in state_of(self.detector).items() if part_of(name) == "encoder"}
+
+    def _epoch(self, epoch: int, epochs: int) -> float:
+        """Train for one epoch; returns the mean loss."""
+        learner = Learner(self.model, task_loss, self.optimiser, self.streams)
+        training, scenes = self.settings.training, self.data.train
+        training.begin(self.optimiser, epoch, epochs, len(scenes))
+        schedule = Schedule(range(epoch, epoch + 1), training.batch, training.clip)
+        (trained,) = fit([learner], self.task, scenes, schedule, self.streams, Meter(), augment=self.task.augment)
+        loss = sum(trained.terms.values())
+        if not math.isfinite(loss):
+            raise RunError(
+                f"pre-training came to numbers that are not finite in epoch {epoch + 1}: lower training.rate"
+                f" (it is {training.rate:g}), or set training.clip"
+            )
+        return loss
+
+    def _measure(self) -> None:
+        """Score the encoder by the linear probe, if it is due."""
+        done, probe = len(self.losses), self.data.probe
+        if probe is None or done in self.probe or done not in self.settings.probe_epochs():
+            return
+        self.probe[done] = probe.score(self.detector)
+        self._note(
+            f"epoch {done}: a linear probe of the tokens has a mean recall of {100 * self.probe[done]:.1f} %"
+            f" (chance {100 * probe.chance:.1f} %)"
+        )
+
+    def _note(self, text: str) -> None:
+        for observer in self.observers:
+            observer.note(text)
 
     def _keep(self) -> None:
         """Commit an epoch."""
         server = {**under("model/", state_of(self.model)), **under("optimiser/", self.optimiser.moments())}
-        notes = {"identity": self.identity, "losses": self.losses, "seconds": self.seconds}
+        notes = {
+            "identity": self.identity,
+            "losses": self.losses,
+            "seconds": self.seconds,
+            "probe": list(self.probe.items()),
+        }
         checkpoint.save(self.folder, Progress(len(self.losses), server, {}, {}, notes=notes))
 
     def _resume(self) -> None:
@@ -190,14 +249,15 @@ class _Attempt:
             load_state(self.model, part(ours[0].server, "model/"))
             self.optimiser.load(part(ours[0].server, "optimiser/"))
             self.losses, self.seconds = list(ours[0].notes["losses"]), ours[0].notes["seconds"]
+            self.probe = dict(ours[0].notes.get("probe", []))
         for note in notes:
             where = f"going on after epoch {len(self.losses)}" if ours else "starting again"
             for observer in self.observers:
                 observer.warn(f"{note}: {where}")
 
 
-def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, Dataset, str]:
-    """The training scenes without labels; the settings with their number of points; a fingerprint."""
+def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, _Scenes]:
+    """The settings with their number of points, and what the pre-training reads."""
     if bundle.kind != "scene":
         raise InputError(f"{settings.data} holds {bundle.kind}s: an encoder of patches is pre-trained on scenes")
     whole = bundle.shape[0]
@@ -209,18 +269,49 @@ def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, Dataset
         raise InputError(f"{settings.data} has {number:,} scenes to train on: --rows cannot be {settings.rows:,}")
     if number < 2:
         raise InputError(f"{settings.data} has one scene to train on: at least 2 are needed")
-    data = Subset(bundle.train.unlabelled(), torch.arange(settings.rows or number))
-    return settings.model_copy(update={"points": points}), data, bundle.fingerprint()
+    labelled = bool(bundle.classes) and "boxes" in bundle.train.batch(torch.zeros(1, dtype=torch.int64))
+    if settings.kind == "supervised" and not labelled:
+        raise InputError(f"{settings.data} has no boxes to learn from: choose labelled scenes, or kind=masked")
+    rows = torch.arange(settings.rows or number)
+    scenes = bundle.train if settings.kind == "supervised" else bundle.train.unlabelled()
+    imported = _imported(settings, bundle)
+    found = _Scenes(
+        Subset(scenes, rows),
+        bundle.shape,
+        bundle.classes if labelled else _NAMELESS,
+        bundle.fingerprint() + (digest(imported.tensors) if imported else ""),
+        LinearProbe(Subset(bundle.train, rows), bundle.test, len(bundle.classes)) if labelled else None,
+        imported,
+    )
+    return settings.model_copy(update={"points": points}), found
 
 
-def _task(settings: Pretraining, shape: tuple[int, ...], device: str) -> Masked:
+def _imported(settings: Pretraining, bundle: Bundle) -> Imported | None:
+    """The weights to start from, if any; an encoder that is only imported must be whole."""
+    if settings.weights is None:
+        return None
+    detector = build_model(settings.model, bundle.shape, len(_NAMELESS))
+    own = {name: tensor for name, tensor in state_of(detector).items() if part_of(name) == "encoder"}
+    imported = read_weights(Path(settings.weights), own, settings.model)
+    if settings.kind == "imported" and imported.missing:
+        missing = imported.missing[0].split("/", 1)[1]
+        raise InputError(
+            f"{settings.weights} has no tensor {missing!r} of the encoder of {settings.model}, which would stay random:"
+            " import a whole encoder, or train it further with kind=masked or supervised"
+        )
+    return imported
+
+
+def _task(settings: Pretraining, data: _Scenes, device: str) -> Masked | Supervised:
     augmentation = settings.augmentation.settings
     assert isinstance(augmentation, Augmentation)
     if "cloud" not in augmentation.kinds:  # scenes without boxes are clouds
-        augmentation.check("scene", shape)
+        augmentation.check("scene", data.shape)
+    if settings.kind == "supervised":
+        return Supervised(data.classes, data.shape, (settings.model,), device, augmentation)
     return Masked(
         _NAMELESS,
-        shape,
+        data.shape,
         (settings.model,),
         device,
         augmentation,
@@ -271,9 +362,10 @@ def pretrain(
     observers: Sequence[PretrainingObserver] = (),
     **settings: Any,
 ) -> Pretrained:
-    """Pre-train a detector's encoder on unlabelled scenes, resume it, or find it done; runs can start from it.
+    """Pre-train a detector's encoder on scenes, resume it, or find it done; runs can start from it.
 
-    `settings` are those of a pre-training, by section or by name: `pretrain("rooms-unlabelled", epochs=10, batch=8)`.
+    `settings` are those of a pre-training, by section or by name: `pretrain("rooms-pretraining", epochs=10, batch=8)`,
+    `pretrain("rooms-pretraining", kind="supervised")`.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
@@ -289,6 +381,8 @@ def pretrain(
     (1, True)
     """
     use_plugins(plugins)
-    chosen = make_pretraining({"data": data}, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
+    chosen = make_pretraining(
+        {"data": data}, [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
+    )
     root = None if data_root is None else Path(data_root)
     return pretrain_encoder(chosen, Path(out), data_root=root, device=device, overwrite=overwrite, observers=observers)

@@ -1,4 +1,4 @@
-"""`fedstill pretrain`: pre-train an encoder on unlabelled scenes."""
+"""`fedstill pretrain`: pre-train an encoder on scenes, or import one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pretrain(
     data: Annotated[
         str,
         typer.Argument(
-            help="Scenes to pre-train on, e.g. rooms-unlabelled.", metavar="DATA", autocompletion=named("datasets")
+            help="Scenes to pre-train on, e.g. rooms-pretraining.", metavar="DATA", autocompletion=named("datasets")
         ),
     ],
     model: Annotated[
@@ -33,6 +33,17 @@ def pretrain(
         typer.Option(help="Name of the detector; default: detr3d-lite.", autocompletion=named("models")),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="Training task: masked (no labels), supervised (detection in labelled scenes that no client has), or"
+            " imported (none: the encoder in --weights); default: masked."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Safetensors file to start from: its tensors with the names of the encoder's."),
+    ] = None,
     rows: Annotated[int | None, typer.Option(help="Use only this many scenes, the first ones.")] = None,
     seed: Seed = None,
     set_: Set = None,
@@ -49,11 +60,12 @@ def pretrain(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Pre-train a detector's encoder on scenes without labels."""
+    """Pre-train a detector's encoder on scenes, without labels or with boxes, or import it."""
     from fedstill.detection.pretraining import make_pretraining
 
     use_plugins(plugin or [])
-    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed}
+    given = {"data": data, "model": model, "epochs": epochs, "rows": rows, "seed": seed, "kind": kind}
+    given["weights"] = None if weights is None else str(weights)
     chosen = make_pretraining({key: value for key, value in given.items() if value is not None}, set_ or [])
     if dry_run:
         _show_plan(chosen, data_root, json)
@@ -99,15 +111,24 @@ def _run_and_show(
 
 
 def _show(made: Pretrained) -> None:
-    from fedstill.detection.pretrain_progress import distance
+    from fedstill.detection.pretrain_progress import loss_text
 
     settings, losses = made.record["pretraining"], made.losses
+    kind = settings.get("kind", "masked")  # files of earlier releases do not have it
     console.print(
         f"{settings['model']}, the encoder, on {settings['data']}: {made.record['scenes']:,} scenes, "
         f"{len(losses)} epochs, seed {settings['seed']}, {made.record['seconds']:.0f} s"
         + ("" if made.fresh else " (made before: nothing was done)"),
     )
-    console.print(f"{distance(losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}")
+    if losses:
+        console.print(f"{loss_text(settings['kind'], losses[0])} → {losses[-1]:.4f}  {sparkline(losses)}")
+    if made.probe:
+        scores = [100 * score for score in made.probe.values()]
+        console.print(f"linear probe, mean recall {scores[0]:.1f} → {scores[-1]:.1f} %  {sparkline(scores)}")
+    if kind == "supervised":
+        console.print(f"it learnt from the boxes of {settings['data']}: no client may have these scenes")
+    if "imported" in made.record:
+        console.print(made.record["imported"], soft_wrap=True)
     console.print(
         f"{made.file}, {size(made.file.stat().st_size)}, sha256 {made.record['sha256'][:16]}…\n"
         f"start a run from it with --set initial.file={made.file}",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import Field, ValidationError, field_serializer, field_validator
+from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
 from fedstill.cli.extensions import documented_settings
 from fedstill.core.errors import InputError
@@ -52,6 +52,19 @@ class Pretraining(Settings):
         description="augmentation of scenes, redrawn in every epoch",
     )
     training: Training = Field(default_factory=lambda: Training(**_TRAINING), description="a turn is an epoch")
+    kind: Literal["masked", "supervised", "imported"] = Field(
+        "masked",
+        description="training task: reconstruct masked patches without labels, or detect the boxes of labelled scenes;"
+        " imported: none, the encoder is the one in `weights`",
+    )
+    weights: str | None = Field(
+        None, description="a safetensors file to start from: its tensors with names and shapes of the encoder's"
+    )
+    probe_every: int | None = Field(
+        None, ge=0, description="epochs between scores of the linear probe; unset: ten scores in all; 0: none"
+    )
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"kind", "weights", "probe_every"})
 
     @field_validator("augmentation", mode="before")
     @classmethod
@@ -71,12 +84,27 @@ class Pretraining(Settings):
             raise ValueError(f"a pre-training has the built-in optimisers, loss and precision: leave {own[0]} out")
         return training
 
+    @model_validator(mode="after")
+    def _weights_to_import(self) -> Self:
+        if self.kind == "imported" and self.weights is None:
+            raise ValueError("an imported encoder needs a file of weights: give --weights")
+        return self
+
+    def probe_epochs(self) -> range:
+        """The numbers of finished epochs after which the encoder is scored by the linear probe."""
+        last = 0 if self.kind == "imported" else self.epochs
+        every = max(1, last // 10) if self.probe_every is None else self.probe_every
+        return range(last % every, last + 1, every) if every else range(0)
+
     def digest(self, fingerprint: str) -> str:
-        """The digest of settings, data and the kernel's behaviour."""
+        """The digest of settings, data and the kernel's behaviour.
+
+        Of imported weights the fingerprint has the content; the score of the probe changes no weight.
+        """
+        own = {name: value for name, value in self.hashed().items() if name not in ("weights", "probe_every")}
         augmentation = {"name": self.augmentation.name, **self.augmentation.settings.hashed()}
-        settings = {**self.model_dump(mode="json"), "training": self.training.hashed(), "augmentation": augmentation}
         facts = {
-            "pretraining": settings,
+            "pretraining": {**own, "training": self.training.hashed(), "augmentation": augmentation},
             "data": fingerprint,
             "behaviour": BEHAVIOUR,
             "plugins": [],
@@ -92,7 +120,7 @@ class Pretraining(Settings):
 def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pretraining:
     """Validate the settings, with `key=value` settings over them; errors are one sentence.
 
-    An unset learning rate takes the model's default.
+    An unset learning rate takes the model's default; supervised, the same holds for all settings of training.
 
     >>> make_pretraining({"data": "rooms"}, ["hidden=0.75", "training.batch=8"]).training.batch
     8
@@ -105,7 +133,9 @@ def make_pretraining(given: Mapping[str, Any], texts: Sequence[str] = ()) -> Pre
     if task_name(str(model)) != "detection":
         able = ", ".join(name for name in models if task_name(name) == "detection")
         raise InputError(f"model {model!r} is no detector, and has no encoder of patches: choose one of {able}")
-    own = {"training": {**_TRAINING, "rate": builder.defaults["training"]["rate"]}}
+    usual = builder.defaults["training"]
+    supervised = given.get("kind") == "supervised"  # trained as in any other run
+    own = {"training": {**_TRAINING, **(usual if supervised else {"rate": usual["rate"]})}}
     try:
         return Pretraining.model_validate(overlay(own, given))
     except ValidationError as error:

@@ -5,7 +5,7 @@ BRINGS = {
     "data set": {
         "fedstill.detection.scene_files": ("scannet", "scenes", "sunrgbd"),
         "fedstill.detection.scene_sets": ("rooms",),
-        "fedstill.detection.rooms.unlabelled_rooms": ("rooms-unlabelled",),
+        "fedstill.detection.rooms.unlabelled_rooms": ("rooms-pretraining", "rooms-unlabelled"),
     },
     "partition": {"fedstill.detection.scene_partitions": ("class-subset", "room-type")},
     "augmentation": {"fedstill.detection.scene_augmentation": ("scenes",)},
@@ -14,6 +14,8 @@ BRINGS = {
             "detr3d",
             "detr3d-lite",
             "detr3d-lite-turned",
+            "detr3d-m",
+            "detr3d-m-turned",
             "detr3d-turned",
             "small-detr3d-lite",
         ),

@@ -36,13 +36,14 @@ class SetAbstraction(nn.Module):
     """One level: three linear maps with BatchNorm and ReLU for every row, the maximum over each neighbourhood.
 
     Without a ball the level treats each cloud as one neighbourhood with absolute coordinates. Coordinates, relative to
-    the centre or absolute, always come first, then features.
+    the centre or absolute, always come first, then features. Relative ones are divided by `unit`; rows for `train_rows`
+    and `infer_rows` must already be (`Rows.in_units`).
     """
 
-    def __init__(self, ball: Ball | None, channels: int, widths: tuple[int, int, int]) -> None:
+    def __init__(self, ball: Ball | None, channels: int, widths: tuple[int, int, int], unit: float = 1.0) -> None:
         super().__init__()
         first, second, third = widths
-        self.ball = ball
+        self.ball, self.unit = ball, unit
         self.linear1, self.norm1 = nn.Linear(3 + channels, first), nn.BatchNorm1d(first)
         self.linear2, self.norm2 = nn.Linear(first, second), nn.BatchNorm1d(second)
         self.linear3, self.norm3 = nn.Linear(second, third), nn.BatchNorm1d(third)
@@ -55,6 +56,7 @@ class SetAbstraction(nn.Module):
         else:
             index = ball_query(points, centres, self.ball.radius, self.ball.neighbours)
             rows = group(points, index) - centres.unsqueeze(2)
+            rows = rows / self.unit if self.unit != 1.0 else rows
             features = None if features is None else group(features, index)
         if features is not None:
             rows = torch.cat([rows, features], dim=-1)

@@ -13,10 +13,18 @@ from fedstill.core.errors import InputError
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.streams import Streams
 from fedstill.detection.model import Detector, part_of
-from fedstill.detection.model.detector import _headings, chosen_tokens
+from fedstill.detection.model.detector import chosen_tokens, headings
 from fedstill.models import build_model, duplicate, models
 
-NAMES = ("detr3d", "detr3d-turned", "detr3d-lite", "detr3d-lite-turned", "small-detr3d-lite")
+NAMES = (
+    "detr3d",
+    "detr3d-m",
+    "detr3d-m-turned",
+    "detr3d-turned",
+    "detr3d-lite",
+    "detr3d-lite-turned",
+    "small-detr3d-lite",
+)
 TINY = {
     "width": 16,
     "heads": 2,
@@ -56,7 +64,7 @@ def test_the_catalogue_knows_what_they_need() -> None:
 
 
 @pytest.mark.parametrize(("name", "bins"), [("detr3d-lite", 0), ("detr3d-lite-turned", 12)])
-def test_only_those_for_turned_boxes_tell_headings(name: str, bins: int, rooms: Tensor) -> None:
+def test_only_those_for_turned_boxes_tellheadings(name: str, bins: int, rooms: Tensor) -> None:
     """By which the loss knows whose weights to take: ScanNet's, or SUN RGB-D's."""
     said = build_model(name, (300, 3), 4, **TINY)(rooms)
     assert said.layers[0].bin_logits.shape[-1] == bins
@@ -247,9 +255,9 @@ def test_votes_that_are_no_numbers_are_somewhere() -> None:
     assert chosen[0, 0] == 2
 
 
-def test_headings_from_bins() -> None:
+def testheadings_from_bins() -> None:
     """Of four bins the third is around pi, half a bin being pi/4: pi + 0.5 * pi/4 is -7/8 pi; the first -0.2 * pi/4."""
     logits = torch.tensor([[0.0, 0.0, 3.0, 0.0], [3.0, 0.0, 0.0, 0.0]])
     residuals = torch.tensor([[9.0, 9.0, 0.5, 9.0], [-0.2, 9.0, 9.0, 9.0]])
     expected = torch.tensor([[-7 / 8 * math.pi], [-0.05 * math.pi]])
-    torch.testing.assert_close(_headings(logits, residuals), expected)
+    torch.testing.assert_close(headings(logits, residuals), expected)

@@ -13,7 +13,7 @@ from fedstill.models.pointnet2_levels import Ball
 
 
 def tokens(floor: float = 0.1) -> Tokens:
-    return Tokens(Ball(20, 0.6, 8), 16, floor, places=19)
+    return Tokens(Ball(20, 0.6, 8), (8, 8, 16), floor, places=19)
 
 
 def test_the_floor_is_where_hardly_any_point_is_lower() -> None:

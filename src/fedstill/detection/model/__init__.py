@@ -6,12 +6,32 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fedstill.detection.model.detector import Detector, Part, part_of
-from fedstill.detection.model.detector_sizes import LITE, LITE_TURNED, PAPER, SMALL_LITE, TURNED, DetectorSizes
+from fedstill.detection.model.detector_sizes import (
+    LITE,
+    LITE_TURNED,
+    MASKED,
+    MASKED_TURNED,
+    PAPER,
+    SMALL_LITE,
+    TURNED,
+    DetectorSizes,
+    PublishedSizes,
+)
 from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
+from fedstill.detection.model.published_detector import PublishedDetector
 from fedstill.models.builders import models, sized
 from fedstill.models.cloud_parts import cloud_shape, wants_points
 
-__all__ = ["Detector", "DetectorSizes", "Layer", "Part", "Predictions", "TokenPredictions", "part_of"]
+__all__ = [
+    "Detector",
+    "DetectorSizes",
+    "Layer",
+    "Part",
+    "Predictions",
+    "PublishedDetector",
+    "TokenPredictions",
+    "part_of",
+]
 
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
@@ -39,21 +59,39 @@ def detects(points: int, training: dict[str, Any]) -> Callable[[Builder], Builde
 
 
 @detects(50_000, _PAPER_TRAINING)
-@models.register("detr3d")
+@models.register("detr3d", behaviour=2)
 @sized(PAPER)
-def detr3d(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
-    """3DETR-style detector for tens of thousands of points: set abstraction, encoder with prompts, decoder."""
+def detr3d(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
+    """3DETR with prompts, for tens of thousands of points: set abstraction, six encoder and eight decoder layers."""
     cloud_shape(shape)
-    return Detector(sizes, classes, "detr3d")
+    return PublishedDetector(sizes, classes, "detr3d")
 
 
 @detects(50_000, _PAPER_TRAINING)
-@models.register("detr3d-turned")
+@models.register("detr3d-turned", behaviour=2)
 @sized(TURNED)
-def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
+def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
     """The same detector for rotated boxes: it predicts headings, too."""
     cloud_shape(shape)
-    return Detector(sizes, classes, "detr3d-turned")
+    return PublishedDetector(sizes, classes, "detr3d-turned")
+
+
+@detects(50_000, _PAPER_TRAINING)
+@models.register("detr3d-m")
+@sized(MASKED)
+def detr3d_m(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
+    """3DETR-m with prompts: three encoder layers in which tokens attend to nearby ones, and half as many tokens."""
+    cloud_shape(shape)
+    return PublishedDetector(sizes, classes, "detr3d-m", masked=True)
+
+
+@detects(50_000, _PAPER_TRAINING)
+@models.register("detr3d-m-turned")
+@sized(MASKED_TURNED)
+def detr3d_m_turned(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
+    """The detector with a masked encoder for rotated boxes: it predicts headings, too."""
+    cloud_shape(shape)
+    return PublishedDetector(sizes, classes, "detr3d-m-turned", masked=True)
 
 
 @detects(2048, _TRAINING)

@@ -19,8 +19,18 @@ class PromptedAttention(nn.Module):
         self.heads = heads
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
-    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, prompts: Tensor | None = None) -> Tensor:
-        """(batch, queries, width); `prompts` are (2, heads, length, width / heads), keys and values."""
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        prompts: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """(batch, queries, width); `prompts` are (2, heads, length, width / heads), keys and values.
+
+        `mask` (batch, queries, keys) is true where a query attends to a key; all attend to all prompts.
+        """
         asked, known, told = (
             self._apart(self.query(queries)),
             self._apart(self.key(keys)),
@@ -29,7 +39,9 @@ class PromptedAttention(nn.Module):
         if prompts is not None:
             ahead, said = prompts.unsqueeze(1).expand(-1, len(keys), -1, -1, -1)
             known, told = torch.cat([ahead, known], dim=2), torch.cat([said, told], dim=2)
-        mixed = F.scaled_dot_product_attention(asked, known, told)
+        if mask is not None:
+            mask = F.pad(mask, (known.shape[2] - mask.shape[2], 0), value=True).unsqueeze(1)
+        mixed = F.scaled_dot_product_attention(asked, known, told, attn_mask=mask)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -53,15 +65,15 @@ class EncoderLayer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tensor, prompts: Tensor | None) -> Tensor:
+    def forward(self, tokens: Tensor, prompts: Tensor | None, mask: Tensor | None = None) -> Tensor:
         rows = self.norm1(tokens)
-        tokens = tokens + self.dropout(self.attention(rows, rows, rows, prompts))
+        tokens = tokens + self.dropout(self.attention(rows, rows, rows, prompts, mask))
         out: Tensor = tokens + self.dropout(self.feedforward(self.norm2(tokens)))
         return out
 
 
 class DecoderLayer(nn.Module):
-    """Queries attend to each other, then to the tokens; positions are part of queries, keys and values."""
+    """Queries attend to each other, then to the tokens; positions are part of queries and keys."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -70,13 +82,14 @@ class DecoderLayer(nn.Module):
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, queries: Tensor, at: Tensor, placed: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, at: Tensor, placed: Tensor, values: Tensor) -> Tensor:
         """`at` is the embedding of the queries' positions, `placed` are tokens with the embedding of theirs.
 
-        Unlike in 3DETR positions are also part of the values: a box is where the tokens of its object are.
+        In 3DETR `values` are the tokens without positions. Small detectors have them in the values, too: a box is where
+        the tokens of its object are.
         """
         rows = self.norm1(queries)
         queries = queries + self.dropout(self.among(rows + at, rows + at, rows))
-        queries = queries + self.dropout(self.across(self.norm2(queries) + at, placed, placed))
+        queries = queries + self.dropout(self.across(self.norm2(queries) + at, placed, values))
         out: Tensor = queries + self.dropout(self.feedforward(self.norm3(queries)))
         return out

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,8 @@ from fedstill.models.surgery import freeze
 
 Part = Literal["encoder", "prompts", "heads"]
 
-_ENCODER = ("tokens", "encoder", "fourier")
+_ENCODER = ("tokens", "encoder", "downsampling", "fourier")
+PROMPT_SCALE = 0.1  # standard deviation of new prompts
 _FAR = 1e4  # metres; positions farther away are clamped
 _LARGEST = 5.0  # bound of the absolute logarithm of sizes: from 7 mm to 150 m
 
@@ -53,29 +54,44 @@ class Detector(nn.Module):
     def __init__(self, sizes: DetectorSizes, classes: int, name: str) -> None:
         super().__init__()
         self.sizes, self.classes = sizes, classes
+        self.prompted = True  # False: the encoder works without its prompts, as in pre-training
         width, layer = sizes.width, (sizes.width, sizes.heads, sizes.feedforward, sizes.dropout)
-        self.tokens = Tokens(sizes.ball, width, sizes.floor, places=width + 3)
+        self.tokens = self._make_tokens()
         self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(sizes.encoder_layers))
         # Prompts are keys and values of one layer each, (layers, 2, heads, length, width of a head).
         shape = sizes.encoder_layers, 2, sizes.heads, sizes.prompts, width // sizes.heads
         self.prompts = nn.Parameter(torch.empty(shape))
-        nn.init.normal_(self.prompts, std=0.1)
+        nn.init.normal_(self.prompts, std=PROMPT_SCALE)
         # All clients need the same frequencies, whatever their initial weights: otherwise aggregated models would be
         # meaningless. Hence they are drawn from their own stream, named by the model.
         waves = Streams(0).draw("detector", name, "fourier").standard_normal((3, width // 2))
         self.register_buffer("fourier", torch.from_numpy(waves).float())
+        self._make_decoder()
+
+    def _make_tokens(self) -> Tokens:
+        width = self.sizes.width
+        return Tokens(self.sizes.ball, (width // 2, width // 2, width), self.sizes.floor, places=self.position_features)
+
+    def _make_decoder(self) -> None:
+        """All modules after the encoder."""
+        sizes, width, classes = self.sizes, self.sizes.width, self.classes
         self.projection = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
         self.token_head = _mlp(width, 1 + 3 + classes)
-        self.position = nn.Linear(width + 3, width)
+        self.position = nn.Linear(self.position_features, width)
+        layer = (width, sizes.heads, sizes.feedforward, sizes.dropout)
         self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(sizes.decoder_layers))
         self.norm = nn.LayerNorm(width)
         self.class_head = _mlp(width, classes + 1)
         self.box_head = _mlp(width, 6 + (2 * sizes.angle_bins if sizes.angle_bins > 1 else 0))
 
+    @property
+    def position_features(self) -> int:
+        """The number of features of a position; see `whereabouts`."""
+        return self.sizes.width + 3
+
     def forward(self, points: Tensor) -> Predictions:
         check_clouds(points)
-        low, high = points.amin(dim=1), points.amax(dim=1)
-        extent = (high - low).clamp(min=1e-3)
+        low, extent = self.bounds(points)
         positions, encoded = self.encode(points, low, extent)
         told = self.projection(encoded)
         output_of = self._tokens(told, positions)
@@ -86,17 +102,22 @@ class Detector(nn.Module):
         queries = rows_at(told, chosen) + at
         states = []
         for layer in self.decoder:
-            queries = layer(queries, at, placed)
+            queries = layer(queries, at, placed, placed)
             states.append(self.norm(queries))
         return Predictions(
             tuple(self._layer(state, places) for state in states), output_of, states[-1], encoded.mean(dim=1), extent
         )
 
+    def bounds(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """The lowest coordinates of each cloud (batch, 3), and its extent."""
+        low, high = points.amin(dim=1), points.amax(dim=1)
+        return low, (high - low).clamp(min=1e-3)
+
     def encode(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
         """Positions of tokens (batch, tokens, 3), and the encoder's features of them (batch, tokens, width)."""
         positions, features = self.describe(points, low, extent)
         for layer, prompts in zip(self.encoder, self.prompts, strict=True):
-            features = layer(features, prompts)
+            features = layer(features, prompts if self.prompted else None)
         return positions, features
 
     def describe(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,15 +139,26 @@ class Detector(nn.Module):
         phases = 2 * math.pi * within @ self.fourier
         return torch.cat([phases.sin(), phases.cos()], dim=-1)
 
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *more: Any) -> None:
+        """Load a state with any number of prompts: it is a setting of the method, not of the architecture."""
+        given = state.get(f"{prefix}prompts")
+        own = self.prompts.shape
+        if given is not None and given.dim() == 5 and given.shape == (*own[:3], given.shape[3], own[4]) != own:
+            self.prompts = nn.Parameter(torch.empty_like(given), self.prompts.requires_grad)
+        super()._load_from_state_dict(state, prefix, *more)
+
     def slow_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of tokens and encoder, which usually have a lower learning rate than the rest."""
-        yield from self.tokens.parameters()
-        yield from self.encoder.parameters()
+        for part in self._encoder_parts():
+            yield from part.parameters()
 
     def freeze_encoder(self) -> None:
         """Freeze tokens and encoder, with their BatchNorm statistics; prompts and the rest are trained."""
-        freeze(self.tokens)
-        freeze(self.encoder)
+        for part in self._encoder_parts():
+            freeze(part)
+
+    def _encoder_parts(self) -> list[nn.Module]:
+        return [self.tokens, self.encoder]
 
     def _tokens(self, told: Tensor, positions: Tensor) -> TokenPredictions:
         objectness, offsets, logits = self.token_head(told).split([1, 3, self.classes], dim=-1)
@@ -136,7 +168,7 @@ class Detector(nn.Module):
         log_probabilities = F.log_softmax(self.class_head(state), dim=-1)
         bins = self.sizes.angle_bins if self.sizes.angle_bins > 1 else 0
         offsets, sizes, logits, residuals = self.box_head(state).split([3, 3, bins, bins], dim=-1)
-        heading = _headings(logits, residuals) if bins else torch.zeros_like(offsets[..., :1])
+        heading = headings(logits, residuals) if bins else torch.zeros_like(offsets[..., :1])
         boxes = torch.cat([places + offsets, sizes.clamp(-_LARGEST, _LARGEST).exp(), heading], dim=-1)
         return Layer(log_probabilities, boxes, logits, residuals)
 
@@ -152,7 +184,7 @@ def chosen_tokens(objectness: Tensor, votes: Tensor, candidates: int, queries: i
     return likely.gather(1, farthest_points(places, queries))
 
 
-def _headings(logits: Tensor, residuals: Tensor) -> Tensor:
+def headings(logits: Tensor, residuals: Tensor) -> Tensor:
     """The angle of the most likely bin, (..., 1): bin k is around k times its width; from -pi to pi."""
     width = 2 * math.pi / logits.shape[-1]
     best = logits.argmax(dim=-1, keepdim=True)

@@ -28,13 +28,16 @@ class DetectorSizes:
     dropout: float
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise InputError(f"a width of {self.width} cannot be shared out between {self.heads} heads")
         if not self.queries <= self.candidates <= self.tokens:
             raise InputError(
                 f"queries are chosen of candidates, and these of tokens: {self.queries} of {self.candidates} "
                 f"of {self.tokens} cannot be"
             )
+        self.check_layers()
+
+    def check_layers(self) -> None:
+        if self.width % self.heads:
+            raise InputError(f"a width of {self.width} cannot be shared out between {self.heads} heads")
         least = min(self.encoder_layers, self.decoder_layers, self.queries, self.prompts, self.angle_bins)
         if least < 1:
             raise InputError(
@@ -46,25 +49,42 @@ class DetectorSizes:
         return Ball(self.tokens, self.radius, self.neighbours)
 
 
+@dataclass(frozen=True)
+class PublishedSizes(DetectorSizes):
+    """The sizes of a detector as published: queries are chosen of all tokens, and no points are left out."""
+
+    decoder_feedforward: int = 256
+    head_dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.candidates or self.floor:
+            raise InputError("a published detector uses all points and tokens: leave floor and candidates at 0")
+        if self.queries > self.tokens:
+            raise InputError(f"queries are chosen of tokens: {self.queries} of {self.tokens} cannot be")
+        self.check_layers()
+
+
 # As given in the paper, and otherwise as in public detectors of this kind: for axis-aligned boxes as in ScanNet, and
 # for rotated ones as in SUN RGB-D.
-PAPER = DetectorSizes(
+PAPER = PublishedSizes(
     width=256,
     heads=4,
     encoder_layers=6,
     decoder_layers=8,
-    feedforward=256,
+    feedforward=128,
     tokens=2048,
     radius=0.2,
     neighbours=64,
     floor=0.0,
     queries=256,
-    candidates=1024,
+    candidates=0,
     prompts=10,
     angle_bins=1,
     dropout=0.1,
 )
 TURNED = replace(PAPER, queries=128, angle_bins=12)
+MASKED = replace(PAPER, encoder_layers=3)
+MASKED_TURNED = replace(TURNED, encoder_layers=3)
 LITE = DetectorSizes(
     width=64,
     heads=4,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedstill.core.errors import InputError
 from fedstill.detection.model.attention import EncoderLayer
 from fedstill.detection.model.detector import Detector
+from fedstill.detection.model.published_detector import PublishedDetector
 from fedstill.detection.model.tokens import above_the_floor
 from fedstill.models.kernels import ball_query, check_clouds, group, rows_at
 
@@ -48,6 +49,11 @@ class MaskedAutoencoder(nn.Module):
     def __init__(self, detector: Detector, hidden: float = 0.6, layers: int = 2, reach: float = 1.0) -> None:
         super().__init__()
         sizes = detector.sizes
+        if isinstance(detector, PublishedDetector) and detector.masked:
+            raise InputError(
+                "masked autoencoding shows the encoder some tokens only, which a masked encoder would downsample:"
+                " choose kind=supervised, or a model with another encoder"
+            )
         self.detector, self.hidden, self.reach = detector, round(hidden * sizes.tokens), reach
         if not 0 < self.hidden < sizes.tokens:
             raise InputError(f"some tokens must be hidden and some seen: {self.hidden} of {sizes.tokens} cannot be")
@@ -55,7 +61,7 @@ class MaskedAutoencoder(nn.Module):
         self.mask = nn.Parameter(torch.empty(sizes.width))
         nn.init.normal_(self.mask, std=0.02)
         self.enter = nn.Sequential(nn.LayerNorm(sizes.width), nn.Linear(sizes.width, sizes.width))
-        self.position = nn.Linear(detector.position.in_features, sizes.width)
+        self.position = nn.Linear(detector.position_features, sizes.width)
         self.decoder = nn.ModuleList(
             EncoderLayer(sizes.width, sizes.heads, sizes.feedforward, 0.0) for _ in range(layers)
         )
@@ -64,8 +70,7 @@ class MaskedAutoencoder(nn.Module):
     def forward(self, points: Tensor, noise: Tensor) -> Reconstruction:
         """`noise` (batch, tokens) determines the mask: the tokens with the lowest numbers are hidden."""
         check_clouds(points)
-        low, high = points.amin(dim=1), points.amax(dim=1)
-        extent = (high - low).clamp(min=1e-3)
+        low, extent = self.detector.bounds(points)
         positions, features = self.detector.describe(points, low, extent)
         order = noise.argsort(dim=1, stable=True)
         hidden, seen = order.split([self.hidden, order.shape[1] - self.hidden], dim=1)

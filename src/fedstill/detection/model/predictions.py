@@ -35,7 +35,7 @@ class Predictions:
     """All layers of the decoder; the last one is the prediction, the others have auxiliary losses."""
 
     layers: tuple[Layer, ...]
-    tokens: TokenPredictions
+    tokens: TokenPredictions | None  # None: tokens predict nothing, and have no loss
     queries: Tensor  # (scenes, queries, width): the last layer's features of each query
     features: Tensor  # (scenes, width): the mean of the encoder's features over tokens
     extent: Tensor  # (scenes, 3): the size of the cloud, the unit of centres and sizes in losses

@@ -35,15 +35,23 @@ class Tokens(nn.Module):
 
     fast = True
 
-    def __init__(self, ball: Ball, width: int, floor: float, places: int) -> None:
+    def __init__(
+        self, ball: Ball, widths: tuple[int, int, int], floor: float, places: int, relative: bool = False
+    ) -> None:
+        """`relative`: coordinates in a neighbourhood are in units of its radius, not in metres."""
         super().__init__()
         self.ball, self.floor = ball, floor
-        self.level = SetAbstraction(ball, 0, (width // 2, width // 2, width))
-        self.position = nn.Linear(places, width)  # of the position features; see `Detector.describe`
+        self.level = SetAbstraction(ball, 0, widths, unit=ball.radius if relative else 1.0)
+        if places:
+            self.position = nn.Linear(places, widths[-1])  # of the position features; see `Detector.describe`
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
         way = way_of(points, self, [self.level]) if self.fast else "plain"
-        places = latest.of(points, (self.ball, self.floor, way == "plain"), lambda: self.places(points, way != "plain"))
+        places = latest.of(
+            points,
+            (self.ball, self.floor, self.level.unit, way == "plain"),
+            lambda: self.places(points, way != "plain"),
+        )
         if places.rows is None:
             features: Tensor = self.level(places.points, places.positions, None)
             return places.positions, features
@@ -60,7 +68,7 @@ class Tokens(nn.Module):
             # Clouds with fewer locations than tokens have fewer groups: those use the plain implementation.
             if geometry.level1.groups == len(points) * self.ball.centres:
                 positions = torch.from_numpy(geometry.level3.offset).unflatten(0, (len(points), -1))
-                return Places(points, positions, geometry.level1)
+                return Places(points, positions, geometry.level1.in_units(self.level.unit))
         chosen = farthest_points(points, self.ball.centres)
         return Places(points, rows_at(points, chosen), None)
 

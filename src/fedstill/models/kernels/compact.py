@@ -7,7 +7,7 @@ group is unaffected, and BatchNorm's statistics weight rows by their number of c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -60,6 +60,10 @@ class Rows:
     @property
     def groups(self) -> int:
         return len(self.starts) - 1
+
+    def in_units(self, unit: float) -> Rows:
+        """The same rows with coordinates divided by `unit`."""
+        return self if unit == 1.0 else replace(self, offset=self.offset / np.float32(unit))
 
     @cached_property
     def root(self) -> Array:

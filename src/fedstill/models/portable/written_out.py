@@ -71,7 +71,7 @@ class PortableLevel(nn.Module):
     def __init__(self, level: SetAbstraction) -> None:
         super().__init__()
         (first, second, third) = (folded(*layer) for layer in level.layers())
-        self.ball = level.ball
+        self.ball, self.unit = level.ball, level.unit
         self.across, self.mapped = first, None
         if first.in_features > 3:
             self.across = nn.Linear(3, first.out_features)
@@ -92,6 +92,7 @@ class PortableLevel(nn.Module):
         else:
             index = within(distances, squared(self.ball.radius, points.dtype), self.ball.neighbours)
             offsets = take(points, index) - centres.unsqueeze(2)
+            offsets = offsets / self.unit if self.unit != 1.0 else offsets
             known = None if known is None else take(known, index)
         rows = self.across(offsets.flatten(0, 2))
         if known is not None:
