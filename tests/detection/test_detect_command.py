@@ -139,7 +139,7 @@ def test_a_run_of_another_task_is_refused_and_predicting_points_here(call: Call,
     other = fedstill.run("fedavg", data="digits", clients=2, rounds=1, out=tmp_path / "runs", training={"epochs": 1})
     code, _, err = call("detect", str(other.path), "room.npy")
     assert code == 2
-    assert "is no detector's run" in " ".join(err.split())
+    assert "is no detector: its model cnn finds no boxes" in " ".join(err.split())
     code, _, err = call("predict", str(run), "room.npy")
     assert code == 2
     assert "fedstill detect" in " ".join(err.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from fedstill.detection.model import Predictions
 from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed
 from fedstill.tasks.task_choice import tasks
+
+if TYPE_CHECKING:
+    from fedstill.models.portable.file_form import FileForm
 
 OVERLAP = 0.25  # IoU of two detections of a class above which the one with the lower score is removed
 BITS = 12  # of scores, wherever detections are counted
@@ -141,6 +144,11 @@ class Detection(Classification):
     def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
         precisions = self.tally.precisions(scores)[0]
         return mixed(precisions.nan_to_num(0.0), precisions.isfinite(), counts)
+
+    def file_form(self) -> FileForm:
+        from fedstill.detection.detector_file import detector_form  # imported here: few runs are exported
+
+        return detector_form(self.shape, OVERLAP)
 
     def detect(
         self, model: nn.Module, inputs: Tensor, *, overlap: float = OVERLAP, least: float = 0.0

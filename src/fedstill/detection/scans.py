@@ -15,6 +15,8 @@ from fedstill.core.numbers import listed
 from fedstill.data.readers.points import SUFFIXES
 from fedstill.data.single_input import read_cloud
 from fedstill.detection.detection_task import Detection, Detections
+from fedstill.detection.detector_file import LEAST
+from fedstill.runtime.exported_file import ExportedFile
 from fedstill.runtime.prediction import opened
 from fedstill.runtime.result import Run
 
@@ -32,7 +34,7 @@ class Scan:
     classes: tuple[str, ...]  # of the detector
     warning: str = ""
 
-    def sure(self, least: float = 0.3) -> list[dict[str, Any]]:
+    def sure(self, least: float = LEAST) -> list[dict[str, Any]]:
         """The detections with at least this score: class, score, centre, size and heading of each box."""
         rows = zip(self.found.boxes.tolist(), self.found.scores.tolist(), self.found.classes.tolist(), strict=True)
         return [
@@ -49,7 +51,7 @@ class Scan:
 
 
 def detect(
-    run: str | Path | Run,
+    run: str | Path | Run | ExportedFile,
     files: str | Path | Sequence[str | Path],
     *,
     which: str = "last",
@@ -58,9 +60,9 @@ def detect(
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
 ) -> list[Scan]:
-    """Detect objects in the user's own scans, in metres with z up, with a run's detector; folders mean all their files.
+    """Detect objects in the user's own scans, in metres with z up, with a run's detector or one exported as ONNX.
 
-    Nothing is computed before all files have been read.
+    Folders mean all their files. Nothing is computed before all files have been read.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
@@ -80,7 +82,7 @@ def detect(
     task = held.task
     if not isinstance(task, Detection):
         raise InputError(
-            f"{held.path} is no detector's run: its model {task.architectures[0]} finds no boxes, but there is fedstill"
+            f"{held.path} is no detector: its model {task.architectures[0]} finds no boxes, but there is fedstill"
             " predict for what it says"
         )
     paths = scan_files(named)

@@ -27,7 +27,7 @@ class PromptedAttention(nn.Module):
             self._apart(self.value(values)),
         )
         if prompts is not None:
-            ahead, said = prompts.unsqueeze(1).expand(-1, len(keys), -1, -1, -1)
+            ahead, said = prompts.unsqueeze(1).expand(-1, keys.shape[0], -1, -1, -1)
             known, told = torch.cat([ahead, known], dim=2), torch.cat([said, told], dim=2)
         mixed = F.scaled_dot_product_attention(asked, known, told)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))

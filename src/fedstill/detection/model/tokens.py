@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedstill.models.kernels import check_clouds, farthest_points, rows_at
+from fedstill.models.kernels import check_clouds, farthest_points, rows_at, sorting
 from fedstill.models.kernels.compact import Rows, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet2_levels import Ball, SetAbstraction, way_of
@@ -68,7 +68,7 @@ class Tokens(nn.Module):
 def floor_height(points: Tensor) -> Tensor:
     """The floor height of each cloud (batch, points, 3), (batch,): the few lower points are noise."""
     rank = max(1, round(_LOWEST * points.shape[1]))
-    return points[..., 2].kthvalue(rank, dim=1).values
+    return points[..., 2].topk(rank, dim=1, largest=False).values[:, -1]
 
 
 def above_the_floor(points: Tensor, height: float) -> Tensor:
@@ -81,6 +81,6 @@ def above_the_floor(points: Tensor, height: float) -> Tensor:
     """
     above = points[..., 2] > (floor_height(points) + height).unsqueeze(1)
     above |= ~above.any(dim=1, keepdim=True)
-    order = torch.argsort((~above).to(torch.uint8), dim=1, stable=True)
+    order = sorting((~above).to(points.dtype))
     places = torch.arange(points.shape[1], device=points.device) % above.sum(dim=1, keepdim=True)
     return rows_at(points, order.gather(1, places))
