@@ -15,7 +15,8 @@ from fedstill.data.clouds import normalise, sampled
 from fedstill.data.layout import as_numbers
 from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.pictures import decode
-from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
+from fedstill.data.readers.points import SUFFIXES, read_shape
+from fedstill.data.readers.whole_scans import read_scan
 
 
 def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
@@ -39,17 +40,12 @@ def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
 def read_cloud(path: Path, points: int) -> Tensor:
     """This many points (points, 3) of a room scan, in metres and not normalised, for a detector.
 
-    Reads clouds and meshes of every supported format, and .npz files. Points are drawn from a stream named by the file,
+    Reads scans of every supported format. Points are drawn from a stream named by the file,
     so the same file gives the same cloud; a scan with fewer points repeats some.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    if path.suffix.lower() == ".npz":
-        every = read_archive(path)
-    elif path.suffix.lower() in SUFFIXES:
-        every = read_shape(path, points, path.name)
-    else:
-        raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
+    every = read_scan(path, points, path.name)
     return torch.from_numpy(sampled(every, points, Streams(0).draw("scene points", path.name), path))
 
 

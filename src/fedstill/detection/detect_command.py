@@ -30,7 +30,7 @@ def detect(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Scans (.ply .obj .npy .npz .txt ...) in metres with z up, or folders of them.", metavar="SCAN..."
+            help="Scans (.ply .pcd .las .bin .npy .png ...) in metres with z up, or folders of them.", metavar="SCAN..."
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="File for the boxes (.json).")] = None,

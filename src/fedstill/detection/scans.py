@@ -12,7 +12,7 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.hardware import one_thread
 from fedstill.core.numbers import listed
-from fedstill.data.readers.points import SUFFIXES
+from fedstill.data.readers.whole_scans import KITTI, SUFFIXES, is_scan
 from fedstill.data.single_input import read_cloud
 from fedstill.detection.detection_task import Detection, Detections
 from fedstill.detection.detector_file import LEAST
@@ -20,7 +20,6 @@ from fedstill.runtime.exported_file import ExportedFile
 from fedstill.runtime.prediction import opened
 from fedstill.runtime.result import Run
 
-SCANS = (".npz", *SUFFIXES)  # files that can hold one
 LARGEST, SMALLEST = 100.0, 0.5  # metres: the plausible range of room sizes
 
 
@@ -104,9 +103,9 @@ def scan_files(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SCANS and file.is_file())
+        inside = sorted(file for file in path.iterdir() if is_scan(file))
         if not inside:
-            raise InputError(f"there is no scan in the folder {path}: give files like {listed(SCANS)}")
+            raise InputError(f"there is no scan in the folder {path}: give files like {listed(SUFFIXES)}")
         found += inside
     return found
 
@@ -114,7 +113,7 @@ def scan_files(paths: Sequence[Path]) -> list[Path]:
 def size_warning(file: Path, cloud: Tensor) -> str:
     """A warning for a scan whose unit is probably not the metre; otherwise empty."""
     across = float((cloud.amax(dim=0) - cloud.amin(dim=0)).max())
-    if SMALLEST <= across <= LARGEST:
+    if SMALLEST <= across <= LARGEST or file.suffix.lower() == KITTI:  # which is in metres, and reaches farther
         return ""
     size = f"{across:,.0f}" if across > LARGEST else f"{across:.2g}"
     unit = "millimetres or centimetres" if across > LARGEST else "kilometres, or scaled to a unit size"

@@ -2,7 +2,7 @@
 
 Points are (points, 3 or more), boxes (boxes, 7) as everywhere: centre, full sizes and heading, in metres. A scene
 without objects has empty boxes and labels. Files may name different classes: their union is the list of classes of the
-data set, in order of appearance.
+data set, in order of appearance. Scans with boxes beside them (`labelled_scans.py`) may be among the files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fedstill.core.streams import Streams
 from fedstill.data.clouds import sampled
 from fedstill.data.readers import npz
 from fedstill.data.readers.raw import Array, FileFindings
+from fedstill.detection.labelled_scans import read_labelled_scan
 from fedstill.detection.scenes import Scene, Scenes, check, stack
 from fedstill.detection.votenet import POINTS
 
@@ -44,7 +45,7 @@ def read_archives(parts: dict[str, Sequence[Path]], found: FileFindings, points:
     for part, paths in parts.items():
         for path in paths:
             with found.collecting():
-                scene, names = _read(path)
+                scene, names = _read(path) if path.suffix.lower() == ".npz" else read_labelled_scan(path, points)
                 check(scene, names)
                 scenes[part].append(_sampled(scene, points) if len(scene.points) >= points else scene)
                 lists.append(names)
