@@ -26,6 +26,7 @@ from fedstill.export.export_files import check_parity
 from fedstill.export.export_run import Outcome
 from fedstill.export.subject import Subject
 from fedstill.models.portable.onnx_file import OnnxModel, onnx_bytes
+from fedstill.models.portable.program import read_pt2
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.prediction import trained
@@ -182,6 +183,18 @@ def test_other_sizes_and_headings(bins: int, points: int) -> None:
     with torch.inference_mode():
         headings = written(rooms)[0][..., 6]
     assert bool((headings != 0).any()) == (bins > 1)
+
+
+@pytest.mark.slow
+def test_a_program_of_torch_export_agrees_too(run: Run, tmp_path: Path) -> None:
+    written = fedstill.export(run, tmp_path / "detector.pt2").file
+    assert written.difference < 1e-4
+    assert written.chosen_otherwise == 0
+    program, about = read_pt2(written.path.read_bytes())
+    assert (about["task"], about["points"]) == ("detection", str(POINTS))
+    points = make_rooms(2, points=POINTS, first=60, seen=3).points
+    with torch.inference_mode():
+        assert torch.allclose(program(points)[0], run.built().eval()(points).layers[-1].boxes, atol=1e-4)
 
 
 def test_a_file_read_back_is_the_detector() -> None:

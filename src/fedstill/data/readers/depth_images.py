@@ -31,7 +31,7 @@ _LEVEL = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
 
 
 @dataclass(frozen=True)
-class Camera:
+class DepthCamera:
     """Intrinsics in pixels, depth values of one metre, and the pose."""
 
     fx: float
@@ -70,7 +70,7 @@ def read_depth(path: Path) -> Floats:
     return points
 
 
-def read_camera(path: Path, shape: tuple[int, ...]) -> Camera:
+def read_camera(path: Path, shape: tuple[int, ...]) -> DepthCamera:
     """A camera whose numbers are possible for an image of this height and width."""
     try:
         given = json.loads(content(path))
@@ -91,7 +91,7 @@ def read_camera(path: Path, shape: tuple[int, ...]) -> Camera:
             f"{path}: the principal point {numbers['cx']:g}, {numbers['cy']:g} is outside the image of {width} x"
             f" {height} pixels: give cx and cy in pixels of this image"
         )
-    return Camera(**numbers, pose=_pose(given.get("pose"), path))
+    return DepthCamera(**numbers, pose=_pose(given.get("pose"), path))
 
 
 def _number(given: dict[str, Any], name: str, path: Path) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedstill.models.kernels import check_clouds, farthest_points, rows_at, sorting
+from fedstill.models.kernels import check_clouds, farthest_points, rows_at
 from fedstill.models.kernels.compact import Rows, compact_geometry
 from fedstill.models.kernels.latest import latest
 from fedstill.models.pointnet2_levels import Ball, SetAbstraction, way_of
@@ -81,6 +81,7 @@ def above_the_floor(points: Tensor, height: float) -> Tensor:
     """
     above = points[..., 2] > (floor_height(points) + height).unsqueeze(1)
     above |= ~above.any(dim=1, keepdim=True)
-    order = sorting((~above).to(points.dtype))
-    places = torch.arange(points.shape[1], device=points.device) % above.sum(dim=1, keepdim=True)
+    numbers = torch.arange(points.shape[1], device=points.device)
+    order = torch.where(above, numbers, numbers + len(numbers)).argsort(dim=1)  # distinct keys: no ties to break
+    places = numbers % above.sum(dim=1, keepdim=True)
     return rows_at(points, order.gather(1, places))

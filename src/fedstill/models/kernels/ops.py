@@ -106,10 +106,12 @@ def rows_at(table: Tensor, index: Tensor) -> Tensor:
 def sorting(values: Tensor, descending: bool = False) -> Tensor:
     """The indices that sort each row of (batch, values); of equal values the lowest index comes first.
 
+    In an exported program the order of equal values is left to the runtime.
+
     >>> sorting(torch.tensor([[2.0, 1, 2, 3]]), descending=True).tolist()
     [[3, 0, 2, 1]]
     """
-    if torch.compiler.is_exporting():  # ONNX has no stable sorting by name, and its sorting is stable
+    if torch.compiler.is_exporting():  # exporters do not know stable sorting
         return values.sort(dim=1, descending=descending).indices
     return values.argsort(dim=1, descending=descending, stable=True)
 
