@@ -57,9 +57,9 @@ def test_a_mesh_gives_points_of_its_surface(tmp_path: Path, write_box: Callable[
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no file .*nowhere.ply"):
         read_cloud(tmp_path / "nowhere.ply", 100)
-    (tmp_path / "scan.las").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"scan.las is no cloud: give .npz, .ply"):
-        read_cloud(tmp_path / "scan.las", 100)
+    (tmp_path / "scan.e57").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"scan.e57 is no cloud: give .npz, .ply"):
+        read_cloud(tmp_path / "scan.e57", 100)
     np.save(tmp_path / "few.npy", points(63))
     with pytest.raises(InputError, match=r"few.npy has 63 points: a scene needs at least 64"):
         read_cloud(tmp_path / "few.npy", 100)

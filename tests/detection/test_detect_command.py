@@ -46,11 +46,14 @@ def scan(tmp_path: Path) -> np.ndarray:
     np.savez(tmp_path / "room.npz", points=points)
     np.savetxt(tmp_path / "room.txt", points)
     trimesh.PointCloud(points).export(tmp_path / "room.ply")
+    head = "FIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nPOINTS 600\nDATA binary\n"
+    (tmp_path / "room.pcd").write_bytes(head.encode() + points.tobytes())
+    (tmp_path / "room.bin").write_bytes(np.pad(points, ((0, 0), (0, 1))).tobytes())
     return points
 
 
 @pytest.mark.usefixtures("scan")
-@pytest.mark.parametrize("name", ["room.ply", "room.npy", "room.npz", "room.txt"])
+@pytest.mark.parametrize("name", ["room.ply", "room.npy", "room.npz", "room.txt", "room.pcd", "room.bin"])
 def test_boxes_are_those_the_task_finds(call: Call, run: Path, name: str) -> None:
     code, out, err = call("detect", str(run), name, "--least", "0", "--json")
     assert (code, err) == (0, "")
@@ -113,7 +116,7 @@ def test_files_are_written_and_the_score_is_kept_to(call: Call, run: Path) -> No
 def test_folders_and_several_files(call: Call, run: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("no scan")
     told = json.loads(call("detect", str(run), ".", "room.npy", "--least", "0", "--json")[1])
-    names = ["room.npy", "room.npz", "room.ply", "room.txt", "room.npy"]
+    names = ["room.bin", "room.npy", "room.npz", "room.pcd", "room.ply", "room.txt", "room.npy"]
     assert [scene["file"] for scene in told["scenes"]] == names
     code, out, _ = call("detect", str(run), "room.npy", "room.txt", "--least", "1", "--html", "view.html")
     assert code == 0
@@ -138,11 +141,17 @@ def test_bad_input_gets_a_sentence(call: Call, run: Path, scan: np.ndarray, tmp_
     np.save("few.npy", scan[:20])
     (tmp_path / "empty").mkdir()
     (tmp_path / "picture.png").write_bytes(b"")
+    (tmp_path / "torn.pcd").write_bytes((tmp_path / "room.pcd").read_bytes()[:60])
+    (tmp_path / "scan.laz").write_bytes(b"LASF" + bytes(100) + bytes([129]) + bytes(200))
+    (tmp_path / "notes.md").write_text("no scan")
     for words, sentence in {
         ("nowhere.ply",): "there is no file nowhere.ply",
         ("few.npy",): "few.npy has 20 points: a scene needs at least 64",
         ("empty",): "there is no scan in the folder empty",
-        ("picture.png",): "picture.png is no cloud",
+        ("picture.png",): "picture.png is empty",
+        ("torn.pcd",): "torn.pcd is no PCD file that can be read (it has 0 of 600 points)",
+        ("scan.laz",): "scan.laz is compressed (LAZ), which cannot be read: convert it to .las",
+        ("notes.md",): "notes.md is no cloud: give .npz",
         ("room.npy", "--least", "30"): "--least is a score from 0 to 1, not 30",
         ("room.npy", "--out", "empty"): "empty is a folder: name a file in it",
         ("room.npy", "--which", "selected"): "has no selected model",
@@ -158,7 +167,7 @@ def test_a_run_of_another_task_is_refused_and_predicting_points_here(call: Call,
     other = fedstill.run("fedavg", data="digits", clients=2, rounds=1, out=tmp_path / "runs", training={"epochs": 1})
     code, _, err = call("detect", str(other.path), "room.npy")
     assert code == 2
-    assert "is no detector's run" in " ".join(err.split())
+    assert "is no detector: its model cnn finds no boxes" in " ".join(err.split())
     code, _, err = call("predict", str(run), "room.npy")
     assert code == 2
     assert "fedstill detect" in " ".join(err.split())

@@ -16,6 +16,7 @@ from fedstill.cli.options import (
     Plugin,
     Root,
     RunFolder,
+    TrainedModel,
     Which,
     named,
     paired,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:  # help need not wait for torch
 
 
 def predict(
-    run: RunFolder,
+    run: TrainedModel,
     files: Annotated[
         list[Path], typer.Argument(help="Images, point clouds, meshes or .npy arrays.", metavar="FILE...")
     ],
@@ -43,7 +44,7 @@ def predict(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Classify files with a run's model."""
+    """Classify files with a run's model, or with one exported as ONNX."""
     from fedstill.runtime.prediction import predict as predict_files
 
     predictions = predict_files(
@@ -231,6 +232,7 @@ def _show_export(outcome: Outcome) -> None:
     inputs = "test and random inputs" if outcome.inputs == "test data" else "random inputs (the test data are not here)"
     console.print(
         f"agrees with PyTorch within {written.difference:.1e} on {written.samples} {inputs}"
+        + (f", except {written.chosen_otherwise} with other queries" if written.chosen_otherwise else "")
         + (", before its weights became 8-bit" if int8 else ""),
         soft_wrap=True,
     )
@@ -250,6 +252,7 @@ def _as_dict(run: Path, outcome: Outcome) -> dict[str, object]:
         "bytes": file.bytes,
         "difference": file.difference,
         "samples": file.samples,
+        "chosen_otherwise": file.chosen_otherwise,
         "inputs": outcome.inputs,
         "int8": None
         if int8 is None

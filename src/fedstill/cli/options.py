@@ -203,6 +203,15 @@ Query = Annotated[
 RunFolder = Annotated[
     Path, typer.Argument(help="A run's folder.", metavar="RUN", autocompletion=run_folders, callback=in_runs)
 ]
+TrainedModel = Annotated[
+    Path,
+    typer.Argument(
+        help="A run's folder, or an exported .onnx file.",
+        metavar="RUN",
+        autocompletion=run_folders,
+        callback=in_runs,
+    ),
+]
 Which = Annotated[
     str,
     typer.Option(

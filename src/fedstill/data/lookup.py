@@ -77,6 +77,8 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
     if colon and kind in _PREFIXES:
         return _own_files(), Source(name, data_root(root), _typed(kind, from_home(rest), name))
     place = data_root(root)
+    if colon and kind in datasets and _from_files(datasets[kind]):
+        return datasets[kind], Source(name, place, _typed("folder", from_home(rest), name))
     entries = recorded(place)
     source = Source(name, place, (from_home(path) if path is not None else None) or entries.get(name))
     if name in datasets:
@@ -84,6 +86,13 @@ def look_up(name: str, root: Path | None = None, path: Path | None = None) -> tu
     if source.path is not None:
         return _own_files(), source
     raise InputError(f"unknown data set {name!r}: {_meant(name, {*datasets.names(), *entries})}")
+
+
+def _from_files(loader: Loader) -> bool:
+    """Whether a data set is read from files, whose folder can then be given as NAME:FOLDER."""
+    from fedstill.data.file_sources import FromFiles
+
+    return isinstance(loader, FromFiles)
 
 
 def _own_files() -> Loader:

@@ -15,7 +15,8 @@ from fedstill.data.clouds import normalise, sampled
 from fedstill.data.layout import as_numbers
 from fedstill.data.readers.npz import lone_array
 from fedstill.data.readers.pictures import decode
-from fedstill.data.readers.points import SUFFIXES, read_archive, read_shape
+from fedstill.data.readers.points import SUFFIXES, read_shape
+from fedstill.data.readers.whole_scans import read_scan
 
 _SCAN = "scan"  # names the stream of every scan
 
@@ -41,19 +42,14 @@ def read_input(path: Path, shape: tuple[int, ...]) -> Tensor:
 def read_cloud(path: Path, points: int) -> tuple[Tensor, str]:
     """This many points (points, 3) of a room scan, in metres and not normalised, for a detector; and a note.
 
-    Reads clouds and meshes of every supported format, and .npz files. Points are drawn from one stream for all scans,
-    so the same content gives the same cloud, whatever the file is called; a scan with fewer points repeats some. The
-    note says which points were left out because they are not finite.
+    Reads scans of every supported format. Points are drawn from one stream for all scans, so the same content gives the
+    same cloud, whatever the file is called; a scan with fewer points repeats some. The note says which points were left
+    out because they are not finite.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     notes: list[str] = []
-    if path.suffix.lower() == ".npz":
-        every = read_archive(path, notes)
-    elif path.suffix.lower() in SUFFIXES:
-        every = read_shape(path, points, _SCAN, notes)
-    else:
-        raise InputError(f"{path} is no cloud: give .npz, {', '.join(SUFFIXES)}")
+    every = read_scan(path, points, _SCAN, notes)
     return torch.from_numpy(sampled(every, points, Streams(0).draw("scene points", _SCAN), path)), "; ".join(notes)
 
 

@@ -23,11 +23,13 @@ from fedstill.data.clouds import finite_points, sampled
 from fedstill.data.layout import BoxSamples
 from fedstill.data.readers.npz import array, lone_array, opened
 from fedstill.data.readers.raw import Array
+from fedstill.data.readers.whole_scans import read_scan
 
 Floats = NDArray[np.float64]
 
 IN_MEMORY = 512 * 2**20  # bytes of clouds of one split; more are read batch by batch
 _AT_ONCE = 16  # clouds of a piece
+_OF_A_MESH = 50_000  # points that are drawn on its surface
 
 
 def as_numbers(held: Array, path: Path, name: str = "") -> Floats:
@@ -42,13 +44,16 @@ def as_numbers(held: Array, path: Path, name: str = "") -> Floats:
 def read_points(path: Path) -> tuple[Floats, str]:
     """The points of a scene's file (points, 3), and a note where some were left out.
 
-    The file is an array, or an archive with `points`, or VoteNet's `..._pc.npz` with `pc`.
+    The file is an array, or an archive with `points`, or VoteNet's `..._pc.npz` with `pc`, or a scan of any format.
     """
     if path.suffix == ".npz":
         with opened(path) as archive:
             loaded = array(archive, "pc" if path.name.endswith("_pc.npz") else "points", path)
-    else:
+    elif path.suffix == ".npy":
         loaded = lone_array(path)
+    else:
+        notes: list[str] = []
+        return read_scan(path, _OF_A_MESH, path.name, notes).astype(np.float64), "; ".join(notes)
     cloud = as_numbers(loaded, path, "points" if path.suffix == ".npz" else "")
     if cloud.ndim != 2 or cloud.shape[1] < 3:
         raise InputError(f"{path}: a cloud must be (points, 3 or more), not {cloud.shape}")

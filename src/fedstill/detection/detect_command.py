@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedstill.cli.extensions import commands
-from fedstill.cli.options import Architecture, Device, Html, Json, OwnModel, Plugin, RunFolder, Which
+from fedstill.cli.options import Architecture, Device, Html, Json, OwnModel, Plugin, TrainedModel, Which
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_file, write_atomically
@@ -26,11 +26,11 @@ UNITS = "metres with z up; sizes are full, along a box's own axes; heading in ra
 
 @commands.register("detect")
 def detect(
-    run: RunFolder,
+    run: TrainedModel,
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Scans (.ply .obj .npy .npz .txt ...) in metres with z up, or folders of them.", metavar="SCAN..."
+            help="Scans (.ply .pcd .las .bin .npy .png ...) in metres with z up, or folders of them.", metavar="SCAN..."
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="File for the boxes (.json).")] = None,
@@ -43,9 +43,9 @@ def detect(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Detect objects in your own scans with a run's detector."""
+    """Detect objects in your own scans with a run's detector, or with one exported as ONNX."""
     from fedstill.detection.scans import detect as find
-    from fedstill.runtime.result import Run
+    from fedstill.runtime.prediction import trained
 
     if not 0 <= least <= 1:
         raise InputError(f"--least is a score from 0 to 1, not {least:g}")
@@ -53,7 +53,7 @@ def detect(
         writable_file(written)
     # All detections: pages can show those with low scores, and scans without detections report the nearest ones.
     every = find(run, files, which=which, client=client, architecture=architecture, device=device, plugins=plugin or [])
-    found = Run(run)
+    found = trained(run)
     content = {
         "run": str(run),
         "model": found.architecture(architecture, client),

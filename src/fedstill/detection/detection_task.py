@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,9 @@ from fedstill.detection.proposals import OVERLAP, PROPOSE, Proposals, strict_abo
 from fedstill.distillation.outputs import Found
 from fedstill.tasks.classification import Classification, Weigh, mixed
 from fedstill.tasks.task_choice import tasks
+
+if TYPE_CHECKING:
+    from fedstill.models.portable.file_form import FileForm
 
 BITS = 14  # of scores, where sites count detections
 _EVALUATION_BATCH = 16  # scenes
@@ -205,6 +208,11 @@ class Detection(Classification):
     def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
         precisions = self._by_class(scores, self.protocol)[0][0]
         return mixed(precisions.nan_to_num(0.0), precisions.isfinite(), counts)
+
+    def file_form(self) -> FileForm:
+        from fedstill.detection.detector_file import detector_form  # imported here: few runs are exported
+
+        return detector_form(self.shape, OVERLAP)
 
     def detect(
         self, model: nn.Module, inputs: Tensor, *, overlap: float = OVERLAP, least: float = 0.0

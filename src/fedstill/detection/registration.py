@@ -3,7 +3,7 @@
 BRINGS = {
     "kind of data": {"fedstill.detection.scene_kind": ("scene",)},
     "data set": {
-        "fedstill.detection.scene_files": ("scannet", "scenes", "sunrgbd"),
+        "fedstill.detection.scene_files": ("kitti", "scannet", "scenes", "sunrgbd"),
         "fedstill.detection.scene_sets": ("rooms",),
         "fedstill.detection.rooms.unlabelled_rooms": ("rooms-pretraining", "rooms-unlabelled"),
     },

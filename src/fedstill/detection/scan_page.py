@@ -16,6 +16,7 @@ from fedstill.detection.scans import Scan
 from fedstill.detection.scene_figure import LOWEST, Box, Finder, SceneView, scene_figure
 from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
+from fedstill.runtime.exported_file import ExportedFile
 from fedstill.runtime.result import Run
 
 _MOST = 24  # maximum number of scans whose points a page contains
@@ -27,7 +28,9 @@ class _Line:
     box: dict[str, Any]
 
 
-def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Path, command: str = "") -> Path:
+def write_detected_page(
+    run: Run | ExportedFile, scans: Sequence[Scan], least: float, path: Path, command: str = ""
+) -> Path:
     """One self-contained HTML file that works offline."""
     classes = run.task.classes
     drawn = scans[:_MOST]
@@ -41,7 +44,7 @@ def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Pat
         ]
         for scan in drawn
     ]
-    told = _summary(run, scans, least)
+    told = _summary(scans, least)
     figure = scene_figure(
         "scans",
         scans[0].file.name if len(scans) == 1 else "Scans",
@@ -69,7 +72,7 @@ def write_detected_page(run: Run, scans: Sequence[Scan], least: float, path: Pat
     )
 
 
-def _summary(run: Run, scans: Sequence[Scan], least: float) -> list[str]:
+def _summary(scans: Sequence[Scan], least: float) -> list[str]:
     every = Counter(box["class"] for scan in scans for box in scan.sure(least))
     where = scans[0].file.name if len(scans) == 1 else count(len(scans), "scan")
     first = f"With a score of at least {least:g}, nothing was found in {where}."

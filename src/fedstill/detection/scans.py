@@ -12,13 +12,14 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.hardware import one_thread
 from fedstill.core.numbers import listed
-from fedstill.data.readers.points import SUFFIXES
+from fedstill.data.readers.whole_scans import KITTI, SUFFIXES, is_scan
 from fedstill.data.single_input import read_cloud
 from fedstill.detection.detection_task import Detection, Detections
+from fedstill.detection.detector_file import LEAST
+from fedstill.runtime.exported_file import ExportedFile
 from fedstill.runtime.prediction import opened
 from fedstill.runtime.result import Run
 
-SCANS = (".npz", *SUFFIXES)  # files that can hold one
 LARGEST, SMALLEST = 100.0, 0.5  # metres: the plausible range of room sizes
 
 
@@ -32,7 +33,7 @@ class Scan:
     classes: tuple[str, ...]  # of the detector
     warning: str = ""
 
-    def sure(self, least: float = 0.3) -> list[dict[str, Any]]:
+    def sure(self, least: float = LEAST) -> list[dict[str, Any]]:
         """The detections with at least this score: class, score, centre, size and heading of each box."""
         rows = zip(self.found.boxes.tolist(), self.found.scores.tolist(), self.found.classes.tolist(), strict=True)
         return [
@@ -49,7 +50,7 @@ class Scan:
 
 
 def detect(
-    run: str | Path | Run,
+    run: str | Path | Run | ExportedFile,
     files: str | Path | Sequence[str | Path],
     *,
     which: str = "last",
@@ -58,9 +59,9 @@ def detect(
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
 ) -> list[Scan]:
-    """Detect objects in the user's own scans, in metres with z up, with a run's detector; folders mean all their files.
+    """Detect objects in the user's own scans, in metres with z up, with a run's detector or one exported as ONNX.
 
-    Nothing is computed before all files have been read.
+    Folders mean all their files. Nothing is computed before all files have been read.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
@@ -80,7 +81,7 @@ def detect(
     task = held.task
     if not isinstance(task, Detection):
         raise InputError(
-            f"{held.path} is no detector's run: its model {task.architectures[0]} finds no boxes, but there is fedstill"
+            f"{held.path} is no detector: its model {task.architectures[0]} finds no boxes, but there is fedstill"
             " predict for what it says"
         )
     paths = scan_files(named)
@@ -102,9 +103,9 @@ def scan_files(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SCANS and file.is_file())
+        inside = sorted(file for file in path.iterdir() if is_scan(file))
         if not inside:
-            raise InputError(f"there is no scan in the folder {path}: give files like {listed(SCANS)}")
+            raise InputError(f"there is no scan in the folder {path}: give files like {listed(SUFFIXES)}")
         found += inside
     return found
 
@@ -112,7 +113,7 @@ def scan_files(paths: Sequence[Path]) -> list[Path]:
 def size_warning(file: Path, cloud: Tensor) -> str:
     """A warning for a scan whose unit is probably not the metre; otherwise empty."""
     across = float((cloud.amax(dim=0) - cloud.amin(dim=0)).max())
-    if SMALLEST <= across <= LARGEST:
+    if SMALLEST <= across <= LARGEST or file.suffix.lower() == KITTI:  # which is in metres, and reaches farther
         return ""
     size = f"{across:,.0f}" if across > LARGEST else f"{across:.2g}"
     unit = "millimetres or centimetres" if across > LARGEST else "kilometres, or scaled to a unit size"

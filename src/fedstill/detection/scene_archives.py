@@ -2,7 +2,7 @@
 
 Points are (points, 3 or more), boxes (boxes, 7) as everywhere: centre, full sizes and heading, in metres. A scene
 without objects has empty boxes and labels. Files may name different classes: their union is the list of classes of the
-data set, in order of appearance.
+data set, in order of appearance. Scans with boxes beside them (`labelled_scans.py`) may be among the files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fedstill.core.errors import InputError
 from fedstill.data.readers import npz
 from fedstill.data.readers.raw import FileFindings
 from fedstill.detection.cloud_files import CloudFile, as_numbers, read_points
+from fedstill.detection.labelled_scans import read_labelled_scan
 from fedstill.detection.scenes import Scene, Scenes, check, stack_files
 from fedstill.detection.votenet import POINTS
 
@@ -45,7 +46,7 @@ def read_archives(
     for part, paths in parts.items():
         for path in paths:
             with found.collecting():
-                scene, names, note = _read(path)
+                scene, names, note = _read(path) if path.suffix.lower() == ".npz" else read_labelled_scan(path)
                 check(scene, names)
                 found.notes += [note] if note else []
                 scenes[part].append(_left_in_file(scene))

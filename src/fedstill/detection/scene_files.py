@@ -13,14 +13,17 @@ from fedstill.data.file_sources import FromFiles
 from fedstill.data.findings import find_faults
 from fedstill.data.layout import Samples
 from fedstill.data.readers.raw import FileFindings, split_folders
+from fedstill.detection.kitti import frames, kitti_home, read_kitti
+from fedstill.detection.labelled_scans import has_boxes_beside, labelled_scans
 from fedstill.detection.scene_archives import is_scene_archive, read_archives
 from fedstill.detection.scene_sets import scene_samples, some_scenes
 from fedstill.detection.scenes import Scenes
-from fedstill.detection.votenet import PICTURES, SCANS, read_scannet, read_sunrgbd
+from fedstill.detection.votenet import PICTURES, POINTS, SCANS, read_scannet, read_sunrgbd
 
 EXPECTED = (
-    "a folder of scenes: VoteNet's *_vert.npy (ScanNet) or *_pc.npz (SUN RGB-D) with *_bbox.npy beside them, or .npz "
-    "files with points, boxes, labels and classes, in folders train and test if there are splits"
+    "a folder of scenes: VoteNet's *_vert.npy (ScanNet) or *_pc.npz (SUN RGB-D) with *_bbox.npy beside them, KITTI's "
+    "velodyne, label_2 and calib, scans (.pcd .ply .las ...) with a .json of boxes each, or .npz files with points, "
+    "boxes, labels and classes, in folders train and test if there are splits"
 )
 
 
@@ -45,7 +48,9 @@ def holds_scenes(path: Path) -> bool:
     """Whether a folder, or one directly below it, has scene files in one of the layouts; or whether a file is one."""
     if not path.is_dir():
         return path.suffix.lower() == ".npz" and is_scene_archive(path)
-    if any(_holding(path, ending) for ending in (SCANS, PICTURES)):
+    if any(_holding(path, ending) for ending in (SCANS, PICTURES)) or kitti_home(path) is not None:
+        return True
+    if any(has_boxes_beside(scan) for place in (path, *_below(path)) for scan in labelled_scans(place)[:3]):
         return True
     archives = [archive for place in (path, *_below(path)) for archive in sorted(place.glob("*.npz"))[:1]]
     return any(map(is_scene_archive, archives))
@@ -59,6 +64,8 @@ def read_scenes(folder: Path, found: FileFindings) -> dict[str, Scenes]:
         return _scannet(folder, scans[0], found)
     if places := _holding(folder, PICTURES):
         return _sunrgbd(places, found)
+    if home := kitti_home(folder):
+        return _kitti(folder, home, found)
     return _archives(folder, found)
 
 
@@ -103,16 +110,40 @@ def _sunrgbd(places: list[Path], found: FileFindings) -> dict[str, Scenes]:
     return {part: read_sunrgbd(place, found=found) for part, place in parts.items()}
 
 
+def _kitti(folder: Path, home: Path, found: FileFindings) -> dict[str, Scenes]:
+    """Lists of frames define the splits; they are in `ImageSets`, in the folder or above its `training`."""
+    here = frames(home)
+    if not here:
+        raise InputError(f"{home / 'velodyne'} holds no scans (.bin)")
+    places = [folder / "ImageSets", home / "ImageSets", home.parent / "ImageSets"]
+    lists = {part: _named(places, f"{word}.txt") for part, word in (("train", "train"), ("test", "val"))}
+    if any(names is None for names in lists.values()):
+        return _cut(read_kitti(home, POINTS, found=found), str, found)
+    splits: dict[str, Scenes] = {}
+    for part, names in lists.items():
+        there = sorted(set(names or ()) & set(here))
+        if len(there) < len(names or ()):
+            found.notes.append(f"of {len(names or ()):,} {part} frames {len(there):,} are here")
+        if there:
+            splits[part] = read_kitti(home, POINTS, there, found)
+    return splits
+
+
+def _scenes_in(folder: Path) -> list[Path]:
+    """Files of one scene each."""
+    return sorted([*folder.glob("*.npz"), *labelled_scans(folder)])
+
+
 def _archives(folder: Path, found: FileFindings) -> dict[str, Scenes]:
-    holding = [place for place in _below(folder) if next(place.glob("*.npz"), None) is not None]
+    holding = [place for place in _below(folder) if _scenes_in(place)]
     parts: dict[str, Sequence[Path]] = {
-        part: sorted(place.glob("*.npz")) for part, place in split_folders(holding, found).items()
+        part: _scenes_in(place) for part, place in split_folders(holding, found).items()
     }
     if "test" not in parts and "validation" in parts:
         parts["test"] = parts.pop("validation")
     if {"train", "test"} <= set(parts):
         return read_archives(parts, found)
-    files = sorted(folder.glob("*.npz"))
+    files = _scenes_in(folder)
     if not files:
         raise InputError(f"{folder} holds no scenes; expected is {EXPECTED}")
     return _cut(read_archives({"whole": files}, found)["whole"], str, found)
@@ -159,9 +190,16 @@ datasets.register("sunrgbd")(
         "them: sunrgbd_pc_bbox_votes_50k_v1_train and ..._val",
     )
 )
+datasets.register("kitti")(
+    ScenesFromFiles(
+        "KITTI: 7,481 laser scans of streets with oriented boxes of eight classes of road users.",
+        places=("KITTI", "kitti_object"),
+        get="KITTI's authors publish velodyne, label_2 and calib of the object benchmark on cvlibs.net",
+    )
+)
 datasets.register("scenes")(
     ScenesFromFiles(
-        "Scenes of your own: a folder of .npz files, each with points, boxes, labels and classes.",
-        get="write one file per scene with numpy.savez",
+        "Scenes of your own: a folder of scans with boxes (.json), or of .npz files with both.",
+        get="write one file per scene with numpy.savez, or a .json of boxes beside each scan",
     )
 )

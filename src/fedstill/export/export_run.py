@@ -108,6 +108,8 @@ def export_run(subject: Subject, path: str | Path, int8: bool = False) -> Outcom
     path = destination(path, ".onnx", ".pt2")
     if int8 and path.suffix.lower() != ".onnx":
         raise InputError("8-bit weights are for ONNX files: use the suffix .onnx with --int8")
+    if int8 and subject.task.finds_boxes:
+        raise InputError("8-bit weights are for classifiers: export a detector without --int8")
     if path.suffix.lower() == ".onnx":
         need_extra()
     data = subject.test_data if int8 else None  # refused before any work where it is not here
@@ -117,7 +119,7 @@ def export_run(subject: Subject, path: str | Path, int8: bool = False) -> Outcom
         return Outcome(export_pt2(model, task, path, inputs=inputs, about=about), origin)
     if data is None:
         return Outcome(export_onnx(model, task, path, inputs=inputs, about=about), origin)
-    whole, difference, samples = checked_onnx(model, task, inputs, about)
+    whole, parity, samples = checked_onnx(model, task, inputs, about)
     smaller = quantised(whole)
 
     def accuracy(contents: bytes) -> float:
@@ -126,4 +128,4 @@ def export_run(subject: Subject, path: str | Path, int8: bool = False) -> Outcom
 
     costs = Quantised(len(whole), accuracy(whole), accuracy(smaller))
     put(path, smaller)
-    return Outcome(Exported(path, len(smaller), difference, samples), origin, costs)
+    return Outcome(Exported(path, len(smaller), parity.difference, samples), origin, costs)

@@ -92,7 +92,8 @@ def measure(subjects: Sequence[Subject], protocol: Protocol | None = None) -> li
         for number, (subject, file, (tensor, _)) in enumerate(zip(subjects, files, inputs, strict=True)):
             passes[number, "pytorch"] = _pass(subject.model, tensor[:batch])
             if file is not None:
-                passes[number, "onnxruntime"] = _pass(OnnxModel(file, threads), tensor[:batch])
+                names = tuple(subject.task.file_form().outputs)
+                passes[number, "onnxruntime"] = _pass(OnnxModel(file, threads, outputs=names), tensor[:batch])
         with threads_of(threads):
             times = _in_turns(list(passes.values()), protocol)
         for (number, runtime), taken in zip(passes, times, strict=True):
@@ -160,4 +161,5 @@ def _pass(model: nn.Module, inputs: Tensor) -> Pass:
 def _onnx(subject: Subject) -> bytes | None:
     if missing():
         return None
-    return onnx_bytes(subject.model, subject.task.shape, describe(subject.task))
+    task = subject.task
+    return onnx_bytes(subject.model, task.shape, describe(task), tuple(task.file_form().outputs))

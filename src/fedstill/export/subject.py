@@ -14,11 +14,9 @@ from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.data.lookup import load
-from fedstill.models.model_outputs import normalised
 from fedstill.runtime.defaults import resolve
 from fedstill.runtime.result import Run
 from fedstill.tasks.classification import Classification
-from fedstill.tasks.task_choice import task_name
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +32,7 @@ class Subject:
     architecture: str | None = None  # where clients have different ones; None: the first
 
     def __post_init__(self) -> None:
-        name = self.task.architectures[0]
-        if task_name(name) == "segmentation":
-            raise InputError(f"{name} labels every point: only models that classify whole inputs can be exported")
+        self.task.file_form()  # refuses a task whose models cannot be exported
         self.run.result  # noqa: B018 (asking for it refuses a run that is not finished)
         self.model  # noqa: B018 (a model that is not there is refused here)
 
@@ -47,7 +43,8 @@ class Subject:
 
     @cached_property
     def model(self) -> nn.Module:
-        return normalised(self.run.built(self.which, self.client, self.architecture)).eval()
+        """The model with the outputs of a file."""
+        return self.task.file_form().write(self.run.built(self.which, self.client, self.architecture)).eval()
 
     @cached_property
     def test_data(self) -> Dataset:
@@ -64,8 +61,8 @@ class Subject:
             data = self.test_data
         except InputError:
             _log.info("the test data is not here: random inputs are used", exc_info=True)
-            drawn = Streams(0).draw("export", "inputs").uniform(-1, 1, (count, *self.task.shape))
-            return torch.from_numpy(drawn).float(), "random"
+            drawn = self.task.file_form().drawn(count, self.task.shape, Streams(0).draw("export", "inputs"))
+            return drawn, "random"
         # From a small test set the same samples again and again.
         return data.batch(torch.arange(count) % len(data))["inputs"], "test data"
 

@@ -13,6 +13,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.hardware import check_device, one_thread
 from fedstill.core.plugins import use_plugins
 from fedstill.data.single_input import read_input
+from fedstill.runtime.exported_file import SUFFIX, ExportedFile
 from fedstill.runtime.result import Run
 
 
@@ -60,7 +61,7 @@ class Prediction:
 
 
 def predict(
-    run: str | Path | Run,
+    run: str | Path | Run | ExportedFile,
     files: str | Path | Sequence[str | Path],
     *,
     which: str = "last",
@@ -69,7 +70,7 @@ def predict(
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
 ) -> list[Prediction]:
-    """Classify pictures, arrays (.npy), clouds or meshes with a run's model, in the order given.
+    """Classify pictures, arrays (.npy), clouds or meshes with a run's model or an exported file, in the order given.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
@@ -94,9 +95,25 @@ def predict(
 
 
 def opened(
-    run: str | Path | Run, files: str | Path | Sequence[str | Path], device: str, plugins: Sequence[str | Path]
-) -> tuple[Run, list[Path]]:
-    """A run whose model can be asked on that device, and the files to ask about, whether one or several were named."""
+    run: str | Path | Run | ExportedFile,
+    files: str | Path | Sequence[str | Path],
+    device: str,
+    plugins: Sequence[str | Path],
+) -> tuple[Run | ExportedFile, list[Path]]:
+    """A model to use on that device, and the files to use it on, whether one or several were named."""
     use_plugins(plugins)
     check_device(device)
-    return Run.of(run), [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
+    held = trained(run)
+    if isinstance(held, ExportedFile) and device != "cpu":
+        raise InputError(f"{held.path} is computed on the CPU: leave --device out")
+    return held, [Path(one) for one in ([files] if isinstance(files, str | Path) else files)]
+
+
+def trained(run: str | Path | Run | ExportedFile) -> Run | ExportedFile:
+    """A run by its folder, or an exported file by its name."""
+    if isinstance(run, Run | ExportedFile):
+        return run
+    path = Path(run)
+    if path.suffix.lower() == ".pt2" and not path.is_dir():
+        raise InputError(f"{path} is a program of torch.export, and loading one can run any code: export .onnx instead")
+    return ExportedFile(path) if path.suffix.lower() == SUFFIX and not path.is_dir() else Run(path)

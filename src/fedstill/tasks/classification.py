@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from fedstill.data.augmentation import Augmentation, NoAugmentation
 from fedstill.models import build_model
 from fedstill.models.model_outputs import ModelOutput, read_outputs
 from fedstill.models.surgery import copies_of
+
+if TYPE_CHECKING:
+    from fedstill.models.portable.file_form import FileForm
 
 Weigh = Callable[[Tensor, Tensor], Tensor]
 """`(probability of the true class, label) -> weight`, (n,) each: how much every labelled thing counts in a loss."""
@@ -170,6 +173,12 @@ class Classification:
         confusion = scores["confusion"]
         rows = confusion.sum(dim=1)
         return mixed(confusion.diagonal().double() / rows.clamp(min=1), rows > 0, counts)
+
+    def file_form(self) -> FileForm:
+        """What exported files of its models compute; raises an error if they cannot be exported."""
+        from fedstill.models.portable.file_form import classifier_form  # imported here: few runs are exported
+
+        return classifier_form(self.shape)
 
     def predict(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Class probabilities, one row per input."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.errors import InputError
 from fedstill.core.task import Output
 from fedstill.tasks.classification import Classification, Weigh, metrics_from, weighted_nll
 from fedstill.tasks.task_choice import tasks
+
+if TYPE_CHECKING:
+    from fedstill.models.portable.file_form import FileForm
 
 _EVALUATION_BATCH = 16  # clouds per batch: a model stores features for every point and its neighbours
 
@@ -34,6 +39,12 @@ class Segmentation(Classification):
             became_first = (moved == moved[:, :1]).all(dim=2)
             changed["labels"] = torch.where(became_first, labels[:, :1], labels)
         return changed
+
+    def file_form(self) -> FileForm:
+        raise InputError(
+            f"{self.architectures[0]} labels every point: only models that classify whole inputs or find boxes can be"
+            " exported"
+        )
 
     def labels_of(self, batch: Batch) -> Tensor:
         return point_labels(batch).to(self.device)

@@ -37,7 +37,7 @@ class PromptedAttention(nn.Module):
             self._apart(self.value(values)),
         )
         if prompts is not None:
-            ahead, said = prompts.unsqueeze(1).expand(-1, len(keys), -1, -1, -1)
+            ahead, said = prompts.unsqueeze(1).expand(-1, keys.shape[0], -1, -1, -1)
             known, told = torch.cat([ahead, known], dim=2), torch.cat([said, told], dim=2)
         if mask is not None:
             mask = F.pad(mask, (known.shape[2] - mask.shape[2], 0), value=True).unsqueeze(1)

@@ -21,7 +21,7 @@ from fedstill.detection.model.attention import DecoderLayer, EncoderLayer
 from fedstill.detection.model.detector_sizes import DetectorSizes
 from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
 from fedstill.detection.model.tokens import Tokens
-from fedstill.models.kernels import check_clouds, farthest_points, rows_at
+from fedstill.models.kernels import check_clouds, farthest_points, rows_at, sorting
 from fedstill.models.surgery import freeze
 
 Part = Literal["encoder", "prompts", "heads"]
@@ -104,9 +104,8 @@ class Detector(nn.Module):
         for layer in self.decoder:
             queries = layer(queries, at, placed, placed)
             states.append(self.norm(queries))
-        return Predictions(
-            tuple(self._layer(state, places) for state in states), output_of, states[-1], encoded.mean(dim=1), extent
-        )
+        layers = tuple(self._layer(state, places) for state in states)
+        return Predictions(layers, output_of, states[-1], encoded.mean(dim=1), extent, places)
 
     def bounds(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """The lowest coordinates of each cloud (batch, 3), and its extent."""
@@ -179,7 +178,7 @@ def chosen_tokens(objectness: Tensor, votes: Tensor, candidates: int, queries: i
 
     Non-finite weights must not stop a run here: evaluation detects them.
     """
-    likely = objectness.nan_to_num(-math.inf).argsort(dim=1, descending=True, stable=True)[:, :candidates]
+    likely = sorting(objectness.nan_to_num(-math.inf), descending=True)[:, :candidates]
     places = rows_at(votes, likely).nan_to_num(0.0, _FAR, -_FAR).clamp(-_FAR, _FAR)
     return likely.gather(1, farthest_points(places, queries))
 

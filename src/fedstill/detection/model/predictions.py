@@ -39,3 +39,4 @@ class Predictions:
     queries: Tensor  # (scenes, queries, width): the last layer's features of each query
     features: Tensor  # (scenes, width): the mean of the encoder's features over tokens
     extent: Tensor  # (scenes, 3): the size of the cloud, the unit of centres and sizes in losses
+    places: Tensor | None = None  # (scenes, queries, 3): where each query starts, if queries are chosen among tokens

@@ -76,7 +76,7 @@ class Tokens(nn.Module):
 def floor_height(points: Tensor) -> Tensor:
     """The floor height of each cloud (batch, points, 3), (batch,): the few lower points are noise."""
     rank = max(1, round(_LOWEST * points.shape[1]))
-    return points[..., 2].kthvalue(rank, dim=1).values
+    return points[..., 2].topk(rank, dim=1, largest=False).values[:, -1]
 
 
 def above_the_floor(points: Tensor, height: float) -> Tensor:
@@ -89,6 +89,7 @@ def above_the_floor(points: Tensor, height: float) -> Tensor:
     """
     above = points[..., 2] > (floor_height(points) + height).unsqueeze(1)
     above |= ~above.any(dim=1, keepdim=True)
-    order = torch.argsort((~above).to(torch.uint8), dim=1, stable=True)
-    places = torch.arange(points.shape[1], device=points.device) % above.sum(dim=1, keepdim=True)
+    numbers = torch.arange(points.shape[1], device=points.device)
+    order = torch.where(above, numbers, numbers + len(numbers)).argsort(dim=1)  # distinct keys: no ties to break
+    places = numbers % above.sum(dim=1, keepdim=True)
     return rows_at(points, order.gather(1, places))

@@ -1,5 +1,5 @@
 """Kernels of point-cloud networks: sampling, neighbourhoods, grouping."""
 
-from fedstill.models.kernels.ops import ball_query, check_clouds, farthest_points, group, rows_at
+from fedstill.models.kernels.ops import ball_query, check_clouds, farthest_points, group, rows_at, sorting
 
-__all__ = ["ball_query", "check_clouds", "farthest_points", "group", "rows_at"]
+__all__ = ["ball_query", "check_clouds", "farthest_points", "group", "rows_at", "sorting"]

@@ -7,6 +7,7 @@ from threading import local
 from typing import TypeVar
 from weakref import ref
 
+import torch
 from torch import Tensor
 
 T = TypeVar("T")
@@ -22,7 +23,8 @@ class Latest(local):
 
     def of(self, tensor: Tensor, key: Hashable, make: Callable[[], T]) -> T:
         """The result of `make`; repeated calls with the same key return the same object."""
-        if tensor.is_inference():  # has no version counter to detect modifications
+        # Inference tensors have no version counter to detect modifications; during an export there are no values.
+        if tensor.is_inference() or torch.compiler.is_exporting():
             return make()
         if self.tensor() is not tensor or self.version != tensor._version:
             self.tensor, self.version, self.known = ref(tensor), tensor._version, {}

@@ -1,5 +1,7 @@
 """The kernels as torch operators: compiled on the CPU, plain torch on any other device, with autograd support.
 
+While a model is exported they are written out in operators that every runtime supports (`models/portable/geometry.py`).
+
 From "PointNet++: Deep Hierarchical Feature Learning on Point Sets in a Metric Space", https://arxiv.org/abs/1706.02413,
 section 3.2. The paper leaves the order of ties, of neighbours and of padding open; here it is fixed: the same cloud
 gives the same indices on every device, in training and in evaluation.
@@ -23,6 +25,8 @@ def check_clouds(points: Tensor) -> None:
         raise InputError(f"point clouds come as floats in (batch, points, 3), not {tuple(points.shape)}")
     if points.shape[1] == 0:
         raise InputError("a point cloud needs at least one point")
+    if torch.compiler.is_exporting():  # there are no values yet, and a file does not check them
+        return
     if not torch.isfinite(points).all():
         bad = int((~torch.isfinite(points)).flatten(1).any(1).nonzero()[0])
         raise InputError(f"coordinates must be finite: cloud {bad} of the batch holds NaN or infinity")
@@ -42,6 +46,10 @@ def farthest_points(points: Tensor, samples: int) -> Tensor:
     check_clouds(points)
     if samples < 1:
         raise InputError(f"a sample needs at least one point, not {samples}")
+    if torch.compiler.is_exporting():
+        from fedstill.models.portable.geometry import farthest
+
+        return farthest(points.detach(), samples)[0]
     chosen: Tensor = _farthest_points(points.detach(), samples)
     return chosen
 
@@ -57,11 +65,16 @@ def ball_query(points: Tensor, centres: Tensor, radius: float, neighbours: int) 
     """
     check_clouds(points)
     check_clouds(centres)
-    if points.dtype != centres.dtype or len(points) != len(centres):
+    if points.dtype != centres.dtype or points.shape[0] != centres.shape[0]:
         raise InputError("points and centres must agree in precision and number of clouds")
     if neighbours < 1 or not 0 <= radius < float("inf"):
         raise InputError(f"a ball needs a radius and at least one neighbour, not {radius} and {neighbours}")
-    found: Tensor = _ball_query(points.detach(), centres.detach(), squared(radius, points.dtype), neighbours)
+    limit = squared(radius, points.dtype)
+    if torch.compiler.is_exporting():
+        from fedstill.models.portable.geometry import around
+
+        return around(points.detach(), centres.detach(), limit, neighbours)
+    found: Tensor = _ball_query(points.detach(), centres.detach(), limit, neighbours)
     return found
 
 
@@ -71,6 +84,10 @@ def group(features: Tensor, index: Tensor) -> Tensor:
     >>> group(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[1, 0, 1]]])).flatten().tolist()
     [2.0, 1.0, 2.0]
     """
+    if torch.compiler.is_exporting():
+        from fedstill.models.portable.geometry import take
+
+        return take(features, index)
     if index.numel() and not 0 <= int(index.amin()) <= int(index.amax()) < features.shape[1]:
         raise InputError(f"indices of neighbours must lie in 0..{features.shape[1] - 1}")
     grouped: Tensor = _group(features, index)
@@ -84,6 +101,19 @@ def rows_at(table: Tensor, index: Tensor) -> Tensor:
     [2.0, 1.0, 2.0]
     """
     return table.gather(1, index.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+
+
+def sorting(values: Tensor, descending: bool = False) -> Tensor:
+    """The indices that sort each row of (batch, values); of equal values the lowest index comes first.
+
+    In an exported program the order of equal values is left to the runtime.
+
+    >>> sorting(torch.tensor([[2.0, 1, 2, 3]]), descending=True).tolist()
+    [[3, 0, 2, 1]]
+    """
+    if torch.compiler.is_exporting():  # exporters do not know stable sorting
+        return values.sort(dim=1, descending=descending).indices
+    return values.argsort(dim=1, descending=descending, stable=True)
 
 
 def squared(radius: float, dtype: torch.dtype) -> float:

@@ -61,6 +61,31 @@ def within(distances: Tensor, limit: float, neighbours: int) -> Tensor:
     return torch.where(found < count, found, found[:, :, :1]).to(torch.int64).transpose(0, 1)
 
 
+def around(points: Tensor, centres: Tensor, limit: float, neighbours: int) -> Tensor:
+    """Ball query: indices (batch, centres, neighbours) as `fedstill.models.kernels.ball_query` returns them.
+
+    One loop over centres, so that memory does not grow with their number. It never returns more than there are points.
+    """
+    from torch._higher_order_ops.scan import scan  # imported here, because it loads much of torch's compiler
+
+    coordinates = points.permute(2, 0, 1).contiguous()
+    count, most = points.shape[1], min(neighbours, points.shape[1])
+    numbers = torch.arange(count, dtype=points.dtype)
+
+    def step(carried: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+        difference = coordinates - centre.unsqueeze(2)
+        distances = (difference * difference).sum(dim=0)
+        keys = torch.where(distances <= limit, numbers, float(count))
+        found = keys.topk(most, dim=1, largest=False, sorted=True).values
+        closest = distances.argmin(dim=1, keepdim=True).to(found.dtype)  # of an empty ball
+        first = torch.where(found[:, :1] < count, found[:, :1], closest)
+        return carried.clone(), torch.where(found < count, found, first).to(torch.int64)
+
+    _, found = scan(step, points.new_zeros(1), centres.permute(1, 2, 0).contiguous())
+    index: Tensor = found.transpose(0, 1)
+    return index
+
+
 def nearest(rows: Tensor, neighbours: int) -> Tensor:
     """Indices (batch, rows, neighbours) of the rows nearest to each row, in no particular order.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,10 @@ from fedstill.models.portable.program import INPUT, OUTPUTS, captured, first_lin
 OPSET = 20  # read by onnxruntime 1.18 and later
 
 
-def onnx_bytes(model: nn.Module, shape: tuple[int, ...], about: Mapping[str, str]) -> bytes:
-    """An ONNX file that computes `log_probabilities` and `features` of `inputs`."""
+def onnx_bytes(
+    model: nn.Module, shape: tuple[int, ...], about: Mapping[str, str], outputs: Sequence[str] = OUTPUTS
+) -> bytes:
+    """An ONNX file that computes the named outputs, which the model returns as a tuple, of `inputs`."""
     program = captured(model, shape)
     try:
         with hushed():
@@ -25,7 +27,7 @@ def onnx_bytes(model: nn.Module, shape: tuple[int, ...], about: Mapping[str, str
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=[INPUT],
-                output_names=list(OUTPUTS),
+                output_names=list(outputs),
                 verbose=False,
             )
             assert written is not None
@@ -73,7 +75,9 @@ class OnnxModel(nn.Module):
     memory of a small machine.
     """
 
-    def __init__(self, data: bytes, threads: int = 1, at_once: int | None = None) -> None:
+    def __init__(
+        self, data: bytes, threads: int = 1, at_once: int | None = None, outputs: Sequence[str] = OUTPUTS
+    ) -> None:
         super().__init__()
         runtime = package("onnxruntime")
         options = runtime.SessionOptions()
@@ -81,15 +85,12 @@ class OnnxModel(nn.Module):
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        self.at_once = at_once
+        self.at_once, self.outputs = at_once, list(outputs)
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         pieces = [inputs] if self.at_once is None else inputs.split(self.at_once)
-        found = [self.session.run(list(OUTPUTS), {INPUT: piece.contiguous().numpy()}) for piece in pieces]
-        log_probabilities, features = (
-            torch.cat([torch.from_numpy(one) for one in each]) for each in zip(*found, strict=True)
-        )
-        return log_probabilities, features
+        found = [self.session.run(self.outputs, {INPUT: piece.contiguous().numpy()}) for piece in pieces]
+        return tuple(torch.cat([torch.from_numpy(one) for one in each]) for each in zip(*found, strict=True))
 
     def about(self) -> dict[str, str]:
         """The metadata of the file."""

@@ -15,7 +15,7 @@ from fedstill.models.portable.extra import hushed
 from fedstill.models.portable.written_out import portable
 
 INPUT = "inputs"
-OUTPUTS = ("log_probabilities", "features")
+OUTPUTS = ("log_probabilities", "features")  # of classifiers
 _EXTRA_FILE = "fedstill.json"
 
 
@@ -26,9 +26,8 @@ class _OneInput(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        log_probabilities, features = self.model(inputs)
-        return log_probabilities, features
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.model(inputs))
 
 
 def captured(model: nn.Module, shape: tuple[int, ...]) -> torch.export.ExportedProgram:
