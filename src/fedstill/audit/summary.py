@@ -98,6 +98,11 @@ def _with_controls(case: Case) -> tuple[str, Tone]:
     rest = (
         f" In {part(unsure, len(judged), 'pair')} the seeds or test samples do not suffice to tell." if unsure else ""
     )
+    if masked and not case.surely(judged):
+        return (
+            f"Masking is possible and not shown: {part(len(masked), len(judged), 'pair')} {which} {be(len(masked))}"
+            f" above {points(case.delta)}, none after Holm's correction for {len(judged):,} comparisons.{rest}"
+        ), "bad"
     if masked:
         worst = max(masked, key=lambda pair: pair.masking or 0.0)
         return (
@@ -174,6 +179,9 @@ def _gains(case: Case) -> Iterator[str]:
     best = max(known, key=lambda pair: pair.gain or 0.0)
     told = f"{part(len(better), len(known), 'pair')} {be(len(better))} better (95 % interval above 0)"
     told += f" and {len(worse)} worse" if worse else ""
+    if len(known) > 1 and (better or worse):
+        sure = len(case.surely(known, gain=True))
+        told += f"; {sure or 'none'} of these after Holm's correction for {len(known):,} comparisons"
     yield f"Against the labels-only student, {told}; the largest gain is {gain_told(best)} ({called(best)})."
 
 

@@ -8,11 +8,12 @@ from statistics import fmean
 from fedstill.audit.evidence import Score, Teacher
 from fedstill.audit.evidence_lookup import TINY, Book, mean
 from fedstill.audit.phrases import part
-from fedstill.audit.statistics import share_interval, t_interval
+from fedstill.audit.statistics import accuracy_span, t_interval
 from fedstill.audit.verdicts import Interval, TeacherVerdict, TeacherWord
 from fedstill.core.numbers import capital, points, share
 
-ENOUGH_SEEDS = 3  # for a t interval
+ENOUGH_SEEDS = 3  # for a t interval over seeds alone
+NO_SIZE = "over seeds alone: the number of test samples is not known"
 FAR = 3  # so many times the threshold is far
 NO_BETTER = ("non-finite", "constant", "below-chance", "chance")
 
@@ -51,16 +52,17 @@ def _far_above(accuracy: float, chance: float, delta: float) -> bool:
 
 
 def accuracy_interval(scores: Sequence[Score], samples: int) -> Interval | None:
-    """Over seeds if there are three, else over test samples, as if the seeds were one model."""
+    """Over seeds and test samples, as far as both are known."""
     if not scores:
         return None
     values = [score.accuracy for score in scores]
-    middle = fmean(values)
+    if samples:
+        low, high = accuracy_span(values, samples)
+        return Interval(max(low, 0.0), min(high, 1.0), "both" if len(values) > 1 else "samples")
     if len(values) >= ENOUGH_SEEDS:
         low, high = t_interval(values)
-        return Interval(max(low, 0.0), min(high, 1.0), "seeds")
-    if samples:
-        return Interval(*share_interval(middle, samples), "samples")
+        return Interval(max(low, 0.0), min(high, 1.0), "seeds", NO_SIZE)
+    middle = fmean(values)
     return Interval(middle, middle, "none", "one or two seeds, and the number of test samples is not known")
 
 
@@ -93,7 +95,7 @@ def _word(
         told = "" if len(seeds) == 1 else " in every seed"
         return "constant", f"its accuracy is one class's share of the test set{told}{cure}"
     least = min((one for one in book.class_shares if one), default=0.0)
-    if _is_below(scores, interval, least, book.samples):
+    if _is_below(interval, least):
         so = "answers that do not depend on the input score more"
         return "below-chance", f"its interval lies below {share(least)}, the share of the smallest class: {so}{cure}"
     if book.chance is not None and interval.low <= book.chance:
@@ -109,19 +111,16 @@ def _word(
     return "sound", f"its interval lies above the chance level, {share(book.chance)}"
 
 
-def _is_below(scores: Sequence[Score], interval: Interval, least: float, samples: int) -> bool:
-    """Below what any answers score that have nothing to do with the input, over seeds and over test samples.
+def _is_below(interval: Interval, least: float) -> bool:
+    """Below what any answers score that have nothing to do with the input.
 
     Such answers score a mean of class shares, so at least the smallest. Less than that is systematic.
     """
-    middle = mean(scores)
-    if middle is None or interval.how == "none" or interval.high >= least:
-        return False
-    return not samples or share_interval(middle, samples)[1] < least
+    return interval.how != "none" and interval.high < least
 
 
 def _too_wide(scores: Sequence[Score], interval: Interval) -> str:
-    if interval.how == "seeds":
+    if len(scores) > 1:
         values = [score.accuracy for score in scores]
         return f"its seeds differ too much to tell, from {share(min(values))} to {share(max(values))}"
     return "there are too few test samples to tell"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # help need not wait for these
 CONDITION_MET = 3  # exit code: the audit was done, and found what --fail-on names
 FEW = 16  # pairs that are shown without --all
 SHORT = {"masked by pattern": "masked", "tracks its teacher": "tracks", "unclear": "unclear"}
-HOW = {"seeds": "", "samples": "*", "none": "?"}
+HOW = {"both": "", "seeds": "+", "samples": "*", "none": "?"}
 
 
 def audit(
@@ -157,16 +157,38 @@ def _objectives_table(audit: Audit) -> None:
             _number(one.hard_label_weight, "{:g}"),
             _percent(one.mean),
             _percent(one.range),
-            _number(one.correlation, "{:+.2f}"),
             _percent(one.free_range),
-            _number(one.free_correlation, "{:+.2f}"),
             SHORT[one.pattern],
         )
         for one in audit.objectives
     ]
-    _heading("Objectives over teachers: weight of labels, mean and range in %, r with teachers")
-    columns = ("objective", "labels", "mean", "range", "r", "free range", "free r", "pattern")
-    table("", columns, rows, right=range(1, 7))
+    _heading("Objectives over teachers: weight of labels, mean and range in %")
+    columns = ("objective", "labels", "mean", "range", "free range", "pattern")
+    table("", columns, rows, right=range(1, 5))
+    _correlations_table(audit)
+
+
+def _correlations_table(audit: Audit) -> None:
+    """r with its interval; nothing where it would say nothing."""
+    rows = [
+        (
+            one.objective,
+            _number(one.correlation, "{:+.2f}"),
+            _r_span(one.correlation_interval),
+            _number(one.free_correlation, "{:+.2f}"),
+            _r_span(one.free_correlation_interval),
+        )
+        for one in audit.objectives
+        if one.correlation is not None or one.free_correlation is not None
+    ]
+    if rows:
+        _heading("Correlation r of students and teachers, with labels and without")
+        columns = ("objective", "r", "95 % interval", "free r", "95 % interval")
+        table("", columns, rows, right=range(1, 5))
+
+
+def _r_span(span: tuple[float, float] | None) -> str:
+    return MISSING if span is None else f"{span[0]:+.2f} to {span[1]:+.2f}"
 
 
 def _pairs_table(audit: Audit, every: bool) -> None:
@@ -243,7 +265,7 @@ def _heading(text: str) -> None:
 
 def _legend(intervals: list[Interval | None]) -> None:
     marks = {HOW[interval.how] for interval in intervals if interval is not None} - {""}
-    legend = {"*": "* over test samples, not seeds", "?": "? no interval"}
+    legend = {"*": "* over test samples, not seeds", "+": "+ over seeds, not test samples", "?": "? no interval"}
     if marks:
         console.print(", ".join(legend[mark] for mark in sorted(marks)))
 
