@@ -189,7 +189,9 @@ def test_label_free_students_that_know_too_much() -> None:
     fallen = evidence({"a": [25, 25, 25]}, {("a", "dkd"): [82, 82, 82]}, free, weights={"dkd": 1.0})
     assert finding(fallen, "label-leak").severity == "serious"
     near = evidence({"a": [70, 71, 72]}, {("a", "dkd"): [82, 82, 82]}, free, weights={"dkd": 1.0})
-    assert "label-leak" not in topics(near)
+    assert finding(near, "label-leak").severity == "warning"  # 9 points above: more than seeds and samples explain
+    close = evidence({"a": [76, 77, 78]}, {("a", "dkd"): [82, 82, 82]}, free, weights={"dkd": 1.0})
+    assert "label-leak" not in topics(close)
 
 
 def test_students_that_labels_did_not_help() -> None:

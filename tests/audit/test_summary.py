@@ -105,7 +105,10 @@ def test_synergy(alone: float, says: str) -> None:
 
 
 def test_teachers_alone_and_students_alone() -> None:
-    assert told(None).startswith("There are no students here: only teachers were looked at.")
+    assert told(None).startswith(
+        "There are no students here: three methods with up to three seeds. a is first with 81.00 %, clearly before the"
+        " second. Seeds of one method vary by 1.0 point (standard deviation)."
+    )
     made = replace(evidence(TEACHERS, RISING), teachers=())
     assert "Nothing is known of the teachers themselves." in judge(made).summary
 

@@ -202,6 +202,18 @@ def test_one_class_need_not_be_the_same_in_every_seed() -> None:
     assert teacher_word(evidence({"t": [20, 30, 20]}, counts=(20, 30, 50))) == "constant"
     assert teacher_word(evidence({"t": [20, 30, 20]}, counts=(20, 30, 50), facts={"constant": 1.0})) == "constant"
     assert teacher_word(evidence({"t": [20, 31, 20]}, counts=(20, 30, 50))) == "chance"
+    (verdict,) = judge(evidence({"t": [20, 31, 20]}, counts=(20, 30, 50))).teachers
+    assert "below 38.00\u00a0%, which guesses in proportion to the classes would score" in verdict.why
+
+
+def test_below_chance_by_the_teachers_own_answers() -> None:
+    """Classes of 900 and 100: answers of 85 % and 15 % score 0.85 * 0.9 + 0.15 * 0.1 = 78 % at random; 40 % is less."""
+    made = evidence({"t": [40, 41, 39]}, counts=(900, 100))
+    assert teacher_word(made) == "chance"
+    known = replace(made, teachers=tuple(replace(one, guessing=0.78) for one in made.teachers))
+    assert teacher_word(known) == "below-chance"
+    some = replace(made, teachers=tuple(replace(one, guessing=0.35) for one in made.teachers))
+    assert teacher_word(some) == "chance"
 
 
 def test_two_scores_of_one_name_are_refused() -> None:

@@ -10,7 +10,7 @@ from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.outlying_seeds import OutlyingSeed
 from fedstill.audit.statistics import LEVEL, t_tail
 from fedstill.audit.teacher_verdicts import FAR, cannot_tell, is_collapsed, is_partly_broken
-from fedstill.audit.verdicts import Interval, ObjectiveVerdict, PairVerdict, TeacherVerdict
+from fedstill.audit.verdicts import NOT_ASSESSABLE, Interval, ObjectiveVerdict, PairVerdict, TeacherVerdict
 
 LEADERS = 12
 LITTLE = 0.55  # of its student's accuracy: a teacher with less does not explain it
@@ -62,6 +62,13 @@ class Case:
     def _masking_tail(self, pair: PairVerdict) -> float:
         return _tail(pair.interval, pair.masking, self.delta, 1)
 
+    def above_teachers(self) -> list[PairVerdict]:
+        """Pairs whose label-free student is above its teacher, after Holm's correction; the farthest first."""
+        known = [pair for pair in self.pairs if pair.excess is not None and pair.word != NOT_ASSESSABLE]
+        tails = [_tail(pair.excess_interval, pair.excess, 0.0, 1) for pair in known]
+        sure = [pair for pair, p in zip(known, holm(tails), strict=True) if p < (1 - LEVEL) / 2]
+        return sorted(sure, key=lambda pair: -(pair.excess or 0.0))
+
     @property
     def judged_are(self) -> str:
         """What tells the pairs that are judged from the others, to be said after their number."""
@@ -91,8 +98,10 @@ class Case:
 
 def _tail(interval: Interval | None, value: float | None, limit: float, sides: int) -> float:
     """The probability of such a value if the limit were the truth; one-sided: of such a value or more."""
-    if interval is None or value is None or not interval.error or interval.freedom is None:
+    if interval is None or value is None or interval.error is None or interval.freedom is None:
         return 1.0
+    if not interval.error:  # equal seeds, and nothing is known of the test set
+        return float(value <= limit if sides == 1 else value == limit)
     away = (value - limit) / interval.error
     return sides * t_tail(abs(away) if sides == 2 else away, interval.freedom)
 

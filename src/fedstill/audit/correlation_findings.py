@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import sqrt
-from statistics import fmean, stdev, variance
+from statistics import stdev
 
 from fedstill.audit.case import Case
 from fedstill.audit.phrases import NAMED
-from fedstill.audit.statistics import FEWEST_POINTS, correlation, r_interval
+from fedstill.audit.statistics import FEWEST_POINTS, correlation, r_interval, seed_noise
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import count, points
 
@@ -52,12 +52,7 @@ def _taught(case: Case) -> dict[str, float]:
 
 
 def _noise(case: Case) -> float:
-    found = [
-        variance([score.accuracy for score in scores.values()])
-        for name in _taught(case)
-        if len(scores := case.book.teacher_scores(name)) > 1
-    ]
-    return sqrt(fmean(found)) if found else 0.0
+    return seed_noise([case.book.teacher_scores(name) for name in _taught(case)]) or 0.0
 
 
 def _leverage(case: Case) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
     interval = masking_interval(book, pair, both)
     reached, taught, alone = mean(labelled.values()), book.teacher_mean(pair[0]), book.alone(pair)
     gain, gain_interval = _gain(book, pair, reached, alone)
+    excess, excess_interval = _excess(book, pair)
     return PairVerdict(
         *pair,
         word=_word(book, pair, interval, delta),
@@ -39,6 +40,8 @@ def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
         seeds=len(both or labelled or free),
         gain=gain,
         gain_interval=gain_interval,
+        excess=excess,
+        excess_interval=excess_interval,
     )
 
 
@@ -65,6 +68,16 @@ def _gain(book: Book, pair: Pair, reached: float | None, alone: float | None) ->
     sides = [[scores[seed] for seed in seeds] for scores in (labelled, others)]
     gain = fmean(ours.accuracy - theirs.accuracy for ours, theirs in zip(*sides, strict=True))
     return gain, _difference(book, sides)
+
+
+def _excess(book: Book, pair: Pair) -> tuple[float | None, Interval | None]:
+    """How far the label-free student is above its teacher, over the seeds that both have."""
+    free, taught = book.free_scores(pair), book.teacher_scores(pair[0])
+    seeds = [seed for seed in free if seed in taught]
+    if not seeds or len(taught) < len(book.teachers[pair[0]]):
+        return None, None
+    sides = [[scores[seed] for seed in seeds] for scores in (free, taught)]
+    return fmean(ours.accuracy - theirs.accuracy for ours, theirs in zip(*sides, strict=True)), _difference(book, sides)
 
 
 def _difference(book: Book, sides: Sequence[Sequence[Score]]) -> Interval:

@@ -6,13 +6,15 @@ coverage is simulated by `python -m benchmarks.coverage`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import atanh, hypot, inf, isinf, sqrt, tanh
 from statistics import NormalDist, fmean, stdev, variance
 
 import numpy as np
 import numpy.typing as npt
+
+from fedstill.audit.evidence import Score
 
 LEVEL = 0.95
 SHARED = 0.75  # of the sampling variance of an accuracy: the most that separate trainings have in common
@@ -81,6 +83,12 @@ def t_interval(values: Sequence[float]) -> Span:
 def over_seeds(values: Sequence[float]) -> Estimate:
     """A mean over seeds alone: on this test set."""
     return Estimate(fmean(values), stdev(values) / sqrt(len(values)), len(values) - 1.0)
+
+
+def seed_noise(cells: Sequence[Mapping[str, Score]]) -> float | None:
+    """The standard deviation over seeds, pooled over cells with several seeds; None without any."""
+    found = [variance([score.accuracy for score in cell.values()]) for cell in cells if len(cell) > 1]
+    return sqrt(fmean(found)) if found else None
 
 
 def normal_quantile(probability: float = (1 + LEVEL) / 2) -> float:

@@ -112,10 +112,11 @@ def _too_good(case: Case) -> Iterator[Finding]:
         and (taught := case.book.teacher_mean(pair.teacher)) is not None
     }
     flat = [name for name in case.book.objectives if _free_is_flat(case, name)]
+    above = {(pair.teacher, pair.objective) for pair in case.above_teachers()}
     found = [
         (f"{teacher} with {objective}", gap, teacher)
         for (teacher, objective), gap in gaps.items()
-        if gap > FAR * case.delta or (objective in flat and gap > case.delta)
+        if gap > FAR * case.delta or (gap > case.delta and (objective in flat or (teacher, objective) in above))
     ]
     if found:
         found.sort(key=lambda item: -item[1])
@@ -126,7 +127,7 @@ def _too_good(case: Case) -> Iterator[Finding]:
         yield Finding(
             "serious" if serious else "warning",
             "label-leak",
-            "Label-free students are far above their teachers",
+            f"Label-free students are {'far ' if gap > FAR * case.delta else ''}above their teachers",
             f"{named([name for name, *_ in found])}; most with {worst}: {points(gap)} above its teacher.{alike}"
             " Either the control saw labels, or the teacher's outputs hold more than its accuracy says.",
             "Distil with labels withheld and compare; an objective like DKD must take the teacher's own class for its"

@@ -94,15 +94,14 @@ def _word(
     if all(one.constant is None for one in seeds) and book.equals_a_class(scores):
         told = "" if len(seeds) == 1 else " in every seed"
         return "constant", f"its accuracy is one class's share of the test set{told}{cure}"
-    least = min((one for one in book.class_shares if one), default=0.0)
-    if _is_below(interval, least):
-        so = "answers that do not depend on the input score more"
-        return "below-chance", f"its interval lies below {share(least)}, the share of the smallest class: {so}{cure}"
+    below = _below(book, seeds, interval)
+    if below is not None:
+        return "below-chance", f"{below}{cure}"
     if book.chance is not None and interval.low <= book.chance:
         reaches = f"its interval reaches the chance level, {share(book.chance)}"
         middle = mean(scores)
         if middle is None or not _far_above(middle, book.chance, delta):
-            return "chance", f"{reaches}{cure}"
+            return "chance", f"{reaches}{_below_guessing(book, interval)}{cure}"
         return "chance", f"{_too_wide(scores, interval)}: {reaches}, although the mean is {share(middle)}{cure}"
     if gain is not None and gain > delta:
         return "stale", f"it gains {points(gain)} once BatchNorm's statistics are measured anew"
@@ -111,12 +110,33 @@ def _word(
     return "sound", f"its interval lies above the chance level, {share(book.chance)}"
 
 
-def _is_below(interval: Interval, least: float) -> bool:
-    """Below what any answers score that have nothing to do with the input.
+def _below(book: Book, seeds: Sequence[Teacher], interval: Interval) -> str | None:
+    """Why a teacher is worse than answers that have nothing to do with the input; None where that is not sure.
 
-    Such answers score a mean of class shares, so at least the smallest. Less than that is systematic.
+    Answers with shares q of the classes, given to samples at random, score the sum of q times the classes' shares: the
+    chance agreement of Cohen's kappa. Whatever q is, that is at least the smallest share.
     """
-    return interval.how != "none" and interval.high < least
+    if interval.how == "none" or not book.class_shares:
+        return None
+    least = min(one for one in book.class_shares if one)
+    if interval.high < least:
+        so = "answers that do not depend on the input score more"
+        return f"its interval lies below {share(least)}, the share of the smallest class: {so}"
+    known = [one.guessing for one in seeds if one.guessing is not None]
+    if len(known) == len(seeds) and interval.high < fmean(known):
+        return f"its interval lies below {share(fmean(known))}: the same answers, given at random, would score that"
+    return None
+
+
+def _below_guessing(book: Book, interval: Interval) -> str:
+    """Where a teacher's answers are not known: whether it is below guesses in proportion to the classes."""
+    guess = sum(one**2 for one in book.class_shares)
+    if interval.high >= guess:
+        return ""
+    return (
+        f", and lies below {share(guess)}, which guesses in proportion to the classes would score: either classes are"
+        " swapped, or it mostly answers rare ones"
+    )
 
 
 def _too_wide(scores: Sequence[Score], interval: Interval) -> str:

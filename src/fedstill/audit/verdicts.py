@@ -62,6 +62,8 @@ class PairVerdict:
     seeds: int
     gain: float | None = None  # labelled student minus labels-only student
     gain_interval: Interval | None = None
+    excess: float | None = None  # label-free student minus teacher
+    excess_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,12 @@ class Audit:
 
     def _repr_html_(self) -> str:
         return audit_panel(self)
+
+    def to_markdown(self) -> str:
+        """One page for a reviewer: what was found, the figures, and how to repeat it."""
+        from fedstill.audit.reviewer_summary import reviewer_summary  # which is made from these
+
+        return reviewer_summary(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the test samples one by one, as JSON can say it."""
