@@ -122,6 +122,16 @@ def test_perfect_students_do_not_give_an_interval_without_width() -> None:
     assert seed_difference([1.0] * 3, [1.0] * 3, 50).error == pytest.approx(1 / 52)
 
 
+def test_two_seeds_borrow_from_other_pairs() -> None:
+    """0.5 and 0.7 differ with a variance of 0.02; others' mean of 0.01 is less, and only adds degrees of freedom."""
+    alone, helped = (seed_difference([0.9, 0.9], [0.4, 0.2], 10**6, others) for others in ((), (0.01, 0.0)))
+    assert alone.error == helped.error == pytest.approx(0.1, rel=1e-3)
+    assert (alone.freedom, helped.freedom) == (pytest.approx(1, rel=0.01), pytest.approx(3, rel=0.01))
+    assert seed_difference([0.9, 0.9], [0.4, 0.2], 10**6, [0.1]).error == pytest.approx((0.06 / 2) ** 0.5, rel=1e-3)
+    three = [seed_difference([0.9] * 3, [0.4, 0.2, 0.3], 10**6, others).error for others in ((), (0.5,))]
+    assert three[0] == three[1]
+
+
 def test_seeds_that_differ_widen_the_interval_with_answers() -> None:
     alike = np.tile(np.repeat([1.0, 0.0], [30, 70]), (3, 1))
     unlike = np.array([np.repeat([1.0, 0.0], [right, 100 - right]) for right in (10, 30, 50)])

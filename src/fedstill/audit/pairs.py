@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from statistics import fmean, variance
 from typing import Literal
 
 import numpy as np
@@ -53,7 +53,19 @@ def masking_interval(book: Book, pair: Pair, seeds: Sequence[Seed]) -> Interval 
         return Interval(0.0, 0.0, "none", "the objective gives the labels no weight: the student is its own control")
     labelled, free = book.labelled_scores(pair), book.free_scores(pair)
     sides = [[scores[seed] for seed in seeds] for scores in (labelled, free)]
-    return _difference(book, sides)
+    others = [
+        value
+        for other in book.pairs
+        if other != pair and not book.own_control(other)
+        for value in _variance_of_two(book.labelled_scores(other), book.free_scores(other))
+    ]
+    return _difference(book, sides, others)
+
+
+def _variance_of_two(first: Mapping[Seed, Score], second: Mapping[Seed, Score]) -> list[float]:
+    """The variance of differences over seeds, where there are two of them."""
+    gaps = [first[seed].accuracy - second[seed].accuracy for seed in first if seed in second]
+    return [variance(gaps)] if len(gaps) == 2 else []
 
 
 def _gain(book: Book, pair: Pair, reached: float | None, alone: float | None) -> tuple[float | None, Interval | None]:
@@ -80,7 +92,7 @@ def _excess(book: Book, pair: Pair) -> tuple[float | None, Interval | None]:
     return fmean(ours.accuracy - theirs.accuracy for ours, theirs in zip(*sides, strict=True)), _difference(book, sides)
 
 
-def _difference(book: Book, sides: Sequence[Sequence[Score]]) -> Interval:
+def _difference(book: Book, sides: Sequence[Sequence[Score]], others: Sequence[float] = ()) -> Interval:
     """The interval of the mean difference between two students, seed by seed."""
     seeds = len(sides[0])
     answers = _by_sample(*sides)
@@ -88,7 +100,7 @@ def _difference(book: Book, sides: Sequence[Sequence[Score]]) -> Interval:
         return _spanned(paired_difference(answers), "both" if seeds > 1 else "samples")
     first, second = ([score.accuracy for score in side] for side in sides)
     if book.samples and seeds > 1:
-        return _spanned(seed_difference(first, second, book.samples), "both")
+        return _spanned(seed_difference(first, second, book.samples, others), "both")
     if book.samples:
         note = "which samples each student got right is not known: the widest interval that the accuracies allow"
         return _spanned(widest_difference(first[0], second[0], book.samples), "samples", note)

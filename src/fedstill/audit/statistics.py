@@ -186,14 +186,21 @@ def paired_difference(differences: npt.NDArray[np.float64]) -> Estimate:
     return Estimate(middle, *over_both(float(by_seed.var(ddof=1)) / seeds, seeds, spread, samples))
 
 
-def seed_difference(first: Sequence[float], second: Sequence[float], samples: int) -> Estimate:
+def seed_difference(
+    first: Sequence[float], second: Sequence[float], samples: int, others: Sequence[float] = ()
+) -> Estimate:
     """The mean difference of two models' accuracies, paired by seed, where answers to single samples are not known.
 
-    What all seeds have in common because of the test set cannot be seen in their accuracies: see `item_variance`.
+    What all seeds have in common because of the test set cannot be seen in their accuracies: see `item_variance`. Two
+    seeds hardly show how much seeds vary: `others` are such variances of other pairs with two seeds, with which that of
+    this pair is pooled; the larger of its own and the pooled one is used.
     """
     differences = [a - b for a, b in zip(first, second, strict=True)]
+    by_seed, freedom = variance(differences), len(differences) - 1
+    if freedom == 1 and others:
+        by_seed, freedom = max(by_seed, fmean([by_seed, *others])), 1 + len(others)
     by_sample = item_variance(fmean(first), fmean(second), samples)
-    parts = over_both(variance(differences) / len(differences), len(differences), by_sample, samples)
+    parts = over_both(by_seed / len(differences), freedom + 1, by_sample, samples)
     return Estimate(fmean(differences), *parts)
 
 

@@ -59,7 +59,7 @@ def convergence(view: View) -> list[Figure]:
             "convergence",
             "Teachers by round",
             f"Test accuracy of teachers by round. {' '.join(told)}",
-            "Share of the test samples that are right after each round, mean over seeds; bars are one standard deviation."
+            "Share of the test samples that are right after each round: mean over seeds, with one standard deviation."
             + (_broken_words(crosses) if crosses else ""),
             data,
             {
