@@ -16,7 +16,7 @@ UNLIKE = 0.05  # level of the F test by which two results vary more than the oth
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """Two results over the seeds that all have; the first is the better one."""
 
     first: str
@@ -29,7 +29,7 @@ class Comparison:
         return self.p < 1 - LEVEL
 
 
-def compared(results: Mapping[str, BySeed], samples: int) -> list[Comparison]:
+def compared(results: Mapping[str, BySeed], samples: int) -> list[PairedComparison]:
     """All pairs, since which of them is first is seen in the same figures; none without two common seeds.
 
     The model is additive in result and seed. Its residual variance is pooled over all results, unless an F test shows
@@ -44,7 +44,7 @@ def compared(results: Mapping[str, BySeed], samples: int) -> list[Comparison]:
     pairs = list(combinations(ranked, 2))
     gaps = [_gap(values[first], values[second], pooled, freedom, samples) for first, second in pairs]
     raw = [2 * t_tail(abs(gap.middle) / gap.error, gap.freedom) if gap.error else float(not gap.middle) for gap in gaps]
-    return [Comparison(*pair, gap, p) for pair, gap, p in zip(pairs, gaps, holm(raw), strict=True)]
+    return [PairedComparison(*pair, gap, p) for pair, gap, p in zip(pairs, gaps, holm(raw), strict=True)]
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -61,7 +61,7 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def detectable(comparison: Comparison, comparisons: int) -> float:
+def detectable(comparison: PairedComparison, comparisons: int) -> float:
     """The difference that such a comparison, one of so many, finds in four of five repetitions."""
     gap = comparison.gap
     tail = (1 - LEVEL) / (2 * comparisons)

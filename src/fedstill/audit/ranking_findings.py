@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from fedstill.audit.case import Case
-from fedstill.audit.comparisons import BySeed, Comparison, compared, detectable
+from fedstill.audit.comparisons import BySeed, PairedComparison, compared, detectable
 from fedstill.audit.evidence import Seed
 from fedstill.audit.phrases import named, part
 from fedstill.audit.term_magnitudes import idle_terms, parts, students_with_terms, term_sizes
@@ -63,7 +63,7 @@ def _noise(what: str, results: Mapping[str, BySeed], samples: int) -> Iterator[F
     yield _not_told_apart(what, made, rivals)
 
 
-def _not_told_apart(what: str, made: Sequence[Comparison], rivals: Sequence[Comparison]) -> Finding:
+def _not_told_apart(what: str, made: Sequence[PairedComparison], rivals: Sequence[PairedComparison]) -> Finding:
     nearest = rivals[0]
     equal = [one.second for one in rivals if not one.told_apart]
     tests = f"{count(len(made), 'comparison')} of all {what}s" if len(made) > 1 else "one comparison"
