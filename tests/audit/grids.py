@@ -19,7 +19,7 @@ def evidence(
     labelled: Cells | None = None,
     free: Cells | None = None,
     weights: Mapping[str, float] | None = None,
-    counts: Sequence[int] = (50, 50, 50, 50),
+    counts: Sequence[int] = (500, 500, 500, 500),
     facts: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Evidence:

@@ -143,9 +143,11 @@ def test_a_ranking_within_the_noise() -> None:
     noisy = {"a": [80, 83.75, 63.75], "b": [60, 75, 78.75], "c": [30, 31, 32]}
     found = finding(evidence(noisy), "noise-teachers")
     assert "a leads b by 4.6\u00a0points" in found.evidence
-    assert "1 of 2 steps in the ranking" in found.evidence
+    assert "Holm's correction for three comparisons of all teachers" in found.evidence
+    assert "1 of 2 others cannot be told from it" in found.evidence
+    assert "do not call these teachers equal" in found.advice
     alone = evidence({name: noisy[name] for name in "ab"})
-    assert "step" not in finding(alone, "noise-teachers").evidence  # there is but one, and it was named
+    assert "other" not in finding(alone, "noise-teachers").evidence  # there is but one, and it was named
     assert "noise-teachers" not in topics(evidence(GOOD))
     # Noise among the others does not matter to who is first.
     assert "noise-teachers" not in topics(evidence({"a": [90, 91, 92], "b": [70, 71, 78], "c": [69, 74, 72]}))
@@ -187,7 +189,9 @@ def test_label_free_students_that_know_too_much() -> None:
     fallen = evidence({"a": [25, 25, 25]}, {("a", "dkd"): [82, 82, 82]}, free, weights={"dkd": 1.0})
     assert finding(fallen, "label-leak").severity == "serious"
     near = evidence({"a": [70, 71, 72]}, {("a", "dkd"): [82, 82, 82]}, free, weights={"dkd": 1.0})
-    assert "label-leak" not in topics(near)
+    assert finding(near, "label-leak").severity == "warning"  # 9 points above: more than seeds and samples explain
+    close = evidence({"a": [76, 77, 78]}, {("a", "dkd"): [82, 82, 82]}, free, weights={"dkd": 1.0})
+    assert "label-leak" not in topics(close)
 
 
 def test_students_that_labels_did_not_help() -> None:
@@ -201,7 +205,9 @@ def test_students_that_labels_did_not_help() -> None:
     assert finding(made, "constant-student").evidence.startswith("a with p:")
     # Below chance without being one class exactly; and above chance.
     assert "exactly" not in finding(replace(made, class_counts=(7, 34, 59)), "stuck-student").evidence
-    assert "stuck-student" not in topics(replace(made, class_counts=(20, 25, 25, 20)))
+    # 33 of 90 samples may be luck where a quarter is chance, 330 of 900 are not.
+    assert "stuck-student" in topics(replace(made, class_counts=(20, 25, 25, 20)))
+    assert "stuck-student" not in topics(replace(made, class_counts=(200, 250, 250, 200)))
 
 
 def test_a_confidently_wrong_teacher_explains_its_student() -> None:

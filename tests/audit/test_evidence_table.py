@@ -10,6 +10,7 @@ import pytest
 
 from fedstill.audit import Evidence, Score, audit, judge, read_table
 from fedstill.audit.counts import read_counts
+from fedstill.audit.evidence_table import read_rows
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError
 from fedstill.distillation import objectives
@@ -244,3 +245,46 @@ def test_class_counts(tmp_path: Path) -> None:
 def test_class_counts_that_are_none(text: str | None, classes: int | None, says: str) -> None:
     with pytest.raises(InputError, match=says):
         read_counts(text, classes)
+
+
+def test_students_of_several_architectures_have_labels_only_students_of_their_own() -> None:
+    rows = [
+        {"teacher": "t", "objective": "kd", "student": student, "seed": seed, "accuracy": a, "labels_only_accuracy": b}
+        for student, a, b in (("small", "0.60", "0.55"), ("large", "0.75", "0.74"))
+        for seed in "12"
+    ]
+    found = read_rows(rows)
+    assert {(one.objective, one.model) for one in found.students} == {("kd (small)", "small"), ("kd (large)", "large")}
+    gains = {pair.objective: pair.gain for pair in judge(found).pairs}
+    assert gains == {"kd (small)": pytest.approx(0.05), "kd (large)": pytest.approx(0.01)}
+    rows[1]["labels_only_accuracy"] = "0.56"
+    assert judge(read_rows(rows)).pairs[0].gain == pytest.approx(0.045)
+    repeated = [*rows, {**rows[0], "objective": "hints", "labels_only_accuracy": "0.5"}]
+    with pytest.raises(InputError, match="the same seed and student"):
+        read_rows(repeated)
+
+
+def test_one_student_keeps_the_objectives_name() -> None:
+    rows = [{"teacher": "t", "objective": "kd", "student": "small", "seed": "1", "accuracy": "0.6"}]
+    (student,) = read_rows(rows).students
+    assert (student.objective, student.model) == ("kd", "small")
+
+
+def test_a_table_of_federated_methods_says_method_and_accuracy() -> None:
+    rows = [{"method": name, "seed": "1", "accuracy (%)": value} for name, value in (("fedavg", "71"), ("moon", "0.9"))]
+    found = read_rows(rows)
+    assert [(one.name, one.score.accuracy) for one in found.teachers if one.score] == [
+        ("fedavg", 0.71),
+        ("moon", pytest.approx(0.009)),
+    ]
+    assert found.students == ()
+    # With an objective, method is a column like any other.
+    with pytest.raises(InputError, match="lacks the column 'teacher'"):
+        read_rows([{"method": "fedavg", "objective": "kd", "seed": "1", "accuracy": "0.7"}])
+
+
+def test_a_hundred_class_counts_are_no_file_name() -> None:
+    text = ",".join(["1234"] * 100)
+    assert read_counts(text) == (1234,) * 100
+    with pytest.raises(InputError, match="'x' is not a whole number"):
+        read_counts(f"{text},x")

@@ -117,11 +117,12 @@ def test_patterns_of_the_clinical_grid() -> None:
     ("name", "chance", "constant"),
     [
         ("clinical-combined", {"fedadagrad"}, {"fedadam", "fedavgm", "fedyogi"}),
-        ("modelnet40-combined", {"fedadagrad", "fedadam"}, {"fedavgm", "fedyogi"}),
-        ("modelnet40-teachers", {"fedadagrad", "fedadam"}, {"fedavgm", "fedyogi"}),
+        ("modelnet40-combined", {"fedadam"}, {"fedavgm", "fedyogi"}),
+        ("modelnet40-teachers", {"fedadam"}, {"fedavgm", "fedyogi"}),
     ],
 )
 def test_teachers_at_chance(name: str, chance: set[str], constant: set[str]) -> None:
+    """FedAdagrad on ModelNet40 is above chance: 186, 142 and 137 right of 2,468, where one class has 100."""
     words = {one.teacher: one.word for one in judged(name).teachers}
     assert {teacher for teacher, word in words.items() if word == "chance"} == chance
     assert {teacher for teacher, word in words.items() if word == "constant"} == constant

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from inspect import signature
-
 import numpy as np
 import pytest
 import scipy.stats
 
 from fedstill.audit.statistics import (
+    accuracy_span,
     correlation,
-    paired_bootstrap,
+    over_both,
+    paired_difference,
+    seed_difference,
     share_interval,
     t_interval,
     t_quantile,
-    unpaired_interval,
+    t_tail,
+    widest_difference,
 )
 from fedstill.core.streams import Streams
 
@@ -67,43 +69,76 @@ def test_where_a_correlation_says_nothing() -> None:
     assert correlation([0.1, 0.2, 0.3], [1 / 3, third, 1 / 3]) is None
 
 
-def test_the_bootstrap_is_what_drawing_every_sample_gives() -> None:
-    """Against a plain implementation that draws 200 samples at a time, and against scipy's percentile interval."""
-    draw = Streams(1).draw("answers")
-    differences = draw.choice([-1.0, 0.0, 1.0], p=[0.1, 0.5, 0.4], size=200)
-    ours = paired_bootstrap(differences, Streams(1).draw("ours"), draws=40_000)
-    plain = [float(draw.choice(differences, size=200).mean()) for _ in range(4_000)]
-    assert ours == pytest.approx(tuple(np.quantile(plain, [0.025, 0.975])), abs=0.012)
-    # scipy 1.15 has renamed the argument.
-    name = "rng" if "rng" in signature(scipy.stats.bootstrap).parameters else "random_state"
-    theirs = scipy.stats.bootstrap(
-        (differences,), np.mean, method="percentile", n_resamples=4_000, **{name: np.random.default_rng(0)}
-    ).confidence_interval
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.012)
+def test_equal_seeds_on_80_samples_have_an_interval() -> None:
+    """Three seeds of 5 right in 80 (6.25 %) share one test set: about Wilson's interval for 5 of 80."""
+    low, high = accuracy_span([0.0625] * 3, 80)
+    one = scipy.stats.binomtest(5, 80).proportion_ci(method="wilson")
+    assert (low, high) == pytest.approx((one.low, one.high), abs=0.002)
+    assert high - low > 0.1
 
 
-def test_the_bootstrap_repeats_itself() -> None:
-    differences = np.array([1.0, 0.0, 0.0, -1.0, 1.0])
-    first, second = (paired_bootstrap(differences, Streams(0).draw("audit", "a")) for _ in range(2))
-    assert first == second
-    assert paired_bootstrap(np.ones(4), Streams(0).draw("audit", "a")) == (1.0, 1.0)
+def test_an_interval_over_seeds_and_samples_by_hand() -> None:
+    """0.5 and 0.7 on 100 samples: s^2 = 0.02, p = 0.6; 0.02 / 2 + 0.0024 - 0.0006 = 0.0118."""
+    error, freedom = over_both(0.01, 2, 0.0018, 100)
+    assert (error**2, freedom) == pytest.approx((0.0118, 0.0118**2 / (0.0001 + 0.0018**2 / 99)))
+    quantile = t_quantile(0.975, freedom)
+    low, high = share_interval(0.6, 0.24 / 0.0018, quantile)
+    seeds = quantile * 0.1
+    expected = 0.6 - ((0.6 - low) ** 2 + seeds**2) ** 0.5, 0.6 + ((high - 0.6) ** 2 + seeds**2) ** 0.5
+    assert accuracy_span([0.5, 0.7], 100) == pytest.approx(expected)
+
+
+def test_a_large_test_set_leaves_the_interval_over_seeds() -> None:
+    values = [0.80, 0.84, 0.79, 0.83]
+    assert accuracy_span(values, 10**9) == pytest.approx(t_interval(values), abs=1e-4)
+
+
+def test_one_seed_gives_the_interval_of_agresti_and_min() -> None:
+    """40 won, 10 lost, 50 tied: d = 30/102, discordant share (50 + 1)/102."""
+    answers = np.repeat([1.0, -1.0, 0.0], [40, 10, 50])[None]
+    middle = 30 / 102
+    reach = 1.959964 * ((51 / 102 - middle**2) / 102) ** 0.5
+    assert paired_difference(answers).span == pytest.approx((middle - reach, middle + reach))
 
 
 def test_the_widest_interval_holds_every_pairing() -> None:
-    """90 and 60 right of 100: whichever samples they are, the bootstrap's interval lies inside but for the half samples
-    added and the bootstrap's steps of one sample; at the worst pairing, both right on 50 alone, the two agree."""
-    low, high = unpaired_interval(0.9, 0.6, 100)
+    """90 and 60 right of 100: whichever samples they are, the interval with answers known lies inside, and is the same
+    where both are right on as few samples as possible."""
+    low, high = widest_difference(0.9, 0.6, 100).span
     for together in (50, 55, 60):  # samples that both got right; the first is the fewest possible
         only_first, only_second = 90 - together, 60 - together
-        differences = np.repeat([1.0, -1.0, 0.0], [only_first, only_second, 100 - only_first - only_second])
-        inner = paired_bootstrap(differences, Streams(0).draw("pairing"))
-        assert low <= inner[0] + 0.015
-        assert inner[1] <= high + 0.015
+        answers = np.repeat([1.0, -1.0, 0.0], [only_first, only_second, 100 - only_first - only_second])[None]
+        inner = paired_difference(answers).span
+        assert low <= inner[0] + 1e-9
+        assert inner[1] <= high + 1e-9
         if together == 50:
-            assert (low, high) == pytest.approx(inner, abs=0.02)
+            assert (low, high) == pytest.approx(inner)
 
 
 def test_perfect_students_do_not_give_an_interval_without_width() -> None:
-    low, high = unpaired_interval(1.0, 1.0, 50)
+    low, high = widest_difference(1.0, 1.0, 50).span
     assert low < 0 < high
     assert high - low == pytest.approx(2 * 1.959964 * (1 / 52 / 52) ** 0.5, rel=1e-6)
+    assert seed_difference([1.0] * 3, [1.0] * 3, 50).error == pytest.approx(1 / 52)
+
+
+def test_two_seeds_borrow_from_other_pairs() -> None:
+    """0.5 and 0.7 differ with a variance of 0.02; others' mean of 0.01 is less, and only adds degrees of freedom."""
+    alone, helped = (seed_difference([0.9, 0.9], [0.4, 0.2], 10**6, others) for others in ((), (0.01, 0.0)))
+    assert alone.error == helped.error == pytest.approx(0.1, rel=1e-3)
+    assert (alone.freedom, helped.freedom) == (pytest.approx(1, rel=0.01), pytest.approx(3, rel=0.01))
+    assert seed_difference([0.9, 0.9], [0.4, 0.2], 10**6, [0.1]).error == pytest.approx((0.06 / 2) ** 0.5, rel=1e-3)
+    three = [seed_difference([0.9] * 3, [0.4, 0.2, 0.3], 10**6, others).error for others in ((), (0.5,))]
+    assert three[0] == three[1]
+
+
+def test_seeds_that_differ_widen_the_interval_with_answers() -> None:
+    alike = np.tile(np.repeat([1.0, 0.0], [30, 70]), (3, 1))
+    unlike = np.array([np.repeat([1.0, 0.0], [right, 100 - right]) for right in (10, 30, 50)])
+    assert alike.mean() == unlike.mean()
+    assert unlike.mean(axis=1).std() > 0
+    assert paired_difference(unlike).error > 2 * paired_difference(alike).error
+
+
+def test_the_tail_of_t_agrees_with_scipy() -> None:
+    assert t_tail(2.5, 3.7) == pytest.approx(scipy.stats.t.sf(2.5, 3.7))

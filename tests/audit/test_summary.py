@@ -37,7 +37,9 @@ def test_the_first_sentence_with_controls() -> None:
     unsure = told(RISING, {**RISING, ("a", "o"): [50, 81, 99]})
     assert unsure.startswith("No masking was shown, and 2 of 3 pairs of teacher and objective are faithful")
     one = {("a", "o"): [80, 81, 83]}
-    assert told(one, one).startswith("Students are what their teachers made them: in the only pair")
+    assert told(one, {("a", "o"): [79, 81, 82]}).startswith(
+        "Students are what their teachers made them: in the only pair"
+    )
     assert told(one, {("a", "o"): [50, 81, 99]}).startswith("Neither masking nor the lack of it was shown: in the only")
     assert told(RISING, {**RISING, ("a", "o"): [50, 81, 99], ("b", "o"): [30, 62, 70]}).startswith(
         "No masking was shown, and 1 of 3 pairs of teacher and objective is faithful"
@@ -82,8 +84,13 @@ def test_teachers_are_named_by_what_is_wrong_with_them() -> None:
 
 
 def test_whether_students_follow() -> None:
-    assert "Students without labels follow their teachers: r = 1.00; with labels r = -0.87." in told(FLAT, RISING)
-    assert "do not all follow their teachers: r = -0.87" in told(RISING, FLAT)
+    """Means of flat students are 91, 91, 91 1/3 and 91 over teachers 81, 61, 41 and 21: r = -10 / sqrt(2000 / 12)."""
+    teachers, flat = {**TEACHERS, "d": [20, 21, 22]}, {**FLAT, ("d", "o"): [90, 91, 92]}
+    rising = {**RISING, ("d", "o"): [20, 21, 22]}
+    following = "Students without labels follow their teachers: r = 1.00; with labels r = -0.26."
+    assert following in told(flat, rising, teachers)
+    assert "do not all follow their teachers: r = -0.26" in told(rising, flat, teachers)
+    assert "follow" not in told(FLAT, RISING)  # three teachers say nothing
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,10 @@ def test_synergy(alone: float, says: str) -> None:
 
 
 def test_teachers_alone_and_students_alone() -> None:
-    assert told(None).startswith("There are no students here: only teachers were looked at.")
+    assert told(None).startswith(
+        "There are no students here: three methods with up to three seeds. a is first with 81.00 %, clearly before the"
+        " second. Seeds of one method vary by 1.0 point (standard deviation)."
+    )
     made = replace(evidence(TEACHERS, RISING), teachers=())
     assert "Nothing is known of the teachers themselves." in judge(made).summary
 
@@ -154,7 +164,10 @@ def test_a_student_equal_to_the_labels_only_student() -> None:
 
 
 def test_a_classic_gain_is_a_success() -> None:
-    """Labels alone 69, student 73, teacher 75.6; the gains are 3.8, 4.0 and 4.2: 4 -+ 4.303 * 0.2 / sqrt(3)."""
+    """Labels alone 69, student 73, teacher 75.6; the gains are 3.8, 4.0 and 4.2 on 10,000 samples.
+
+    Seeds give a variance of 0.2^2 / 3, the test set 0.4 (73 * 27 + 69 * 31) / 10,000.
+    """
     made = evidence(
         {"t": [75.4, 75.6, 75.8]},
         {("t", "kd"): [72.8, 73, 73.2]},
@@ -165,12 +178,12 @@ def test_a_classic_gain_is_a_success() -> None:
     found = judge(made)
     assert found.summary[0].replace("\u00a0", " ") == (
         "Distillation helped: in the only pair of teacher and objective the student gains over the labels-only student"
-        " (+4.0 points, 95 % interval +3.5 to +4.5), and its teacher is better than labels alone."
+        " (+4.0 points, 95 % interval +3.2 to +4.8), and its teacher is better than labels alone."
     )
     (pair,) = found.pairs
     assert pair.gain == pytest.approx(0.04)
     assert pair.gain_interval is not None
-    assert (pair.gain_interval.low, pair.gain_interval.high) == pytest.approx((0.03503, 0.04497), abs=1e-5)
+    assert (pair.gain_interval.low, pair.gain_interval.high) == pytest.approx((0.03171, 0.04829), abs=1e-5)
     assert {one.severity for one in found.findings} == {"warning"}  # there is no label-free control
     weak = replace(made, teachers=tuple(replace(one, score=Score(0.65)) for one in made.teachers))
     assert not judge(weak).summary[0].startswith("Distillation helped")

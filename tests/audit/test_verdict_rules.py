@@ -24,20 +24,38 @@ def only(made: Evidence, delta: float = 0.05) -> PairVerdict:
 
 
 def test_masked_faithful_and_inconclusive_over_seeds() -> None:
-    """Differences 50, 52, 54: 52 -+ 4.30265 * 2 / sqrt(3) = 47.03 to 56.97."""
-    pair = only(evidence({"t": [30, 30, 30]}, {PAIR: [90, 92, 94]}, {PAIR: [40, 40, 40]}))
+    """Differences 50, 52, 54: 52 -+ 4.30265 * 2 / sqrt(3) = 47.03 to 56.97, where the test set is not known."""
+    pair = only(evidence({"t": [30, 30, 30]}, {PAIR: [90, 92, 94]}, {PAIR: [40, 40, 40]}, counts=()))
     assert (pair.word, pair.seeds) == ("masked", 3)
     assert (pair.labelled, pair.free, pair.masking) == pytest.approx((0.92, 0.40, 0.52))
     assert pair.interval is not None
-    assert (pair.interval.how, pair.interval.note) == ("seeds", "")
+    assert (pair.interval.how, pair.interval.note) == (
+        "seeds",
+        "over seeds alone: the number of test samples is not known",
+    )
     assert (pair.interval.low, pair.interval.high) == pytest.approx((0.4703, 0.5697), abs=1e-4)
-    assert only(evidence({"t": [30] * 3}, {PAIR: [90, 92, 94]}, {PAIR: [90, 91, 94]})).word == "faithful"
-    assert only(evidence({"t": [30] * 3}, {PAIR: [90, 92, 94]}, {PAIR: [50, 91, 94]})).word == "inconclusive"
+    near, far = {PAIR: [90, 91, 94]}, {PAIR: [50, 91, 94]}
+    for counts in ((), (500,) * 4):
+        assert only(evidence({"t": [30] * 3}, {PAIR: [90, 92, 94]}, near, counts=counts)).word == "faithful"
+        assert only(evidence({"t": [30] * 3}, {PAIR: [90, 92, 94]}, far, counts=counts)).word == "inconclusive"
+
+
+def test_an_interval_includes_the_test_set() -> None:
+    """Equal differences of 2 points: nothing varies with seeds, and 80 samples still do not show that it is below 5.
+
+    0.4 * 2 * 0.9 * 0.1, or about 0.072, over 82 samples and one over 82 squared: a standard error of 3.2 points.
+    """
+    made = {PAIR: [91, 91, 91]}, {PAIR: [89, 89, 89]}
+    small = only(evidence({"t": [90] * 3}, *made, counts=(20,) * 4))
+    assert small.interval is not None
+    assert (small.word, small.interval.how) == ("inconclusive", "both")
+    assert small.interval.error == pytest.approx(((0.4 * (0.91 * 0.09 + 0.89 * 0.11) + 1 / 82) / 82) ** 0.5)
+    assert only(evidence({"t": [90] * 3}, *made, counts=(500,) * 4)).word == "faithful"
 
 
 def test_the_threshold_decides() -> None:
     """Differences 7, 8, 9: 8 -+ 2.48, so above 5 and not above 6; at or below 10.5, and not 10."""
-    made = evidence({"t": [30] * 3}, {PAIR: [57, 58, 59]}, {PAIR: [50, 50, 50]})
+    made = evidence({"t": [30] * 3}, {PAIR: [57, 58, 59]}, {PAIR: [50, 50, 50]}, counts=())
     assert [only(made, delta).word for delta in (0.05, 0.06, 0.10, 0.105)] == [
         "masked",
         "inconclusive",
@@ -61,11 +79,11 @@ def one_seed(labelled: Score, free: Score, counts: tuple[int, ...] = ()) -> Evid
 
 
 def test_one_seed_is_judged_over_test_samples() -> None:
-    """Of 100 samples 60 are gained and none lost: the share's interval is about 0.6 -+ 1.96 * 0.049."""
+    """Of 100 samples 60 are gained and none lost: 60/102 -+ 1.96 * sqrt((61/102 - (60/102)^2) / 102)."""
     pair = only(one_seed(answers(90), answers(30)))
     assert pair.interval is not None
     assert (pair.word, pair.interval.how) == ("masked", "samples")
-    assert (pair.interval.low, pair.interval.high) == pytest.approx((0.504, 0.696), abs=0.011)
+    assert (pair.interval.low, pair.interval.high) == pytest.approx((0.4908, 0.6857), abs=1e-4)
     assert only(one_seed(answers(90), answers(90))).word == "faithful"
     # As many right as above, but other samples: the pairing matters.
     gained = one_seed(answers(60), answers(52))
@@ -84,9 +102,9 @@ def test_two_seeds_are_judged_over_test_samples_too() -> None:
     first, second = only(made).interval, only(more).interval
     assert first is not None
     assert second is not None
-    assert second.how == "samples"
+    assert second.how == "both"
     # The same answers twice are no more evidence than once.
-    assert (second.low, second.high) == pytest.approx((first.low, first.high), abs=0.011)
+    assert (second.low, second.high) == pytest.approx((first.low, first.high), abs=0.002)
 
 
 def test_without_answers_the_widest_interval_is_taken() -> None:
@@ -184,6 +202,18 @@ def test_one_class_need_not_be_the_same_in_every_seed() -> None:
     assert teacher_word(evidence({"t": [20, 30, 20]}, counts=(20, 30, 50))) == "constant"
     assert teacher_word(evidence({"t": [20, 30, 20]}, counts=(20, 30, 50), facts={"constant": 1.0})) == "constant"
     assert teacher_word(evidence({"t": [20, 31, 20]}, counts=(20, 30, 50))) == "chance"
+    (verdict,) = judge(evidence({"t": [20, 31, 20]}, counts=(20, 30, 50))).teachers
+    assert "below 38.00\u00a0%, which guesses in proportion to the classes would score" in verdict.why
+
+
+def test_below_chance_by_the_teachers_own_answers() -> None:
+    """Classes of 900 and 100: answers of 85 % and 15 % score 0.85 * 0.9 + 0.15 * 0.1 = 78 % at random; 40 % is less."""
+    made = evidence({"t": [40, 41, 39]}, counts=(900, 100))
+    assert teacher_word(made) == "chance"
+    known = replace(made, teachers=tuple(replace(one, guessing=0.78) for one in made.teachers))
+    assert teacher_word(known) == "below-chance"
+    some = replace(made, teachers=tuple(replace(one, guessing=0.35) for one in made.teachers))
+    assert teacher_word(some) == "chance"
 
 
 def test_two_scores_of_one_name_are_refused() -> None:
@@ -200,8 +230,8 @@ def test_two_scores_of_one_name_are_refused() -> None:
 
 def test_one_teacher_of_one_seed_against_chance() -> None:
     """31 % of 200 samples: Wilson's interval reaches down to 25 %, that of 33 % does not."""
-    assert teacher_word(evidence({"t": [31]})) == "chance"
-    assert teacher_word(evidence({"t": [33]})) == "sound"
+    assert teacher_word(evidence({"t": [31]}, counts=(50,) * 4)) == "chance"
+    assert teacher_word(evidence({"t": [33]}, counts=(50,) * 4)) == "sound"
 
 
 def test_chance_is_the_largest_class() -> None:
@@ -245,15 +275,26 @@ def test_a_pattern_needs_teachers_that_differ() -> None:
 
 
 def test_figures_of_an_objective() -> None:
-    """Means of teachers 10, 20, 30 and students 1 apart from a line: r by hand, over seed means, not over seeds."""
-    teachers = {"a": [5, 15], "b": [20, 20], "c": [30, 30]}
-    labelled = {("a", "o"): [50, 52], ("b", "o"): [56, 56], ("c", "o"): [55, 55]}
-    free = {("a", "o"): [10, 10], ("b", "o"): [20, 20], ("c", "o"): [30, 30]}
+    """Means of teachers 10, 20, 30 and 40 and their students: r by hand, over seed means, not over seeds."""
+    teachers = {"a": [5, 15], "b": [20, 20], "c": [30, 30], "d": [40, 40]}
+    labelled = {("a", "o"): [50, 52], ("b", "o"): [56, 56], ("c", "o"): [55, 55], ("d", "o"): [54, 54]}
+    free = {("a", "o"): [10, 10], ("b", "o"): [20, 20], ("c", "o"): [30, 30], ("d", "o"): [40, 40]}
     (one,) = judge(evidence(teachers, labelled, free, weights={"o": 0.5})).objectives
-    # Teachers -10, 0, 10; students -3, 2, 1 about 54: 40 / sqrt(200 * 14).
-    assert one.correlation == pytest.approx(40 / (200 * 14) ** 0.5)
+    # Teachers -15, -5, 5, 15; students -3, 2, 1, 0 about 54: 40 / sqrt(500 * 14).
+    assert one.correlation == pytest.approx(40 / (500 * 14) ** 0.5)
+    assert one.correlation_interval == pytest.approx((-0.8936, 0.9861), abs=1e-4)  # tanh(atanh(0.478) -+ 1.96)
     assert (one.mean, one.range, one.hard_label_weight) == (pytest.approx(0.54), pytest.approx(0.05), 0.5)
-    assert (one.free_correlation, one.free_range) == (pytest.approx(1.0), pytest.approx(0.2))
+    assert (one.free_correlation, one.free_range) == (pytest.approx(1.0), pytest.approx(0.3))
+
+
+def test_r_is_given_only_where_it_means_something() -> None:
+    """Three teachers lie near a line too often, and teachers within the threshold say nothing."""
+    three = {name: [value] * 3 for name, value in {"a": 10, "b": 20, "c": 30}.items()}
+    near = {name: [value] * 3 for name, value in {"a": 60, "b": 61, "c": 62, "d": 64}.items()}
+    for teachers in (three, near):
+        students = {(name, "o"): values for name, values in teachers.items()}
+        (one,) = judge(evidence(teachers, students)).objectives
+        assert (one.correlation, one.correlation_interval, one.pattern) == (None, None, "unclear")
 
 
 def test_the_room_can_be_called() -> None:

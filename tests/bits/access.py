@@ -20,7 +20,8 @@ from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.identity import identity_from
 
 # A run's folder: what is not compared number by number, and which file holds the state that a run goes on from.
-NOT_COMPARED = ("config.json", "timing.json", "digests.json")
+# checks.json counts test samples; it came after the recording, and no result depends on it.
+NOT_COMPARED = ("config.json", "timing.json", "digests.json", "checks.json")
 CHECKPOINT, EARLIER_CHECKPOINT = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 CONFIGURATION = "config.json"
 

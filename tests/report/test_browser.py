@@ -28,7 +28,9 @@ PROBE = """
   button.click(); seen.push(order() + " " + button.parentElement.getAttribute("aria-sort"));
   document.querySelector(".key button").click();
   const plot = document.getElementById("figure-accuracy");
-  seen.push("visible " + plot.data[0].visible);
+  const found = ["LOW", "-low fedavg"].map((words) => fedstillTables.search(table, words)).join("");
+  seen.push("visible " + plot.data[0].visible + ", found " + found);
+  fedstillTables.search(table, "");
   seen.push("overflow " + (document.documentElement.scrollWidth - document.documentElement.clientWidth));
   Plotly.toImage(plot, { format: "png" }).then((picture) => {
     seen.push(picture.slice(0, 22), fedstillTables.csv(table), fedstillTables.latex(table));
@@ -100,7 +102,7 @@ def test_tables_sort_and_save_keys_switch_nothing_sticks_out_and_strange_scripts
     down, up, visible, overflow, picture, *files = unescape(found[1]).replace("\xa0", " ").splitlines()
     assert down == "top, 100 % & more,middle,low descending"
     assert up == "low,middle,top, 100 % & more ascending"
-    assert visible == "visible false"
+    assert visible == "visible false, found 12"  # one line with the word, two of the method without it
     assert overflow == "overflow 0"
     assert picture == "data:image/png;base64,"
     text = "\n".join(files)

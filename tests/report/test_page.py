@@ -85,7 +85,9 @@ def test_it_can_be_used_without_eyes_or_mouse(page: Page) -> None:
     ids = {attributes["id"] for _, attributes, _ in page.elements if "id" in attributes}
     links = [attributes["href"] for attributes in page.all("a")]
     assert links[0] == "#content"
-    assert all(link.startswith("#") and link[1:] in ids for link in links)
+    inside = [link for link in links if link.startswith("#")]
+    assert all(link[1:] in ids for link in inside)
+    assert all(link.endswith("/") and ":" not in link for link in links if link not in inside)  # folders of runs
     assert all(head["scope"] in ("col", "row") for head in page.all("th"))
     plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
     assert plots
@@ -191,7 +193,9 @@ def test_nothing_to_report_and_unfinished_runs_are_said(make_run: MakeRun, tmp_p
 def test_a_real_run(tmp_path: Path) -> None:
     run = fedstill.run("fedavg", rounds=2, clients=2, partition={"name": "dirichlet", "alpha": 0.3}, out=tmp_path)
     page = Page(write_report({"tiny": run}, tmp_path / "report.html"))
-    assert list(page.specs) == ["accuracy", "loss", "traffic", "partition-0"]
+    assert list(page.specs) == ["accuracy", "loss", "traffic", "confusion-0", "partition-0"]
+    (folder,) = [one["href"] for one in page.all("a") if one["href"].endswith("/")]
+    assert (tmp_path / folder / "result.json").is_file()
     assert page.specs["accuracy"]["data"][0]["y"] == [record.metrics["accuracy"] for record in run.journal]
     table = partition_tables({"tiny": run})["tiny"]
     assert sum(map(sum, table.counts)) == 1438  # digits to train on

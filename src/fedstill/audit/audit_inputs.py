@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.audit.evidence import Evidence, Score, Student, Teacher
-from fedstill.audit.from_results import curve_of, evidence_from, terms_of
+from fedstill.audit.from_results import contradictions_of, curve_of, evidence_from, guessing_of, terms_of
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, UnusableError
 from fedstill.distillation import objectives
@@ -73,11 +73,14 @@ def _of_run(run: Run, data_root: Path | None, device: str, observers: Sequence[O
 
     labelled = launched(_with_labels(experiment, "use"))
     students = [_student(labelled, name, seed, free=False)]
+    trained = [labelled]
     try:
-        students.append(_student(launched(_with_labels(experiment, "withhold")), name, seed, free=True))
+        trained.append(launched(_with_labels(experiment, "withhold")))
+        students.append(_student(trained[-1], name, seed, free=True))
     except UnusableError:
         students.append(Student(_names(labelled), name, seed, True, None, NOT_ASSESSABLE))
     alone = launched(_alone(experiment))
+    trained.append(alone)
     truth = labelled.test_labels
     return Evidence(
         name=f"{name} from {_names(labelled)}",
@@ -87,6 +90,7 @@ def _of_run(run: Run, data_root: Path | None, device: str, observers: Sequence[O
         alone={seed: _score(alone)},
         class_counts=() if truth is None else tuple(samples_by_class(truth, len(run.config["classes"]))),
         commands=(f"fedstill audit {run.path}",),
+        edited=tuple(text for one in trained for text in contradictions_of(one)),
         settings={"data": experiment.data, "student": str(experiment.model), "epochs": str(experiment.rounds)},
     )
 
@@ -133,8 +137,10 @@ def _teachers(run: Run, seed: str) -> tuple[Teacher, ...]:
         return ()
     (report,), (source,) = reports, run.experiment.teachers
     correct: tuple[bool, ...] = ()
+    guessing = None
     if source.run is not None and (Path(source.run) / "config.json").is_file():
-        correct = _correct(Run(source.run), source.which)
+        taught = Run(source.run)
+        correct, guessing = _correct(taught, source.which), guessing_of(taught, source.which)
     ceiling = run.result.ceiling
     assert run.experiment.objective is not None
     return (
@@ -146,6 +152,7 @@ def _teachers(run: Run, seed: str) -> tuple[Teacher, ...]:
             constant=report.metrics["constant"],
             recalibrated=report.recalibrated,
             ceilings={} if ceiling is None else {run.experiment.objective.name: ceiling},
+            guessing=guessing,
         ),
     )
 

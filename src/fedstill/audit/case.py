@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedstill.audit.comparisons import holm
 from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.outlying_seeds import OutlyingSeed
+from fedstill.audit.statistics import LEVEL, t_tail
 from fedstill.audit.teacher_verdicts import FAR, cannot_tell, is_collapsed, is_partly_broken
-from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, TeacherVerdict
+from fedstill.audit.verdicts import NOT_ASSESSABLE, Interval, ObjectiveVerdict, PairVerdict, TeacherVerdict
 
 LEADERS = 12
 LITTLE = 0.55  # of its student's accuracy: a teacher with less does not explain it
@@ -50,6 +52,23 @@ class Case:
         """Pairs that masking can be looked for in: their objective reads labels, and they have a control."""
         return [pair for pair in self.pairs if pair.word in JUDGED and self.reads_labels(pair)]
 
+    def surely(self, pairs: Sequence[PairVerdict], gain: bool = False) -> list[PairVerdict]:
+        """Of these pairs, those masked (or with a gain that is not 0) after Holm's correction for their number."""
+        tails = [_tail(pair.gain_interval, pair.gain, 0.0, 2) if gain else self._masking_tail(pair) for pair in pairs]
+        return [
+            pair for pair, p in zip(pairs, holm(tails), strict=True) if p < (1 - LEVEL if gain else (1 - LEVEL) / 2)
+        ]
+
+    def _masking_tail(self, pair: PairVerdict) -> float:
+        return _tail(pair.interval, pair.masking, self.delta, 1)
+
+    def above_teachers(self) -> list[PairVerdict]:
+        """Pairs whose label-free student is above its teacher, after Holm's correction; the farthest first."""
+        known = [pair for pair in self.pairs if pair.excess is not None and pair.word != NOT_ASSESSABLE]
+        tails = [_tail(pair.excess_interval, pair.excess, 0.0, 1) for pair in known]
+        sure = [pair for pair, p in zip(known, holm(tails), strict=True) if p < (1 - LEVEL) / 2]
+        return sorted(sure, key=lambda pair: -(pair.excess or 0.0))
+
     @property
     def judged_are(self) -> str:
         """What tells the pairs that are judged from the others, to be said after their number."""
@@ -75,6 +94,16 @@ class Case:
         top = leaders([pair for pair in self.pairs if pair.recovery is not None])
         fallen = [pair for pair in top if pair.teacher in self.collapsed]
         return top, fallen if len(self.pairs) > LEADERS else []
+
+
+def _tail(interval: Interval | None, value: float | None, limit: float, sides: int) -> float:
+    """The probability of such a value if the limit were the truth; one-sided: of such a value or more."""
+    if interval is None or value is None or interval.error is None or interval.freedom is None:
+        return 1.0
+    if not interval.error:  # equal seeds, and nothing is known of the test set
+        return float(value <= limit if sides == 1 else value == limit)
+    away = (value - limit) / interval.error
+    return sides * t_tail(abs(away) if sides == 2 else away, interval.freedom)
 
 
 def leaders(pairs: Sequence[PairVerdict]) -> list[PairVerdict]:

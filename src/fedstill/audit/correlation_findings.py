@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import atanh, sqrt, tanh
-from statistics import NormalDist, fmean, stdev, variance
+from math import sqrt
+from statistics import stdev
 
 from fedstill.audit.case import Case
 from fedstill.audit.phrases import NAMED
-from fedstill.audit.statistics import LEVEL, Span, correlation
+from fedstill.audit.statistics import FEWEST_POINTS, correlation, r_interval, seed_noise
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import count, points
 
 HIGH = 0.8  # r from which on somebody will read it as following
 LOST = 0.6  # r without one teacher below which that teacher carried it
 BEYOND_NOISE = 1.3  # times what equal teachers would differ by
-FEWEST = 4  # teachers: of three, two points are left without one
 
 
 def correlation_findings(case: Case) -> Iterator[Finding]:
@@ -25,25 +24,11 @@ def correlation_findings(case: Case) -> Iterator[Finding]:
         yield from _leverage(case)
 
 
-def r_interval(r: float, points_: int) -> Span | None:
-    """Fisher's 95 % interval of a correlation; None for fewer than four points.
-
-    >>> low, high = r_interval(0.99, 13)
-    >>> round(low, 3), round(high, 3)
-    (0.966, 0.997)
-    """
-    if points_ < FEWEST:
-        return None
-    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) / sqrt(points_ - 3)
-    middle = atanh(max(min(r, 1 - 1e-12), -1 + 1e-12))
-    return tanh(middle - reach), tanh(middle + reach)
-
-
 def narrow_teachers(case: Case) -> Iterator[Finding]:
     """Teachers within the threshold of each other, of which someone may read a correlation."""
     means = _taught(case)
-    read = any(one.correlation is not None or one.free_correlation is not None for one in case.objectives)
-    if len(means) < 3 or not read:
+    read = [sum(pair.objective == one.objective for pair in case.pairs) for one in case.objectives]
+    if len(means) < 3 or max(read, default=0) < 3:
         return
     wide, noise = max(means.values()) - min(means.values()), _noise(case)
     seeds = max(len(case.book.teacher_scores(name)) for name in means)
@@ -67,12 +52,7 @@ def _taught(case: Case) -> dict[str, float]:
 
 
 def _noise(case: Case) -> float:
-    found = [
-        variance([score.accuracy for score in scores.values()])
-        for name in _taught(case)
-        if len(scores := case.book.teacher_scores(name)) > 1
-    ]
-    return sqrt(fmean(found)) if found else 0.0
+    return seed_noise([case.book.teacher_scores(name) for name in _taught(case)]) or 0.0
 
 
 def _leverage(case: Case) -> Iterator[Finding]:
@@ -109,7 +89,7 @@ def carried_by(taught: Mapping[str, float], reached: Mapping[str, float]) -> tup
     """The teacher without which a high correlation is lost, r with and without it, and the number of teachers."""
     names = [name for name in reached if name in taught]
     whole = correlation([taught[name] for name in names], [reached[name] for name in names])
-    if whole is None or whole < HIGH or len(names) < FEWEST:
+    if whole is None or whole < HIGH or len(names) < FEWEST_POINTS:
         return None
     left: dict[str, float] = {}
     for name in names:

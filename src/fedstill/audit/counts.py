@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+
+_NUMBERS = re.compile(r"[\d\s,]*")
 
 
 def read_counts(text: str | None = None, classes: int | None = None) -> tuple[int, ...]:
@@ -26,10 +29,17 @@ def read_counts(text: str | None = None, classes: int | None = None) -> tuple[in
         return (1,) * classes
     if text is None:
         return ()
-    path = Path(text)
-    if path.suffix or path.is_file():
-        return _from_file(path)
+    if not _NUMBERS.fullmatch(text) and (Path(text).suffix or _is_file(text)):
+        return _from_file(Path(text))
     return _checked([(None, part) for part in text.split(",")], "--class-counts")
+
+
+def _is_file(text: str) -> bool:
+    """Whether a file has this name; a long list of counts is none, and some systems refuse to look for it."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False
 
 
 def _from_file(path: Path) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ class Teacher:
     egress: frozenset[str] = frozenset()  # kinds of what left the clients
     buffers: str | None = None  # how BatchNorm's statistics were merged
     model: str | None = None  # its architecture; None: not known, or several
+    guessing: float | None = None  # what its predicted classes would score if they had nothing to do with the samples
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from io import StringIO
 from math import isfinite, isnan
@@ -27,6 +27,7 @@ OPTIONAL = (
     "hard_label_weight",
     "test_size",
     "selection",
+    "student",
 )
 TEACHERS_ALONE = ("teacher", "seed", "teacher_accuracy")
 ACCURACIES = ("accuracy", *OPTIONAL[:3])
@@ -46,14 +47,16 @@ class EvidenceRow:
     values: dict[str, float]
     written: dict[str, WrittenAccuracy]  # accuracies by column
     selection: str  # how the reported model was chosen among those of its run
+    student: str  # the student's architecture; empty: not given
     broken: bool  # the teacher gives outputs that are not finite
 
 
 def read_table(path: Path, class_counts: Sequence[int] = (), unit: Unit = "auto") -> Evidence:
     """Columns teacher, objective, seed, accuracy; optionally teacher_accuracy, free_accuracy, labels_only_accuracy,
     hard_label_weight, test_size (test samples) and selection (how the reported model was chosen: `last`, `validation`,
-    `best on test`). A table of teachers alone needs teacher, seed and teacher_accuracy. A `.json` file holds a list
-    with a mapping from column to value for each row.
+    `best on test`), student (its architecture, where there are several; each has its own labels_only_accuracy). A table
+    of teachers alone needs teacher, seed and teacher_accuracy, one of federated methods method, seed and accuracy. A
+    `.json` file holds a list with a mapping from column to value for each row.
 
     Accuracies are percentages if any of them is above 1 or bears the sign (`0.9%`, or a column `accuracy (%)`), else
     shares; `unit` says so where that would be wrong. Columns or rows of both kinds in one table are refused. An
@@ -119,23 +122,32 @@ def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: 
     ]
     if not rows:
         raise InputError(f"the table {path} has no rows below its header")
+    rows = _by_student(rows)
     _refuse_repeated(path, rows)
     written = [one for row in rows for one in row.written.values()]
     chance = max(class_counts) / sum(class_counts) if class_counts and sum(class_counts) else None
     scale = scale_of(path, written, unit, chance)
+    alone = _labels_only(path, rows, scale)
     settings = {"table": path.name, "accuracies": "percent" if scale == 100 else "share"}
     return Evidence(
         name=path.stem,
         about=f"A table made elsewhere: {path.name}.",
         teachers=_teachers(path, rows, scale),
-        students=_students(path, rows, scale) if "objective" in header else (),
-        alone=_alone(path, rows, scale),
+        students=_students(path, rows, scale, alone) if "objective" in header else (),
+        alone={seed: score for (_, seed), score in alone.items()} if len({row.student for row in rows}) == 1 else {},
         class_counts=tuple(class_counts),
         settings={**settings, **({"columns left alone": ", ".join(ignored)} if ignored else {})},
         test_size=_test_size(path, rows, class_counts),
         chosen_on_test=tuple(_place(row) for row in rows if _on_test(row.selection)),
         precision=0.5 * 10.0 ** -max((one.digits for one in written), default=0) / scale,
     )
+
+
+def _by_student(rows: list[EvidenceRow]) -> list[EvidenceRow]:
+    """Where students have several architectures, an objective is told from itself by the student's."""
+    if len({row.student for row in rows}) < 2:
+        return rows
+    return [replace(row, objective=f"{row.objective} ({row.student or 'student not named'})") for row in rows]
 
 
 def _place(row: EvidenceRow) -> str:
@@ -198,6 +210,11 @@ def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str],
         raise InputError(f"the table {path} is empty: its first line names the columns {', '.join(NEEDED)}")
     written = [field.strip().lower() for field in first[1]]
     bare = [_PERCENT.sub("", name) for name in written]
+    if "method" in bare and not {"teacher", "objective"} & set(bare):
+        federated = {"method": "teacher", "accuracy": "teacher_accuracy"}
+        renamed = [federated.get(name, name) for name in bare]
+        written = [after + name[len(before) :] for name, before, after in zip(written, bare, renamed, strict=True)]
+        bare = renamed
     header = [short if short in ACCURACIES else name for name, short in zip(written, bare, strict=True)]
     known = {*NEEDED, *OPTIONAL}
     doubled = next((name for name in header if name in known and header.count(name) > 1), None)
@@ -214,7 +231,7 @@ def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str],
     if missing:
         raise InputError(
             f"the table {path} lacks the column {missing[0]!r}: it needs {', '.join(NEEDED)}"
-            f" (or, of teachers alone, {', '.join(TEACHERS_ALONE)})"
+            f" (or, of teachers alone, {', '.join(TEACHERS_ALONE)}; of federated methods, method, seed, accuracy)"
         )
     return header, ignored, {name for name, before in zip(header, written, strict=True) if name != before}
 
@@ -236,7 +253,7 @@ def _row(path: Path, line: int, header: Sequence[str], signed: set[str], fields:
         if name in ACCURACIES
     }
     place = cells["teacher"], cells.get("objective", ""), cells["seed"]
-    return EvidenceRow(line, *place, values, written, cells.get("selection", ""), broken)
+    return EvidenceRow(line, *place, values, written, cells.get("selection", ""), cells.get("student", ""), broken)
 
 
 def _number(where: str, name: str, text: str) -> float:
@@ -276,7 +293,11 @@ def _agreed(path: Path, rows: Sequence[EvidenceRow], name: str, key: str) -> dic
     for row in rows:
         if name not in row.values:
             continue
-        owner = {"teacher": (row.teacher, row.seed), "seed": (row.seed,), "objective": (row.objective,)}[key]
+        owner = {
+            "teacher": (row.teacher, row.seed),
+            "seed and student": (row.student, row.seed),
+            "objective": (row.objective,),
+        }[key]
         first = found.setdefault(owner, row)
         if first.values[name] != row.values[name]:
             raise InputError(
@@ -303,7 +324,9 @@ def _teachers(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[Te
     )
 
 
-def _students(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[Student, ...]:
+def _students(
+    path: Path, rows: Sequence[EvidenceRow], scale: float, alone: Mapping[tuple[str, Seed], Score]
+) -> tuple[Student, ...]:
     weights = _agreed(path, rows, "hard_label_weight", "objective")
     controlled = any("free_accuracy" in row.values for row in rows)
     students: list[Student] = []
@@ -312,7 +335,8 @@ def _students(path: Path, rows: Sequence[EvidenceRow], scale: float) -> tuple[St
         weight = weights[row.objective,].values["hard_label_weight"] if (row.objective,) in weights else None
         score = _score(row, "accuracy", scale) if "accuracy" in row.values else None
         missing = "" if score is not None else "no accuracy in the table"
-        students.append(Student(*pair, free=False, score=score, missing=missing, hard_label_weight=weight))
+        own = {"alone": alone.get((row.student, row.seed)), "model": row.student} if row.student else {}
+        students.append(Student(*pair, False, score, missing, weight, **own))  # type: ignore[arg-type]
         if controlled and not _assessable(row.objective):
             students.append(Student(*pair, free=True, score=None, missing=NOT_ASSESSABLE, hard_label_weight=0.0))
         elif "free_accuracy" in row.values:
@@ -327,6 +351,7 @@ def _assessable(name: str) -> bool:
     return known not in objectives or objectives[known].assessable
 
 
-def _alone(path: Path, rows: Sequence[EvidenceRow], scale: float) -> dict[Seed, Score]:
-    agreed = _agreed(path, rows, "labels_only_accuracy", "seed")
-    return {seed: _score(row, "labels_only_accuracy", scale) for (seed,), row in agreed.items()}
+def _labels_only(path: Path, rows: Sequence[EvidenceRow], scale: float) -> dict[tuple[str, Seed], Score]:
+    """Labels-only students by architecture and seed."""
+    agreed = _agreed(path, rows, "labels_only_accuracy", "seed and student")
+    return {(student, seed): _score(row, "labels_only_accuracy", scale) for (student, seed), row in agreed.items()}

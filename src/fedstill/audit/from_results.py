@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from fedstill.audit.evidence import Evidence, RoundFacts, Score, Student, Teacher
-from fedstill.audit.evidence_lookup import TINY
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.numbers import share
 from fedstill.distillation import objectives
 from fedstill.methods import methods
 from fedstill.methods.fedavg import buffers_of
 from fedstill.runtime.result import Run, run_called
+from fedstill.runtime.run_verification import verify_run
 from fedstill.studies.grid import SEED
 from fedstill.studies.results import Labels, Pupil, ResultRow, Results
 from fedstill.studies.results_table import joint_training_note, stale_note
 from fedstill.studies.run_figures import figures_of, unpacked
+from fedstill.studies.verification import row_contradictions
 
 OBJECTIVE = "objective"
 _FIGURE = {"last": "accuracy", "best": "best", "selected": "selected"}
@@ -97,15 +98,16 @@ class _Reader:
         )
 
     def _edited(self) -> Iterator[str]:
-        """Accuracies that are not those of their runs, where the runs are here."""
+        """Figures that are not those of their runs, where the runs are here, and what contradicts itself in these."""
         rows = [
             (cell, results.runs[cell]) for results, cells in self._stages() for cell in cells if cell in results.runs
         ]
         for cell, row in rows:
-            run, said = self._run(row), row.figures.get("accuracy")
-            there = None if run is None or not run.finished else run.result.accuracy.get("last")
-            if there is not None and (said is None or abs(said - there) > TINY):
-                yield f"accuracy of {', '.join(cell)}: {share(said)} here, {share(there)} in its run"
+            run = self._run(row)
+            if run is not None and run.finished:
+                figures = row_contradictions(Path(self.results.study), cell, row, run)
+                yield from (f"{one.field}: {one.says}" for one in figures)
+                yield from contradictions_of(run)
 
     def _stages(self) -> tuple[tuple[Results, Iterable[Labels]], ...]:
         return (self.results, self.taught_by), (self.students, self.pupils)
@@ -132,6 +134,7 @@ class _Reader:
             egress=_egress(run),
             buffers=None if run is None else buffers_of(run.experiment.method.settings),
             model=_model(run),
+            guessing=guessing_of(run, self.which) if at_home else None,
         )
 
     def _student(self, cell: Labels, pupil: Pupil) -> Student:
@@ -262,6 +265,21 @@ def _rounds(run: Run | None) -> tuple[RoundFacts, ...]:
         for record in run.journal
         if record.evaluation is not None
     )
+
+
+def contradictions_of(run: Run) -> Iterator[str]:
+    """What does not fit together in a run's folder: its rounds, result, predictions and models."""
+    for one in verify_run(run.path).contradictions:
+        yield f"{run.path.name}/{one}"
+
+
+def guessing_of(run: Run | None, which: str) -> float | None:
+    """What a run's predicted classes would score if they had nothing to do with the test samples."""
+    said, truth = (None, None) if run is None else (run.predictions(which), run.test_labels)
+    if not said or not truth:
+        return None
+    answers, classes = Counter(said), Counter(truth)
+    return sum(number * classes[one] for one, number in answers.items()) / len(truth) ** 2
 
 
 def curve_of(run: Run | None) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from fedstill.audit.evidence import Seed
 from fedstill.audit.evidence_lookup import Book
 from fedstill.audit.outlying_seeds import OutlyingSeed
 from fedstill.audit.pairs import ROUNDING
-from fedstill.audit.statistics import correlation
+from fedstill.audit.statistics import FEWEST_POINTS, correlation, r_interval
 from fedstill.audit.verdicts import ObjectiveVerdict, PairVerdict, PatternWord
 
 TRACKS = 0.9  # r from which on students are said to follow their teachers
@@ -38,12 +38,14 @@ def objective_verdict(
         objective=objective,
         hard_label_weight=book.weight(objective),
         mean=fmean(labelled.values()) if labelled else None,
-        correlation=_together(taught, labelled),
+        correlation=(r := _together(taught, labelled, delta)),
         range=_range(labelled),
-        free_correlation=_together(taught, free),
+        free_correlation=(free_r := _together(taught, free, delta)),
         free_range=_range(free),
         pattern=word,
         steady_range=steady_range if word != "unclear" else None,
+        correlation_interval=None if r is None else r_interval(r, _common(taught, labelled)),
+        free_correlation_interval=None if free_r is None else r_interval(free_r, _common(taught, free)),
     )
 
 
@@ -64,8 +66,8 @@ def pattern(taught: Means, reached: Means, delta: float) -> PatternWord:
     """What accuracies alone suggest, without any control.
 
     Masked by pattern: students that all end within `delta` of each other, and on average that far above their
-    teachers, although these range over more than three times as much. Tracking: r of 0.9 or more, and a range of at
-    least half the teachers'; a line that is almost flat follows nobody, however straight it is.
+    teachers, although these range over more than three times as much. Tracking: r of 0.9 or more over four teachers or
+    more, and a range of at least half the teachers'; a line that is almost flat follows nobody, however straight it is.
     """
     teachers = [name for name in reached if name in taught]
     if len(teachers) < 2:
@@ -78,14 +80,22 @@ def pattern(taught: Means, reached: Means, delta: float) -> PatternWord:
         and fmean(ours) - fmean(theirs) >= delta - ROUNDING
     ):
         return "masked by pattern"
-    together = correlation(theirs, ours)
+    together = correlation(theirs, ours) if len(teachers) >= FEWEST_POINTS else None
     follows = together is not None and together >= TRACKS and spread > delta and spread >= wide / 2
     return "tracks its teacher" if follows else "unclear"
 
 
-def _together(taught: Means, reached: Means) -> float | None:
+def _together(taught: Means, reached: Means, delta: float) -> float | None:
+    """r, where it means something: over four teachers or more, which differ by more than the threshold."""
     teachers = [name for name in reached if name in taught]
-    return correlation([taught[name] for name in teachers], [reached[name] for name in teachers])
+    theirs = [taught[name] for name in teachers]
+    if len(teachers) < FEWEST_POINTS or max(theirs) - min(theirs) <= delta:
+        return None
+    return correlation(theirs, [reached[name] for name in teachers])
+
+
+def _common(taught: Means, reached: Means) -> int:
+    return sum(name in taught for name in reached)
 
 
 def _range(means: Means) -> float | None:

@@ -37,7 +37,7 @@ def outlying_seeds(book: Book, delta: float) -> list[OutlyingSeed]:
     taught = {name: _values(book, name) for name in book.teachers}
     found = [
         OutlyingSeed(name, "", False, seed, value, middle)
-        for name, seed, value, middle in _outlying(book, taught, delta)
+        for name, seed, value, middle, _ in _outlying(book, taught, delta)
     ]
     for free in (False, True):
         for objective in book.objectives:
@@ -48,8 +48,8 @@ def outlying_seeds(book: Book, delta: float) -> list[OutlyingSeed]:
             }
             found += [
                 OutlyingSeed(teacher, objective, free, seed, value, middle)
-                for teacher, seed, value, middle in _outlying(book, cells, delta)
-                if not _follows(taught.get(teacher, {}), seed, value - middle)
+                for teacher, seed, value, middle, reach in _outlying(book, cells, delta)
+                if not _follows(taught.get(teacher, {}), seed, value - middle, reach)
             ]
     return found
 
@@ -64,7 +64,8 @@ def _students(book: Book, pair: Pair, free: bool) -> dict[Seed, Score]:
     return book.labelled_scores(pair)
 
 
-def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator[tuple[str, Seed, float, float]]:
+def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator[tuple[str, Seed, float, float, float]]:
+    """Cell, seed, accuracy, the median of the cell, and how far from it a seed may be."""
     ranges = {name: spread_of(list(values.values())) for name, values in cells.items() if len(values) > 1}
     for name, values in cells.items():
         others = [spread for other, spread in ranges.items() if other != name]
@@ -73,14 +74,16 @@ def _outlying(book: Book, cells: Mapping[str, Values], delta: float) -> Iterator
         middle = median(values.values())
         if len(others) < 2:
             yield from (
-                (name, seed, value, middle) for seed, value in values.items() if _stands_alone(values, seed, delta)
+                (name, seed, value, middle, ALONE * delta)
+                for seed, value in values.items()
+                if _stands_alone(values, seed, delta)
             )
             continue
         noise = sqrt(middle * (1 - middle) / book.samples) if book.samples else 0.0
         few = len(others) < FEW_CELLS
         usual = max(max(others) if few else quantiles(others, n=4)[2], noise)
         reach = max((FAR_OUT_OF_FEW if few else FAR_OUT) * usual, delta)
-        yield from ((name, seed, value, middle) for seed, value in values.items() if abs(value - middle) > reach)
+        yield from ((name, seed, value, middle, reach) for seed, value in values.items() if abs(value - middle) > reach)
 
 
 def _stands_alone(values: Values, seed: Seed, delta: float) -> bool:
@@ -95,9 +98,10 @@ def spread_of(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / RANGES.get(len(values), RANGES[10])
 
 
-def _follows(taught: Values, seed: Seed, deviation: float) -> bool:
-    """Whether the teacher of this seed deviates from its other seeds as its student does, at least half as far."""
+def _follows(taught: Values, seed: Seed, deviation: float, reach: float) -> bool:
+    """Whether the teacher of this seed deviates from its other seeds as its student does: at least half as far, or so
+    far that the rest is within reach."""
     if seed not in taught or len(taught) < 2:
         return False
     own = taught[seed] - median(taught.values())
-    return own * deviation > 0 and abs(own) >= abs(deviation) / 2
+    return own * deviation > 0 and (abs(own) >= abs(deviation) / 2 or abs(deviation - own) <= reach)

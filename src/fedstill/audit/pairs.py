@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from statistics import fmean, variance
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fedstill.audit.evidence import Score, Seed
 from fedstill.audit.evidence_lookup import Book, Pair, mean
-from fedstill.audit.statistics import paired_bootstrap, t_interval, unpaired_interval
-from fedstill.audit.teacher_verdicts import ENOUGH_SEEDS
+from fedstill.audit.statistics import Estimate, over_seeds, paired_difference, seed_difference, widest_difference
+from fedstill.audit.teacher_verdicts import ENOUGH_SEEDS, NO_SIZE
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Interval, PairVerdict, StudentWord
 
 ROUNDING = 1e-9  # a difference of exactly the threshold stays one
@@ -25,6 +26,7 @@ def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
     interval = masking_interval(book, pair, both)
     reached, taught, alone = mean(labelled.values()), book.teacher_mean(pair[0]), book.alone(pair)
     gain, gain_interval = _gain(book, pair, reached, alone)
+    excess, excess_interval = _excess(book, pair)
     return PairVerdict(
         *pair,
         word=_word(book, pair, interval, delta),
@@ -38,18 +40,32 @@ def pair_verdict(book: Book, pair: Pair, delta: float) -> PairVerdict:
         seeds=len(both or labelled or free),
         gain=gain,
         gain_interval=gain_interval,
+        excess=excess,
+        excess_interval=excess_interval,
     )
 
 
 def masking_interval(book: Book, pair: Pair, seeds: Sequence[Seed]) -> Interval | None:
-    """Over seeds if there are three, else over test samples; None where no seed has both students."""
+    """Over seeds and test samples, as far as both are known; None where no seed has both students."""
     if not seeds:
         return None
     if book.own_control(pair):
         return Interval(0.0, 0.0, "none", "the objective gives the labels no weight: the student is its own control")
     labelled, free = book.labelled_scores(pair), book.free_scores(pair)
     sides = [[scores[seed] for seed in seeds] for scores in (labelled, free)]
-    return _difference(book, "masking", pair, sides)
+    others = [
+        value
+        for other in book.pairs
+        if other != pair and not book.own_control(other)
+        for value in _variance_of_two(book.labelled_scores(other), book.free_scores(other))
+    ]
+    return _difference(book, sides, others)
+
+
+def _variance_of_two(first: Mapping[Seed, Score], second: Mapping[Seed, Score]) -> list[float]:
+    """The variance of differences over seeds, where there are two of them."""
+    gaps = [first[seed].accuracy - second[seed].accuracy for seed in first if seed in second]
+    return [variance(gaps)] if len(gaps) == 2 else []
 
 
 def _gain(book: Book, pair: Pair, reached: float | None, alone: float | None) -> tuple[float | None, Interval | None]:
@@ -63,35 +79,49 @@ def _gain(book: Book, pair: Pair, reached: float | None, alone: float | None) ->
         return reached - alone, Interval(reached - alone, reached - alone, "none", note)
     sides = [[scores[seed] for seed in seeds] for scores in (labelled, others)]
     gain = fmean(ours.accuracy - theirs.accuracy for ours, theirs in zip(*sides, strict=True))
-    return gain, _difference(book, "gain", pair, sides)
+    return gain, _difference(book, sides)
 
 
-def _difference(book: Book, what: str, pair: Pair, sides: Sequence[Sequence[Score]]) -> Interval:
+def _excess(book: Book, pair: Pair) -> tuple[float | None, Interval | None]:
+    """How far the label-free student is above its teacher, over the seeds that both have."""
+    free, taught = book.free_scores(pair), book.teacher_scores(pair[0])
+    seeds = [seed for seed in free if seed in taught]
+    if not seeds or len(taught) < len(book.teachers[pair[0]]):
+        return None, None
+    sides = [[scores[seed] for seed in seeds] for scores in (free, taught)]
+    return fmean(ours.accuracy - theirs.accuracy for ours, theirs in zip(*sides, strict=True)), _difference(book, sides)
+
+
+def _difference(book: Book, sides: Sequence[Sequence[Score]], others: Sequence[float] = ()) -> Interval:
     """The interval of the mean difference between two students, seed by seed."""
-    if len(sides[0]) >= ENOUGH_SEEDS:
-        low, high = t_interval([a.accuracy - b.accuracy for a, b in zip(*sides, strict=True)])
-        return Interval(max(low, -1.0), min(high, 1.0), "seeds")
-    differences = _by_sample(*sides)
-    if differences is not None:
-        from fedstill.core.streams import Streams  # brings torch, which a table of accuracies does not need
-
-        drawn = Streams(0).draw("audit", what, *pair)
-        return Interval(*paired_bootstrap(differences, drawn), "samples")
-    first, second = (fmean(score.accuracy for score in side) for side in sides)
+    seeds = len(sides[0])
+    answers = _by_sample(*sides)
+    if answers is not None:
+        return _spanned(paired_difference(answers), "both" if seeds > 1 else "samples")
+    first, second = ([score.accuracy for score in side] for side in sides)
+    if book.samples and seeds > 1:
+        return _spanned(seed_difference(first, second, book.samples, others), "both")
     if book.samples:
         note = "which samples each student got right is not known: the widest interval that the accuracies allow"
-        return Interval(*unpaired_interval(first, second, book.samples), "samples", note)
-    unknown = "one or two seeds, and the number of test samples is not known"
-    return Interval(first - second, first - second, "none", unknown)
+        return _spanned(widest_difference(first[0], second[0], book.samples), "samples", note)
+    if seeds >= ENOUGH_SEEDS:
+        return _spanned(over_seeds([a - b for a, b in zip(first, second, strict=True)]), "seeds", NO_SIZE)
+    gap = fmean(first) - fmean(second)
+    return Interval(gap, gap, "none", "one or two seeds, and the number of test samples is not known")
+
+
+def _spanned(estimate: Estimate, how: Literal["both", "seeds", "samples"], note: str = "") -> Interval:
+    low, high = estimate.span
+    return Interval(max(low, -1.0), min(high, 1.0), how, note, estimate.error, estimate.freedom)
 
 
 def _by_sample(labelled: Sequence[Score], free: Sequence[Score]) -> npt.NDArray[np.float64] | None:
-    """For each test sample, by how much the labelled students did better, mean over seeds."""
+    """By seed and test sample, by how much the labelled student did better."""
     lengths = {len(score.correct) for score in (*labelled, *free)}
     if len(lengths) != 1 or lengths == {0}:
         return None
     ours, theirs = (np.array([score.correct for score in side], dtype=float) for side in (labelled, free))
-    return np.asarray((ours - theirs).mean(axis=0))
+    return np.asarray(ours - theirs)
 
 
 def _word(book: Book, pair: Pair, interval: Interval | None, delta: float) -> StudentWord:

@@ -74,6 +74,9 @@ def _printed(case: Case) -> Iterator[PrintedScore]:
         for one in evidence.students
     ]
     found += [(f"labels-only student, seed {seed}", seed, score) for seed, score in evidence.alone.items()]
+    own = {(one.model, one.seed): one.alone for one in evidence.students if one.alone is not None}
+    if not evidence.alone:
+        found += [(f"labels-only {model}, seed {seed}", seed, score) for (model, seed), score in own.items()]
     for place, seed, score in found:
         if score is not None and score.unit and seed.lower() not in MEANS:
             yield PrintedScore(place, score)

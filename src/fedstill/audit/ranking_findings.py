@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from math import sqrt
-from statistics import fmean, stdev, variance
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
 from fedstill.audit.case import Case
+from fedstill.audit.comparisons import BySeed, PairedComparison, compared, detectable
 from fedstill.audit.evidence import Seed
 from fedstill.audit.phrases import named, part
-from fedstill.audit.statistics import t_interval
-from fedstill.audit.teacher_verdicts import ENOUGH_SEEDS
 from fedstill.audit.term_magnitudes import idle_terms, parts, students_with_terms, term_sizes
 from fedstill.audit.verdicts import Finding
 from fedstill.core.numbers import capital, count, points, share
-
-BySeed = Mapping[Seed, float]
 
 
 def ranking_findings(case: Case) -> Iterator[Finding]:
@@ -26,8 +21,8 @@ def ranking_findings(case: Case) -> Iterator[Finding]:
         for name in book.teachers
         if book.teacher_mean(name) is not None
     }
-    yield from _noise("teacher", teachers)
-    yield from _noise("objective", _objectives(case))
+    yield from _noise("teacher", teachers, book.samples)
+    yield from _noise("objective", _objectives(case), book.samples)
     yield from _idle_terms(case)
     yield from _unknown(case)
 
@@ -44,8 +39,8 @@ def _objectives(case: Case) -> dict[str, dict[Seed, float]]:
     return {objective: means for objective, means in found.items() if means}
 
 
-def _noise(what: str, results: Mapping[str, BySeed]) -> Iterator[Finding]:
-    """Whether the first is really better than the second, and how far the rest of the ranking holds."""
+def _noise(what: str, results: Mapping[str, BySeed], samples: int) -> Iterator[Finding]:
+    """Whether the first is really better than the second, and which others it cannot be told from."""
     ranked = sorted(results, key=lambda name: -fmean(results[name].values()))
     if len(ranked) < 2:
         return
@@ -58,33 +53,41 @@ def _noise(what: str, results: Mapping[str, BySeed]) -> Iterator[Finding]:
             "Repeat with three seeds or more.",
         )
         return
-    apart = [_told_apart(results[a], results[b]) for a, b in pairwise(ranked)]
-    if apart[0]:
+    made = compared(results, samples)
+    rivals = [one for one in made if one.first == ranked[0]]
+    if made and rivals[0].told_apart:
         return
-    first, second = ranked[:2]
-    gap = fmean(results[first].values()) - fmean(results[second].values())
-    noise = sqrt(fmean(variance(values.values()) for values in results.values() if len(values) > 1))
-    equal = sum(not told for told in apart)
-    rest = f" {part(equal, len(apart), 'step')} in the ranking cannot be told from noise." if len(apart) > 1 else ""
-    yield Finding(
+    if not made:
+        yield _no_common_seeds(what)
+        return
+    yield _not_told_apart(what, made, rivals)
+
+
+def _not_told_apart(what: str, made: Sequence[PairedComparison], rivals: Sequence[PairedComparison]) -> Finding:
+    nearest = rivals[0]
+    equal = [one.second for one in rivals if not one.told_apart]
+    tests = f"{count(len(made), 'comparison')} of all {what}s" if len(made) > 1 else "one comparison"
+    rest = f" {capital(part(len(equal), len(rivals), 'other'))} cannot be told from it." if len(rivals) > 1 else ""
+    return Finding(
         "warning" if what == "teacher" else "note",
         f"noise-{what}s",
-        f"Which {what} is best is noise",
-        f"{first} leads {second} by {points(gap)}, which the seeds do not support; results of one {what} vary by"
-        f" {points(noise)} (standard deviation over seeds).{rest}",
-        f"Do not name a winner; repeat with more seeds, or say that these {what}s are equal.",
+        f"Which {what} is best is not shown",
+        f"{nearest.first} leads {nearest.second} by {points(nearest.gap.middle)}, which seeds and test samples do not"
+        f" support (p = {nearest.p:.2f}, paired t test, Holm's correction for {tests}).{rest} A difference below"
+        f" {points(detectable(nearest, len(made)))} would be missed in more than one of five such experiments.",
+        f"Do not name a winner, and do not call these {what}s equal: a smaller difference than that may exist. Add"
+        " seeds and test samples.",
     )
 
 
-def _told_apart(first: BySeed, second: BySeed) -> bool:
-    """Paired by seed: an interval above zero with three seeds, else a gap above both deviations."""
-    common = [seed for seed in first if seed in second]
-    differences = [first[seed] - second[seed] for seed in common]
-    if len(common) >= ENOUGH_SEEDS:
-        return t_interval(differences)[0] > 0
-    gap = fmean(first.values()) - fmean(second.values())
-    spreads = [stdev(values.values()) for values in (first, second) if len(values) > 1]
-    return gap > max(spreads, default=gap)
+def _no_common_seeds(what: str) -> Finding:
+    return Finding(
+        "warning" if what == "teacher" else "note",
+        f"noise-{what}s",
+        f"Which {what} is best is not shown",
+        f"These {what}s have no two seeds in common, so that nothing can be compared seed by seed.",
+        "Run all of them with the same seeds before one is called the best.",
+    )
 
 
 def _idle_terms(case: Case) -> Iterator[Finding]:

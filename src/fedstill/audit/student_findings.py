@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fedstill.audit.case import JUDGED, LEADERS, Case
 from fedstill.audit.objectives import pattern
-from fedstill.audit.phrases import NAMED, among_best, called, named, part
+from fedstill.audit.phrases import NAMED, among_best, be, called, named, part
 from fedstill.audit.teacher_verdicts import FAR, accuracy_interval
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, ObjectiveVerdict, PairVerdict
 from fedstill.core.numbers import capital, count, points, share
@@ -30,15 +30,23 @@ def _masked(case: Case) -> Iterator[Finding]:
     masked = sorted((pair for pair in judged if pair.word == "masked"), key=lambda pair: -(pair.masking or 0.0))
     if masked:
         worst = masked[0]
+        sure = case.surely(judged)
         yield Finding(
-            "serious",
+            "serious" if sure else "warning",
             "masked",
-            "Labels hide what the teacher is worth",
+            "Labels hide what the teacher is worth" if sure else "Labels may hide what some teachers are worth",
             f"In {part(len(masked), len(judged), 'pair')} {case.judged_are} the labels added more than"
             f" {points(case.delta)}: {named([called(pair) for pair in masked])}. Most with {called(worst)}:"
-            f" {share(worst.labelled)} with labels, {share(worst.free)} without.",
+            f" {share(worst.labelled)} with labels, {share(worst.free)} without.{_corrected(len(sure), len(judged))}",
             f"{WITHOUT_LABELS}, or show both side by side.",
         )
+
+
+def _corrected(sure: int, comparisons: int) -> str:
+    """What is left once the number of comparisons is allowed for."""
+    if comparisons < 2:
+        return ""
+    return f" After Holm's correction for {comparisons:,} comparisons {sure or 'none'} of them {be(sure)} masked."
 
 
 def _masked_by_pattern(case: Case) -> Iterator[Finding]:
@@ -104,10 +112,11 @@ def _too_good(case: Case) -> Iterator[Finding]:
         and (taught := case.book.teacher_mean(pair.teacher)) is not None
     }
     flat = [name for name in case.book.objectives if _free_is_flat(case, name)]
+    above = {(pair.teacher, pair.objective) for pair in case.above_teachers()}
     found = [
         (f"{teacher} with {objective}", gap, teacher)
         for (teacher, objective), gap in gaps.items()
-        if gap > FAR * case.delta or (objective in flat and gap > case.delta)
+        if gap > FAR * case.delta or (gap > case.delta and (objective in flat or (teacher, objective) in above))
     ]
     if found:
         found.sort(key=lambda item: -item[1])
@@ -118,7 +127,7 @@ def _too_good(case: Case) -> Iterator[Finding]:
         yield Finding(
             "serious" if serious else "warning",
             "label-leak",
-            "Label-free students are far above their teachers",
+            f"Label-free students are {'far ' if gap > FAR * case.delta else ''}above their teachers",
             f"{named([name for name, *_ in found])}; most with {worst}: {points(gap)} above its teacher.{alike}"
             " Either the control saw labels, or the teacher's outputs hold more than its accuracy says.",
             "Distil with labels withheld and compare; an objective like DKD must take the teacher's own class for its"

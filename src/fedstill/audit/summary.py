@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from fedstill.audit.case import Case
-from fedstill.audit.gain_findings import gain_told, includes_nothing
+from fedstill.audit.gain_findings import gain_told, includes_nothing, signed
 from fedstill.audit.objectives import TRACKS
 from fedstill.audit.phrases import among_best, be, called, every, named, part
+from fedstill.audit.statistics import seed_noise
 from fedstill.audit.student_findings import flat_range
 from fedstill.audit.verdicts import Finding, ObjectiveVerdict, PairVerdict
 from fedstill.core.numbers import capital, count, points, share
@@ -62,14 +63,39 @@ def _integrity(findings: Sequence[Finding]) -> Iterator[str]:
 def _headline(case: Case, findings: Sequence[Finding]) -> str:
     """The most important sentence; a good one only where nothing that was found speaks against it."""
     if not case.pairs:
-        return "There are no students here: only teachers were looked at."
+        return _methods_alone(case, findings)
     sentence, tone = _with_controls(case) if case.judged else _without_controls(case)
     faults = [one for one in findings if one.topic in CONTROL_FAULTS]
     doubts = faults or [one for one in findings if one.topic in DOUBTS]
     if not doubts or (tone == "bad" and (not faults or _is_masked(case))):
-        return _with_reservations(sentence, tone, findings)
+        above = case.above_teachers() if tone != "bad" else []
+        return _above_their_teachers(case, above) if above else _with_reservations(sentence, tone, findings)
     what = "The label-free controls cannot be trusted" if faults else "These results cannot be taken as they stand"
     return f"{what}: {'; '.join(one.title[:1].lower() + one.title[1:] for one in doubts[:3])}. {doubts[0].evidence}"
+
+
+def _methods_alone(case: Case, findings: Sequence[Finding]) -> str:
+    """Of a table without students: who leads, whether that is shown, and how much seeds vary."""
+    ranked = sorted((one for one in case.teachers if one.accuracy is not None), key=lambda one: -(one.accuracy or 0.0))
+    if not ranked:
+        return "There are no students here, and no method has a result."
+    first = ranked[0]
+    seeds = max(len(case.book.teachers[one.teacher]) for one in ranked)
+    sentence = (
+        f"There are no students here: {count(len(ranked), 'method')} with up to {count(seeds, 'seed')}."
+        f" {first.teacher} is first with {share(first.accuracy)}"
+    )
+    topics = {one.topic for one in findings}
+    if len(ranked) > 1:
+        unknown = topics & {"noise-teachers", "one-seed-teachers"}
+        sentence += "; that it is the best is not shown" if unknown else ", clearly before the second"
+    noise = seed_noise([case.book.teacher_scores(one.teacher) for one in ranked])
+    sentence += "." if noise is None else f". Seeds of one method vary by {points(noise)} (standard deviation)."
+    doubts = [one for one in findings if one.topic in DOUBTS]
+    if not doubts:
+        return _with_reservations(sentence, "hedged", findings)
+    told = "; ".join(one.title[:1].lower() + one.title[1:] for one in doubts[:3])
+    return f"These results cannot be taken as they stand: {told}. {doubts[0].evidence} {sentence}"
 
 
 def _with_reservations(sentence: str, tone: Tone, findings: Sequence[Finding]) -> str:
@@ -80,6 +106,18 @@ def _with_reservations(sentence: str, tone: Tone, findings: Sequence[Finding]) -
     if tone == "hedged":
         return f"{sentence} Reservations: {titles}."
     return f"With reservations ({titles}): {sentence[:1].lower()}{sentence[1:]}"
+
+
+def _above_their_teachers(case: Case, above: Sequence[PairVerdict]) -> str:
+    """Instead of a good word: a student without labels knows more than its teacher showed."""
+    most, known = above[0], sum(pair.excess is not None for pair in case.pairs)
+    interval = most.excess_interval
+    span = "" if interval is None else f", 95 % interval {signed(interval.low)} to {signed(interval.high)}"
+    return (
+        f"Label-free students are above their teachers in {part(len(above), known, 'pair')}, most with {called(most)}"
+        f" ({signed(most.excess or 0.0)}\u00a0points{span}): unless such students are known to do this, make sure that"
+        " no labels reached them."
+    )
 
 
 def _is_masked(case: Case) -> bool:
@@ -98,6 +136,11 @@ def _with_controls(case: Case) -> tuple[str, Tone]:
     rest = (
         f" In {part(unsure, len(judged), 'pair')} the seeds or test samples do not suffice to tell." if unsure else ""
     )
+    if masked and not case.surely(judged):
+        return (
+            f"Masking is possible and not shown: {part(len(masked), len(judged), 'pair')} {which} {be(len(masked))}"
+            f" above {points(case.delta)}, none after Holm's correction for {len(judged):,} comparisons.{rest}"
+        ), "bad"
     if masked:
         worst = max(masked, key=lambda pair: pair.masking or 0.0)
         return (
@@ -174,6 +217,9 @@ def _gains(case: Case) -> Iterator[str]:
     best = max(known, key=lambda pair: pair.gain or 0.0)
     told = f"{part(len(better), len(known), 'pair')} {be(len(better))} better (95 % interval above 0)"
     told += f" and {len(worse)} worse" if worse else ""
+    if len(known) > 1 and (better or worse):
+        sure = len(case.surely(known, gain=True))
+        told += f"; {sure or 'none'} of these after Holm's correction for {len(known):,} comparisons"
     yield f"Against the labels-only student, {told}; the largest gain is {gain_told(best)} ({called(best)})."
 
 

@@ -8,11 +8,12 @@ from statistics import fmean
 from fedstill.audit.evidence import Score, Teacher
 from fedstill.audit.evidence_lookup import TINY, Book, mean
 from fedstill.audit.phrases import part
-from fedstill.audit.statistics import share_interval, t_interval
+from fedstill.audit.statistics import accuracy_span, t_interval
 from fedstill.audit.verdicts import Interval, TeacherVerdict, TeacherWord
 from fedstill.core.numbers import capital, points, share
 
-ENOUGH_SEEDS = 3  # for a t interval
+ENOUGH_SEEDS = 3  # for a t interval over seeds alone
+NO_SIZE = "over seeds alone: the number of test samples is not known"
 FAR = 3  # so many times the threshold is far
 NO_BETTER = ("non-finite", "constant", "below-chance", "chance")
 
@@ -51,16 +52,17 @@ def _far_above(accuracy: float, chance: float, delta: float) -> bool:
 
 
 def accuracy_interval(scores: Sequence[Score], samples: int) -> Interval | None:
-    """Over seeds if there are three, else over test samples, as if the seeds were one model."""
+    """Over seeds and test samples, as far as both are known."""
     if not scores:
         return None
     values = [score.accuracy for score in scores]
-    middle = fmean(values)
+    if samples:
+        low, high = accuracy_span(values, samples)
+        return Interval(max(low, 0.0), min(high, 1.0), "both" if len(values) > 1 else "samples")
     if len(values) >= ENOUGH_SEEDS:
         low, high = t_interval(values)
-        return Interval(max(low, 0.0), min(high, 1.0), "seeds")
-    if samples:
-        return Interval(*share_interval(middle, samples), "samples")
+        return Interval(max(low, 0.0), min(high, 1.0), "seeds", NO_SIZE)
+    middle = fmean(values)
     return Interval(middle, middle, "none", "one or two seeds, and the number of test samples is not known")
 
 
@@ -92,15 +94,14 @@ def _word(
     if all(one.constant is None for one in seeds) and book.equals_a_class(scores):
         told = "" if len(seeds) == 1 else " in every seed"
         return "constant", f"its accuracy is one class's share of the test set{told}{cure}"
-    least = min((one for one in book.class_shares if one), default=0.0)
-    if _is_below(scores, interval, least, book.samples):
-        so = "answers that do not depend on the input score more"
-        return "below-chance", f"its interval lies below {share(least)}, the share of the smallest class: {so}{cure}"
+    below = _below(book, seeds, interval)
+    if below is not None:
+        return "below-chance", f"{below}{cure}"
     if book.chance is not None and interval.low <= book.chance:
         reaches = f"its interval reaches the chance level, {share(book.chance)}"
         middle = mean(scores)
         if middle is None or not _far_above(middle, book.chance, delta):
-            return "chance", f"{reaches}{cure}"
+            return "chance", f"{reaches}{_below_guessing(book, interval)}{cure}"
         return "chance", f"{_too_wide(scores, interval)}: {reaches}, although the mean is {share(middle)}{cure}"
     if gain is not None and gain > delta:
         return "stale", f"it gains {points(gain)} once BatchNorm's statistics are measured anew"
@@ -109,19 +110,37 @@ def _word(
     return "sound", f"its interval lies above the chance level, {share(book.chance)}"
 
 
-def _is_below(scores: Sequence[Score], interval: Interval, least: float, samples: int) -> bool:
-    """Below what any answers score that have nothing to do with the input, over seeds and over test samples.
+def _below(book: Book, seeds: Sequence[Teacher], interval: Interval) -> str | None:
+    """Why a teacher is worse than answers that have nothing to do with the input; None where that is not sure.
 
-    Such answers score a mean of class shares, so at least the smallest. Less than that is systematic.
+    Answers with shares q of the classes, given to samples at random, score the sum of q times the classes' shares: the
+    chance agreement of Cohen's kappa. Whatever q is, that is at least the smallest share.
     """
-    middle = mean(scores)
-    if middle is None or interval.how == "none" or interval.high >= least:
-        return False
-    return not samples or share_interval(middle, samples)[1] < least
+    if interval.how == "none" or not book.class_shares:
+        return None
+    least = min(one for one in book.class_shares if one)
+    if interval.high < least:
+        so = "answers that do not depend on the input score more"
+        return f"its interval lies below {share(least)}, the share of the smallest class: {so}"
+    known = [one.guessing for one in seeds if one.guessing is not None]
+    if len(known) == len(seeds) and interval.high < fmean(known):
+        return f"its interval lies below {share(fmean(known))}: the same answers, given at random, would score that"
+    return None
+
+
+def _below_guessing(book: Book, interval: Interval) -> str:
+    """Where a teacher's answers are not known: whether it is below guesses in proportion to the classes."""
+    guess = sum(one**2 for one in book.class_shares)
+    if interval.high >= guess:
+        return ""
+    return (
+        f", and lies below {share(guess)}, which guesses in proportion to the classes would score: either classes are"
+        " swapped, or it mostly answers rare ones"
+    )
 
 
 def _too_wide(scores: Sequence[Score], interval: Interval) -> str:
-    if interval.how == "seeds":
+    if len(scores) > 1:
         values = [score.accuracy for score in scores]
         return f"its seeds differ too much to tell, from {share(min(values))} to {share(max(values))}"
     return "there are too few test samples to tell"

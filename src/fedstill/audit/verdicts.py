@@ -24,12 +24,14 @@ SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % interval, and how it was found: a t interval over seeds, a bootstrap over test samples, or not at all."""
+    """A 95 % interval, and what it includes: variation of seeds, of test samples, of both, or nothing."""
 
     low: float
     high: float
-    how: Literal["seeds", "samples", "none"]
+    how: Literal["both", "seeds", "samples", "none"]
     note: str = ""  # what a reader should know of it
+    error: float | None = None  # standard error of a difference
+    freedom: float | None = None  # its degrees of freedom; infinite (null as JSON): normal
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class PairVerdict:
     seeds: int
     gain: float | None = None  # labelled student minus labels-only student
     gain_interval: Interval | None = None
+    excess: float | None = None  # label-free student minus teacher
+    excess_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,14 @@ class ObjectiveVerdict:
     objective: str
     hard_label_weight: float | None
     mean: float | None  # of the labelled students
-    correlation: float | None  # Pearson's r of labelled student and teacher, over seed means
+    correlation: float | None  # Pearson's r of labelled student and teacher, over seed means; four teachers or more
     range: float | None  # largest minus smallest mean over teachers
     free_correlation: float | None  # the same for the label-free control
     free_range: float | None
     pattern: PatternWord
     steady_range: float | None = None  # the range without seeds that failed, where there are such
+    correlation_interval: tuple[float, float] | None = None  # Fisher's, 95 %
+    free_correlation_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,12 @@ class Audit:
 
     def _repr_html_(self) -> str:
         return audit_panel(self)
+
+    def to_markdown(self) -> str:
+        """One page for a reviewer: what was found, the figures, and how to repeat it."""
+        from fedstill.audit.reviewer_summary import reviewer_summary  # which is made from these
+
+        return reviewer_summary(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the test samples one by one, as JSON can say it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,10 +18,11 @@ if TYPE_CHECKING:  # help need not wait for these
     from fedstill.audit.evidence import Evidence
     from fedstill.audit.verdicts import Audit, Interval, PairVerdict
 
+DELTA_POINTS = 5.0
 CONDITION_MET = 3  # exit code: the audit was done, and found what --fail-on names
 FEW = 16  # pairs that are shown without --all
 SHORT = {"masked by pattern": "masked", "tracks its teacher": "tracks", "unclear": "unclear"}
-HOW = {"seeds": "", "samples": "*", "none": "?"}
+HOW = {"both": "", "seeds": "+", "samples": "*", "none": "?"}
 
 
 def audit(
@@ -32,7 +34,9 @@ def audit(
             autocompletion=run_folders,
         ),
     ],
-    delta: Annotated[float, typer.Option(help="Differences below this many percentage points are ignored.")] = 5.0,
+    delta: Annotated[
+        float, typer.Option(help="Differences below this many percentage points are ignored.")
+    ] = DELTA_POINTS,
     class_counts: Annotated[
         str | None, typer.Option(help="Test samples per class, e.g. 100,50,20, or a CSV file with a column count.")
     ] = None,
@@ -52,6 +56,7 @@ def audit(
         ),
     ] = None,
     html: Html = None,
+    summary: Annotated[Path | None, typer.Option(help="Also write one page for a reviewer, in Markdown (.md).")] = None,
     data: OneData = None,
     data_root: Root = None,
     device: Device = "cpu",
@@ -66,6 +71,10 @@ def audit(
     from fedstill.audit.verdict_rules import judge
 
     conditions = checked_conditions(fail_on or [])
+    if summary is not None:
+        from fedstill.audit.reviewer_summary import checked_summary
+
+        checked_summary(summary)
     if html is not None:
         from fedstill.report.writer import checked_page
 
@@ -83,6 +92,10 @@ def audit(
         from fedstill.report.study.audit_page import write_audit_report
 
         write_audit_report(verdict, html)
+    if summary is not None:
+        from fedstill.audit.reviewer_summary import write_summary
+
+        write_summary(verdict, summary, _command(source, delta, class_counts, classes, unit))
     if json:
         print_json(verdict.to_dict())
     else:
@@ -96,6 +109,17 @@ def audit(
     if found:
         errors.print(f"found: {', '.join(found)}")
         raise typer.Exit(CONDITION_MET)
+
+
+def _command(source: Path, delta: float, class_counts: str | None, classes: int | None, unit: str) -> str:
+    """What repeats this audit; options at their defaults are left out."""
+    given = {
+        "--delta": None if delta == DELTA_POINTS else f"{delta:g}",
+        "--class-counts": class_counts,
+        "--classes": None if classes is None else str(classes),
+        "--unit": None if unit == "auto" else unit,
+    }
+    return join(["fedstill", "audit", str(source), *(part for one in given.items() if one[1] for part in one if part)])
 
 
 def _from_table(table: Path, class_counts: str | None, classes: int | None, unit: str) -> Evidence:
@@ -157,16 +181,38 @@ def _objectives_table(audit: Audit) -> None:
             _number(one.hard_label_weight, "{:g}"),
             _percent(one.mean),
             _percent(one.range),
-            _number(one.correlation, "{:+.2f}"),
             _percent(one.free_range),
-            _number(one.free_correlation, "{:+.2f}"),
             SHORT[one.pattern],
         )
         for one in audit.objectives
     ]
-    _heading("Objectives over teachers: weight of labels, mean and range in %, r with teachers")
-    columns = ("objective", "labels", "mean", "range", "r", "free range", "free r", "pattern")
-    table("", columns, rows, right=range(1, 7))
+    _heading("Objectives over teachers: weight of labels, mean and range in %")
+    columns = ("objective", "labels", "mean", "range", "free range", "pattern")
+    table("", columns, rows, right=range(1, 5))
+    _correlations_table(audit)
+
+
+def _correlations_table(audit: Audit) -> None:
+    """r with its interval; nothing where it would say nothing."""
+    rows = [
+        (
+            one.objective,
+            _number(one.correlation, "{:+.2f}"),
+            _r_span(one.correlation_interval),
+            _number(one.free_correlation, "{:+.2f}"),
+            _r_span(one.free_correlation_interval),
+        )
+        for one in audit.objectives
+        if one.correlation is not None or one.free_correlation is not None
+    ]
+    if rows:
+        _heading("Correlation r of students and teachers, with labels and without")
+        columns = ("objective", "r", "95 % interval", "free r", "95 % interval")
+        table("", columns, rows, right=range(1, 5))
+
+
+def _r_span(span: tuple[float, float] | None) -> str:
+    return MISSING if span is None else f"{span[0]:+.2f} to {span[1]:+.2f}"
 
 
 def _pairs_table(audit: Audit, every: bool) -> None:
@@ -243,7 +289,7 @@ def _heading(text: str) -> None:
 
 def _legend(intervals: list[Interval | None]) -> None:
     marks = {HOW[interval.how] for interval in intervals if interval is not None} - {""}
-    legend = {"*": "* over test samples, not seeds", "?": "? no interval"}
+    legend = {"*": "* over test samples, not seeds", "+": "+ over seeds, not test samples", "?": "? no interval"}
     if marks:
         console.print(", ".join(legend[mark] for mark in sorted(marks)))
 

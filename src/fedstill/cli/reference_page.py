@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedstill.audit.conditions import TOPICS
 from fedstill.cli.app import EXIT_CODES, app
 from fedstill.cli.extensions import documented_settings
 from fedstill.cli.reference import anchor, code, commands, described, link, table
@@ -61,6 +62,7 @@ def reference_page() -> str:
         "Commands": table(("command", "what it does"), [(link(one.typed), one.help) for one in typed]),
         **{f"# {one.typed}": described(one) for one in typed},
         "Exit codes": codes,
+        "Findings of an audit": _findings(),
         "Environment variables": variables,
         "Settings of an experiment": f"{Experiment.__doc__}\n\n{_SETTINGS}\n\n{settings_table(experiment_class())}",
         **{name: f"{kind.__doc__}\n\n{settings_table(kind)}" for name, kind in _documented().items()},
@@ -89,6 +91,15 @@ def _spaced(heading: str) -> str:
     """Below `## `, deeper headings are marked by further signs."""
     marks = len(heading) - len(heading.lstrip("#"))
     return "#" * marks + " " + heading.lstrip("# ")
+
+
+def _findings() -> str:
+    rows = [(code(name), what) for name, what in TOPICS.items()]
+    return (
+        "Names for `fedstill audit --fail-on` (exit code 3 if found), which also takes `serious`, `warning` and `note`:"
+        " any finding of that severity or more. [How the audit decides](audit.md) defines each.\n\n"
+        f"{table(('finding', 'what it says'), rows)}"
+    )
 
 
 def _with_unit(what: str, unit: str) -> str:

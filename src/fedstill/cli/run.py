@@ -90,6 +90,8 @@ def show(run: RunFolder, plugin: Plugin = None, json: Json = False) -> None:
         console.print(f"stale: {why}")
     if found.finished:
         show_result(found)
+        for text in found.cautions:
+            console.print(f"caution: {text}", soft_wrap=True)
     else:
         rounds = found.config.get("rounds", found.experiment.rounds)
         console.print(f"not finished: {len(journal)} of {rounds} rounds; run the same command again to go on")
@@ -170,6 +172,7 @@ def run_to_dict(run: Run) -> dict[str, Any]:
 def show_result(run: Run, begun: str = "") -> None:
     """A finished run's figures; `begun` says how much of it was there before."""
     from fedstill.runtime.batchnorm_check import check_sentence
+    from fedstill.runtime.run_checks import baseline_sentence
 
     result = run.result
     console.print(
@@ -192,6 +195,8 @@ def show_result(run: Run, begun: str = "") -> None:
         _show_failures(run)
     if result.batchnorm is not None:
         console.print(check_sentence(result.batchnorm), soft_wrap=True)
+    if (baseline := baseline_sentence(run.checks)) is not None:
+        console.print(baseline, soft_wrap=True)
     if not result.finite:
         console.print("some rounds had models that are not finite: they are never `best`", style="bold")
     if begun:

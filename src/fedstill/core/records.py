@@ -141,6 +141,24 @@ class BatchNormCheck(Record):
         return float(self.recalibrated) - float(self.accuracy) if known else None  # type: ignore[arg-type]
 
 
+class DataCheck(Record):
+    """Samples with the same inputs; only exact repetitions are found."""
+
+    train: int = Field(description="number of training samples")
+    test: int = Field(description="number of test samples")
+    shared: int | None = Field(None, description="test samples that are also training samples")
+    train_repeats: int | None = Field(None, description="training samples that repeat an earlier one")
+    test_repeats: int | None = Field(None, description="test samples that repeat an earlier one")
+    not_checked: str | None = Field(None, description="why this was not checked")
+
+
+class RunChecks(Record):
+    """What a run's own checks need of its data: checks.json in its folder."""
+
+    class_counts: list[int] = Field(description="test samples of each class; empty where samples have several")
+    data: DataCheck | None = Field(None, description="repeated samples; absent: the data was not here")
+
+
 class Evaluation(Record):
     """Metrics of the models after a round."""
 
@@ -271,6 +289,8 @@ class PrintedRun(RunFigures):
 
     run: str = Field(description="the run's folder")
     seconds: float = Field(description="time of its rounds and checkpoints")
+    cautions: list[str] = Field(default_factory=list, description="what the run's own checks warn of")
+    checks: RunChecks | None = Field(None, description="what was checked of its data; absent: nothing, as on sites")
     measure: str | None = Field(None, description="what its accuracy is called")
 
 

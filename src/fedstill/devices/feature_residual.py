@@ -26,10 +26,9 @@ from torch import Tensor, nn
 from fedstill.core.egress import Egress
 from fedstill.core.message import part, under
 from fedstill.core.protocols import Client, Reply, RoundContext, Shape
-from fedstill.core.records import RoundRecord
 from fedstill.core.task import Tensors
 from fedstill.devices.split_sides import FEATURES, sample_ids
-from fedstill.runtime.cautions import run_cautions
+from fedstill.runtime.cautions import EndedRun, run_cautions
 
 RESIDUAL = "residual/"
 COMPARED = "compared/"  # prefix in a client's state
@@ -83,9 +82,9 @@ def feature_residual(replies: Sequence[Reply]) -> dict[str, float]:
 
 
 @run_cautions.register("feature residual")
-def residual_caution(journal: Sequence[RoundRecord]) -> list[str]:
-    """The warning about a run with this journal; empty if its residual was small or not measured."""
-    measured = [one.method_metrics[MEDIAN] for one in journal if MEDIAN in one.method_metrics]
+def residual_caution(ended: EndedRun) -> list[str]:
+    """The warning about a run with such a journal; empty if its residual was small or not measured."""
+    measured = [one.method_metrics[MEDIAN] for one in ended.journal if MEDIAN in one.method_metrics]
     if not measured or fmean(measured) <= LARGE:
         return []
     return [

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedstill.core.records import RoundRecord, RunResult
 from fedstill.methods import methods
-from fedstill.runtime.cautions import cautions
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import detects, measure_of
@@ -77,15 +76,11 @@ class Facts(RunCourse):
     config: Mapping[str, Any]
     result: RunResult
     seconds: float
+    cautions: tuple[str, ...] = ()  # what the run warned of at its end
 
     @classmethod
     def of(cls, title: str, run: Run) -> Facts:
-        return cls(title, run.experiment, tuple(run.journal), run.config, run.result, run.seconds)
-
-    @property
-    def cautions(self) -> list[str]:
-        """What the run warned of at its end."""
-        return cautions(self.experiment, self.result, self.journal)
+        return cls(title, run.experiment, tuple(run.journal), run.config, run.result, run.seconds, tuple(run.cautions))
 
     @property
     def alone(self) -> bool:

@@ -127,6 +127,18 @@ def lone(values: Iterable[float]) -> dict[str, Any]:
     return {"range": [min(known) - 0.05, max(known) + 0.05]} if len(known) == 1 else {}
 
 
+def fitted(values: Iterable[float]) -> list[float]:
+    """The range of an axis of accuracies: the values with some room, and no more than there can be.
+
+    >>> fitted([0.5, 0.75]), fitted([0.9]), fitted([0.0, 1.0])
+    ([0.475, 0.775], [0.85, 0.95], [-0.02, 1.03])
+    """
+    known = list(values)
+    low, high = min(known), max(known)
+    room = max((high - low) / 10, 0.05 if high - low < 0.05 else 0.0)
+    return [round(max(low - room, -0.02), 4), round(min(high + room, 1.03), 4)]
+
+
 def curve(index: int, points: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:
     """A curve; by its index it keeps its colour and dash in every figure."""
     return {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from platform import python_version
+from shlex import join
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -66,12 +69,40 @@ def render(template: str, sections: Sequence[PageSection], **context: Any) -> st
         sections=shown,
         version=__version__,
         python=python_version(),
+        commit=source_commit(),
+        made_by=typed_command(),
         style=Markup(_asset("report.css")),
         scripts=[Markup(script) for script in scripts],
         script_hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
         specs=Markup(_embedded(specs)),
         **context,
     )
+
+
+@cache
+def source_commit() -> str:
+    """The commit of the checkout that this package runs from, in short; empty where it was installed from a file."""
+    git = Path(__file__).resolve().parents[3] / ".git"
+    try:
+        if git.is_file():  # a worktree: where its own folder is
+            git = Path(git.read_text(encoding="utf-8").removeprefix("gitdir:").strip())
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref:"):
+            return head[:10]
+        common = git / "commondir"
+        home = (git / common.read_text(encoding="utf-8").strip()).resolve() if common.is_file() else git
+        name = head.removeprefix("ref:").strip()
+        return (home / name).read_text(encoding="utf-8").strip()[:10]
+    except OSError:  # no checkout, or references that are packed
+        return ""
+
+
+def typed_command() -> str:
+    """The command that writes the page; empty where Python does."""
+    called = Path(sys.argv[0]).name
+    if called == "__main__.py":
+        called = Path(sys.argv[0]).parent.name
+    return join(["fedstill", *sys.argv[1:]]) if called.removesuffix(".exe") == "fedstill" else ""
 
 
 def _plotly(figures: Sequence[Figure]) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import relpath
 from pathlib import Path
+from urllib.parse import quote
 
 import yaml
 
@@ -12,6 +14,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.numbers import MISSING, duration, share, size
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
 from fedstill.report import descriptions, opening
+from fedstill.report.classes import classes_section
 from fedstill.report.command import command
 from fedstill.report.curves import curves
 from fedstill.report.extensions import run_sections
@@ -20,6 +23,7 @@ from fedstill.report.grids import attendance, partitions
 from fedstill.report.page import PageSection
 from fedstill.report.page_file import write_page
 from fedstill.report.shards import Holdings, partition_tables
+from fedstill.report.words import RUNS, glossary
 from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import ACCURACY
 
@@ -32,6 +36,7 @@ class Repetition:
     command: str
     settings: str
     facts: dict[str, str]
+    folder: str  # of the run, as a link from the page
 
 
 def write_report(
@@ -59,8 +64,10 @@ def write_report(
         *_added(runs, read, "results"),
         PageSection("curves", "How they went on", curves(read)),
         *_added(runs, read, "curves"),
+        classes_section(runs),
         PageSection("attendance", "Who took part when", attendance(read)),
         PageSection("partitions", "Who has what", partitions(read, tables)),
+        glossary(RUNS),
     ]
     return write_page(
         path,
@@ -70,7 +77,7 @@ def write_report(
         heading=opening.heading(read),
         summary=opening.summary(read),
         caution=opening.caution(read),
-        repetitions=[_repetition(run) for run in read],
+        repetitions=[_repetition(run, runs[run.title], path) for run in read],
     )
 
 
@@ -80,7 +87,7 @@ def _added(runs: Mapping[str, Run], read: Sequence[Facts], after: str) -> list[P
     return [section for one in added if one.after == after for section in one.make(runs, read)]
 
 
-def _repetition(run: Facts) -> Repetition:
+def _repetition(run: Facts, found: Run, page: Path) -> Repetition:
     settings = yaml.safe_dump({"experiment": run.config["experiment"]}, sort_keys=False, allow_unicode=True)
     facts = {
         "sha256": run.result.sha256,
@@ -89,7 +96,8 @@ def _repetition(run: Facts) -> Repetition:
         "made with": f"fedstill {run.config['fedstill']} (behaviour {run.config['behaviour']}),"
         f" torch {run.config['torch']}",
     }
-    return Repetition(run.title, command(run.experiment), settings, facts)
+    folder = Path(relpath(found.path.resolve(), page.parent.resolve())).as_posix()
+    return Repetition(run.title, command(run.experiment), settings, facts, f"{quote(folder)}/")
 
 
 def results_table(runs: Sequence[Facts]) -> Table:

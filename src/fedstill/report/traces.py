@@ -81,6 +81,11 @@ def scatter(painter: Painter, trace: Trace) -> None:
         painter.axes.plot(
             x, y, color=painter.paint(line["color"]), linestyle=LINES[line.get("dash", "solid")], linewidth=1.7
         )
+    for way in ("error_x", "error_y"):
+        if way in trace:
+            bars: dict[str, Any] = {f"{way[-1]}err": trace[way]["array"]}
+            colour = painter.paint(trace[way]["color"])
+            painter.axes.errorbar(x, y, **bars, fmt="none", ecolor=colour, elinewidth=0.8, capsize=1.5)
     if "markers" in mode:
         marker = trace["marker"]
         name: str = marker.get("symbol", "circle")

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from fedstill.core.records import RoundRecord, RunResult
+from fedstill.core.records import RoundRecord, RunChecks, RunResult
 from fedstill.core.registry import Registry
 from fedstill.runtime.batchnorm_check import check_warning
 from fedstill.runtime.experiment import Experiment
 
-Caution = Callable[[Sequence[RoundRecord]], Sequence[str]]
-"""The warnings about a run with this journal, each a sentence without its full stop; mostly none."""
+
+@dataclass(frozen=True)
+class EndedRun:
+    """What warnings are made from. `checks` is what the run kept about its data; None: it was not there."""
+
+    experiment: Experiment
+    result: RunResult
+    journal: Sequence[RoundRecord]
+    checks: RunChecks | None
+
+
+Caution = Callable[[EndedRun], Sequence[str]]
+"""The warnings about a run, each a sentence without its full stop; mostly none."""
 
 run_cautions: Registry[Caution] = Registry("caution about a run")
 
 
-def cautions(experiment: Experiment, result: RunResult, journal: Sequence[RoundRecord]) -> list[str]:
-    """What the check of BatchNorm statistics warns of, and what slices do."""
-    stale = check_warning(result.batchnorm, experiment.method.settings)
+def cautions(ended: EndedRun) -> list[str]:
+    """What the check of BatchNorm statistics warns of, what a run's own checks do, and what slices do."""
+    from fedstill.runtime import run_checks  # noqa: F401  # registers the checks of every run, and needs this module
+
+    stale = check_warning(ended.result.batchnorm, ended.experiment.method.settings)
     return [
         *([] if stale is None else [stale]),
-        *(text for name in run_cautions for text in run_cautions[name](journal)),
+        *(text for name in run_cautions for text in run_cautions[name](ended)),
     ]

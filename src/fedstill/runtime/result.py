@@ -12,12 +12,13 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
-from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunResult, printed_run_class
+from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunChecks, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.core.views import view
 from fedstill.methods import methods
 from fedstill.models import models
 from fedstill.models.own_models import OwnModel, fill, plain, remember
+from fedstill.runtime.cautions import EndedRun, cautions
 from fedstill.runtime.checkpoint import candidates
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
@@ -186,7 +187,18 @@ class Run:
         """What `--json` prints, with the sections that slices add."""
         kind = printed_run_class()
         figures = {name: value for name, value in self.result if name in kind.model_fields}
+        figures |= {"cautions": self.cautions, "checks": self._folder.checks()}
         return kind(run=str(self.path), **figures, seconds=round(self.seconds, 3), **sections)
+
+    @property
+    def cautions(self) -> list[str]:
+        """What the run's own checks warn of; mostly nothing."""
+        return cautions(EndedRun(self.experiment, self.result, self.journal, self._folder.checks()))
+
+    @property
+    def checks(self) -> RunChecks | None:
+        """What was checked of the run's data; None where the data was elsewhere."""
+        return self._folder.checks()
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a mapping."""

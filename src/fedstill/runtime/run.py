@@ -21,11 +21,14 @@ from fedstill.core.message import digest
 from fedstill.core.protocols import Engine
 from fedstill.core.records import BatchNormCheck, Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
 from fedstill.core.task import Tensors
-from fedstill.runtime import checkpoint
+from fedstill.runtime import (
+    checkpoint,
+    kept_checks,  # noqa: F401  # registers what every run keeps for its checks
+)
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.batchnorm_check import check_centrally
 from fedstill.runtime.callbacks import StopRun
-from fedstill.runtime.cautions import cautions
+from fedstill.runtime.cautions import EndedRun, cautions
 from fedstill.runtime.checkpoint import Leader, Progress
 from fedstill.runtime.client_store import ClientStore, SiteStore, Store
 from fedstill.runtime.evaluation import CentralEvaluator
@@ -72,7 +75,7 @@ def _execute(
         assert result is not None
         for observer in observers:
             observer.note("this experiment has been run already: showing its result")
-            for text in cautions(plan.experiment, result, folder.journal()):
+            for text in cautions(EndedRun(plan.experiment, result, folder.journal(), folder.checks())):
                 observer.warn(text)
         return
     for note in _notes(plan, engine, folder):
@@ -326,7 +329,7 @@ class Attempt:
         personal = self.store if self.plan.method.personal else None
         result = summary(self.plan, progress, run_digest(models, personal), digest_of(last))
         self.folder.save_result(result)
-        for text in cautions(self.plan.experiment, result, progress.journal):
+        for text in cautions(EndedRun(self.plan.experiment, result, progress.journal, self.folder.checks())):
             self._warn(text)
         for observer in self.observers:
             observer.finish()

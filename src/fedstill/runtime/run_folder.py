@@ -9,6 +9,7 @@ model-last, -best, -selected.safetensors
 predictions.json       what those models say of every test sample
 detections.json        the boxes they find in test scenes, where that is the task
 answers.json           where clients have queries: what became of them
+checks.json            of the data, what a run's own checks need: class counts, repeated samples
 digests.json           of all these and of every field of config.json and result.json
 result.json            once the run is finished
 timing.json            times, apart from everything that can be compared byte for byte
@@ -27,7 +28,7 @@ from filelock import FileLock
 from fedstill.core.errors import BusyError, InputError
 from fedstill.core.files import append_line, file_digest, read_json, take_lock, write_atomically, write_json
 from fedstill.core.message import Message, MessageError, under
-from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunResult, read_result, read_round
+from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunChecks, RunResult, read_result, read_round
 from fedstill.core.task import Tensors
 from fedstill.runtime import checkpoint, digests
 from fedstill.runtime.digests import Digests
@@ -116,6 +117,11 @@ class RunFolder:
     def artefact(self, name: str) -> dict[str, Any]:
         """What a slice has kept with the run; empty where there is nothing."""
         return self._whole(f"{name}.json")
+
+    def checks(self) -> RunChecks | None:
+        """What the run kept about its data; None where there was none, or in folders of earlier versions."""
+        content = self.artefact("checks")
+        return RunChecks.model_validate(content) if content else None
 
     def _whole(self, name: str) -> dict[str, Any]:
         """A JSON file as the run wrote it; empty where it is missing or damaged, refused where it was edited."""

@@ -85,7 +85,15 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
 
 def notes(results: Results) -> str:
     """What a reader must know of some of the runs; empty without any."""
-    return " ".join(filter(None, [stale_note(results), joint_training_note(results)]))
+    return " ".join(filter(None, [few_seeds_note(results), stale_note(results), joint_training_note(results)]))
+
+
+def few_seeds_note(results: Results) -> str:
+    """One sentence where cells are compared with fewer than three seeds; empty otherwise."""
+    seeds, cells = len(results.axes.get(SEED, ())) or 1, len(results.runs)
+    if seeds > 2 or cells <= seeds:
+        return ""
+    return f"{capital(count(seeds, 'seed'))} only: differences between cells may be due to chance."
 
 
 def stale_note(results: Results) -> str:

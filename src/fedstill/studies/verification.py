@@ -89,7 +89,7 @@ def _verify_results(path: Path, runs: Path | None) -> Verified:
             run = _run_of(row, folder)
             if run is not None:
                 compared += 1
-                found += _against_run(path, cell, row, run)
+                found += row_contradictions(path, cell, row, run)
                 wrong = verify_run(run.path).contradictions
                 found += [replace(one, file=f"{run.path.name}/{one.file}") for one in wrong]
     total = sum(len(stage.runs) for stage in _stages(results))
@@ -109,8 +109,8 @@ def _run_of(row: ResultRow, folder: Path) -> Run | None:
     return None if found is None else Run(found.parent)
 
 
-def _against_run(path: Path, cell: Labels, row: ResultRow, run: Run) -> Iterator[Contradiction]:
-    """Figures of a row that are not those of its run."""
+def row_contradictions(path: Path, cell: Labels, row: ResultRow, run: Run) -> Iterator[Contradiction]:
+    """Figures of a row of a results file that are not those of its run."""
     try:
         figures = figures_of(run)
     except FedstillError:  # what is wrong with the run itself is found there

@@ -14,6 +14,7 @@ from fedstill.audit.conditions import TOPICS
 from fedstill.audit.evidence_table import read_rows
 from fedstill.core.errors import InputError
 
+from .attacks import ATTACKS, FAIR
 from .claims import CLAIMS
 from .copies import COPIES, REFUSED
 from .honest import HONEST
@@ -81,12 +82,12 @@ def test_there_are_enough_tables() -> None:
 
 
 def test_a_generator_varies_with_its_seed_alone() -> None:
-    for generator in (*COPIES, *CLAIMS, *REFUSED, *HONEST):
+    for generator in (*COPIES, *CLAIMS, *ATTACKS, *REFUSED, *HONEST, *FAIR):
         assert drawn(generator, 1).rows == drawn(generator, 1).rows
         assert drawn(generator, 1).rows != drawn(generator, 2).rows
 
 
-@named((*COPIES, *CLAIMS))
+@named((*COPIES, *CLAIMS, *ATTACKS))
 def test_planted(generator: Generator, tmp_path: Path) -> None:
     table = drawn(generator, FIXED)
     check_planted(table, through_file(table, tmp_path))
@@ -97,14 +98,14 @@ def test_refused(generator: Generator) -> None:
     check_refused(drawn(generator, FIXED))
 
 
-@named(HONEST)
+@named((*HONEST, *FAIR))
 def test_honest(generator: Generator, tmp_path: Path) -> None:
     table = drawn(generator, FIXED)
     check_honest(table, through_file(table, tmp_path))
 
 
 @pytest.mark.slow
-@named((*COPIES, *CLAIMS, *REFUSED, *HONEST))
+@named((*COPIES, *CLAIMS, *ATTACKS, *REFUSED, *HONEST, *FAIR))
 def test_fresh_seeds(generator: Generator) -> None:
     """Not the same tables every time; a failure names the seeds.
 
@@ -118,10 +119,10 @@ def test_fresh_seeds(generator: Generator) -> None:
         try:
             if generator in REFUSED:
                 check_refused(table)
-            elif generator in HONEST:
+            elif generator in (*HONEST, *FAIR):
                 check_honest(table, judge(read_rows(table.rows, table.counts)))
             else:
                 check_planted(table, judge(read_rows(table.rows, table.counts)))
         except (AssertionError, InputError) as error:
             failed.append(f"{generator.__name__} with seed {seed}: {error}")
-    assert len(failed) <= (generator in HONEST), failed
+    assert len(failed) <= (generator in (*HONEST, *FAIR)), failed

@@ -206,7 +206,10 @@ def test_scatter_tells_labels_from_none_and_has_its_lines(specs: dict[str, Any])
     filled = [trace for trace in data if not trace["marker"]["symbol"].endswith("-open")]
     assert len(filled) == 10
     assert len(data) == 19  # contrast has no control
-    assert (shapes[0]["x1"], shapes[0]["y1"]) == (1, 1)
+    assert shapes[0]["x0"] == shapes[0]["y0"] < min(x for trace in data for x in trace["x"])
+    assert shapes[0]["x1"] == shapes[0]["y1"] >= max(y for trace in data for y in trace["y"])
+    assert all(len(trace["error_y"]["array"]) == len(trace["y"]) for trace in data if "error_y" in trace)
+    assert any("error_y" in trace for trace in data)
     assert shapes[1]["y0"] == pytest.approx(0.925, abs=0.01)
 
 
@@ -321,5 +324,5 @@ def test_the_same_audit_gives_the_same_bytes(small: Audit, tmp_path: Path) -> No
 @pytest.mark.usefixtures("no_files")
 def test_teachers_alone_have_a_page_without_empty_tables(small: Audit, tmp_path: Path, parse: Parse) -> None:
     page = parse(write_audit_report(judge(replace(small.evidence, students=())), tmp_path / "r.html"))
-    assert set(page.keys) == {"teachers", "seeds"}
+    assert set(page.keys) == {"teachers", "seeds", "words"}
     assert list(json.loads(page.texts["specs"].split("\n")[0])) == ["teachers"]

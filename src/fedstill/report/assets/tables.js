@@ -1,4 +1,4 @@
-// Tables that sort by a click on a column's name, and save themselves as CSV or LaTeX.
+// Tables that sort by a click on a column's name, show the lines with certain words, and save themselves as CSV or LaTeX.
 (() => {
   "use strict";
   const cells = (row) => [...row.cells];
@@ -67,6 +67,25 @@
     tools.querySelector("[data-save=tex]").addEventListener("click", () => save(`${name}.tex`, "text/x-tex", latex(table)));
     tools.hidden = false;
   });
+  // Every word must occur somewhere in a line; a word with a minus before it must not.
+  const search = (table, text) => {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = (line, word) => (word.length > 1 && word.startsWith("-") ? !line.includes(word.slice(1)) : line.includes(word));
+    rows(table).forEach((row) => {
+      const line = cells(row).map((cell) => cell.textContent).join(" ").toLowerCase();
+      row.hidden = !words.every((word) => found(line, word));
+    });
+    return rows(table).filter((row) => !row.hidden).length;
+  };
+  document.querySelectorAll(".search[data-for]").forEach((box) => {
+    const table = document.getElementById(box.dataset.for);
+    const [field, said] = [box.querySelector("input"), box.querySelector("output")];
+    field.addEventListener("input", () => {
+      const [shown, all] = [search(table, field.value), rows(table).length];
+      said.textContent = shown === all ? `${all} lines` : `${shown} of ${all} lines`;
+    });
+    box.hidden = false;
+  });
   // A shade at the edge says that there is more to the right.
   document.querySelectorAll(".scroll.wide, .frame").forEach((box) => {
     // Of a figure, what counts is the width that it asked for: while it is being drawn it may be wider than that.
@@ -76,5 +95,5 @@
     addEventListener("resize", hint);
     hint();
   });
-  window.fedstillTables = { csv, latex };
+  window.fedstillTables = { csv, latex, search };
 })();

@@ -23,6 +23,7 @@ from fedstill.report.study.heatmaps import heatmaps
 from fedstill.report.study.scatters import against_teacher, against_traffic
 from fedstill.report.study.term_figures import ceilings, terms
 from fedstill.report.study.view import View
+from fedstill.report.words import AUDIT, glossary
 
 _PACKAGES = ("torch", "numpy", "matplotlib", "plotly")
 
@@ -65,6 +66,7 @@ def _sections(view: View, extras: Extras) -> list[PageSection]:
         PageSection("losses", "What objectives are made of", terms(view), terms_table(view)),
         PageSection("clouds", "What the data looks like", clouds(extras.clouds)),
         PageSection("seeds", "Every seed", tables=[seeds_table(view)]),
+        glossary(AUDIT),
     ]
 
 

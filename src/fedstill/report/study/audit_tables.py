@@ -50,9 +50,14 @@ def _known(interval: Interval | None) -> Interval | None:
 def _how(interval: Interval | None) -> Cell:
     if interval is None:
         return Cell(MISSING, None)
-    words = [*{"seeds": ["over seeds"], "samples": ["over test samples"]}.get(interval.how, []), interval.note]
+    over = {"both": ["over seeds and test samples"], "samples": ["over test samples"]}
+    words = [*over.get(interval.how, []), interval.note]
     said = "; ".join(filter(None, words))
     return _prose(said)
+
+
+def _r_span(span: tuple[float, float] | None) -> Cell:
+    return Cell(MISSING, None) if span is None else text(f"{span[0]:+.2f} to {span[1]:+.2f}")
 
 
 def objectives_table(view: View) -> Table:
@@ -64,8 +69,10 @@ def objectives_table(view: View) -> Table:
         Column("Mean with labels", "mean_labelled", lambda row: percent(row.mean)),
         Column("Mean without", "mean_free", lambda row: percent(_mean_free(view, row.objective)), always=False),
         Column("r with teacher", "r_labelled", lambda row: _decimal(row.correlation)),
+        Column("95 % interval of r", "r_interval", lambda row: _r_span(row.correlation_interval), always=False),
         Column("Range (points)", "range_labelled", lambda row: _points_plain(row.range)),
         Column("r without labels", "r_free", lambda row: _decimal(row.free_correlation), always=False),
+        Column("95 % interval", "r_free_interval", lambda row: _r_span(row.free_correlation_interval), always=False),
         Column("Range without (points)", "range_free", lambda row: _points_plain(row.free_range), always=False),
     )
     return make_table(
@@ -73,7 +80,8 @@ def objectives_table(view: View) -> Table:
         "Objectives over all teachers",
         columns,
         list(view.objective.values()),
-        "r is Pearson's correlation of student and teacher over teachers; the range is the largest minus the smallest"
+        "r is Pearson's correlation of student and teacher over four or more teachers that differ by more than the"
+        " threshold, with Fisher's interval; the range is the largest minus the smallest"
         " accuracy of students. A student that learns from its teacher has r near 1.",
     )
 

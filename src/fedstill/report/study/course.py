@@ -13,6 +13,7 @@ from fedstill.report.facts import number
 from fedstill.report.figure import (
     ALARM,
     DASHES,
+    FEW,
     QUIET,
     Figure,
     Key,
@@ -20,11 +21,12 @@ from fedstill.report.figure import (
     colour,
     curve,
     dash,
+    fitted,
     label,
     level,
     whole_axis,
 )
-from fedstill.report.study.view import View, mean, mean_curve
+from fedstill.report.study.view import View, deviation, mean, mean_curve
 
 Points = Sequence[tuple[int, float]]
 
@@ -39,7 +41,7 @@ def convergence(view: View) -> list[Figure]:
         points = _by_round(view.trained[name])
         if points:
             keys.append(Key(name, colour(index), (len(data),), DASHES[dash(index)]))
-            data.append(_line(index, name, points, "round"))
+            data.append(_line(index, name, points, "round") | _bars(_round_deviations(view.trained[name]), index))
             told.append(f"{name} ends with {share(points[-1][1], 1)}.")
         at = dict(points)
         broken = {facts.round for one in view.trained[name] for facts in one.rounds if not facts.finite}
@@ -50,19 +52,20 @@ def convergence(view: View) -> list[Figure]:
         keys.append(Key("model not finite", ALARM, (len(data),), shape="cross"))
         data.append(_crosses(crosses))
     most = max(x for trace in data for x in trace["x"])
+    reached = [y for trace in data for y in trace["y"]]
     shapes, chance = _levels(view, None)
     return [
         Figure(
             "convergence",
             "Teachers by round",
             f"Test accuracy of teachers by round. {' '.join(told)}",
-            "Share of the test samples that are right after each round, mean over seeds."
+            "Share of the test samples that are right after each round: mean over seeds, with one standard deviation."
             + (_broken_words(crosses) if crosses else ""),
             data,
             {
                 "height": 400,
                 "xaxis": whole_axis("round", most),
-                "yaxis": axis("test accuracy", tickformat=".0%", range=[0, 1.03]),
+                "yaxis": axis("test accuracy", tickformat=".0%", range=fitted([*reached, *_heights(shapes)])),
                 "shapes": shapes,
             },
             [*keys, *chance],
@@ -98,23 +101,27 @@ def _epochs(view: View, verdict: TeacherVerdict, which: str, free: bool) -> Figu
         means = mean_curve([one.curve for one in view.taught[verdict.teacher, objective, free]])
         if means:
             keys.append(Key(objective, colour(index), (len(data),), DASHES[dash(index)]))
-            data.append(_line(index, objective, list(enumerate(means, 1)), "epoch"))
+            curves = [one.curve for one in view.taught[verdict.teacher, objective, free] if one.curve]
+            spreads = [deviation(values) for values in zip(*curves, strict=False)]
+            data.append(_line(index, objective, list(enumerate(means, 1)), "epoch") | _bars(spreads, index))
             told.append(f"{objective} ends with {share(means[-1], 1)}.")
     if not data:
         return None
     shapes, lines = _levels(view, verdict.accuracy)
+    reached = [y for trace in data for y in trace["y"]]
     how = "without labels" if free else "with labels"
     return Figure(
         f"epochs-{which}-{'free' if free else 'labelled'}",
         f"Students of the {which} teacher, {verdict.teacher}, {how}",
         f"Test accuracy by epoch of students of {verdict.teacher} ({share(verdict.accuracy, 1)}), {how}."
         f" {' '.join(told)}",
-        f"Test accuracy after each epoch, mean over seeds, {how}; the thick line is the teacher's.",
+        f"Test accuracy after each epoch, mean over seeds with one standard deviation, {how}; the thick line is the"
+        " teacher's.",
         data,
         {
             "height": 360,
             "xaxis": whole_axis("epoch", max(len(trace["x"]) for trace in data)),
-            "yaxis": axis("test accuracy", tickformat=".0%", range=[0, 1.03]),
+            "yaxis": axis("test accuracy", tickformat=".0%", range=fitted([*reached, *_heights(shapes)])),
             "shapes": shapes,
         },
         [*keys, *lines],
@@ -142,6 +149,26 @@ def _by_round(trained: Sequence[Teacher]) -> list[tuple[int, float]]:
             scores[facts.round].append(number(facts.accuracy))
     means = [(round, mean(values)) for round, values in sorted(scores.items())]
     return [(round, value) for round, value in means if value is not None]
+
+
+def _round_deviations(trained: Sequence[Teacher]) -> list[float]:
+    """The standard deviation over seeds of each round that `_by_round` has."""
+    scores: dict[int, list[float | None]] = defaultdict(list)
+    for teacher in trained:
+        for facts in teacher.rounds:
+            scores[facts.round].append(number(facts.accuracy))
+    return [deviation(values) for _, values in sorted(scores.items()) if mean(values) is not None]
+
+
+def _bars(spreads: Sequence[float], index: int) -> dict[str, Any]:
+    """Bars of one standard deviation over seeds; none on curves with so many points that they would cover them."""
+    if not any(spreads) or len(spreads) > FEW:
+        return {}
+    return {"error_y": {"type": "data", "array": list(spreads), "color": colour(index), "thickness": 1, "width": 3}}
+
+
+def _heights(shapes: Sequence[dict[str, Any]]) -> list[float]:
+    return [float(shape["y0"]) for shape in shapes]
 
 
 def _line(index: int, name: str, points: Points, unit: str) -> dict[str, Any]:

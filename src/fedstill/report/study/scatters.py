@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedstill.core.numbers import share, unit_of
-from fedstill.report.figure import QUIET, Figure, Key, axis, colour, label, level, symbol
-from fedstill.report.study.view import View, mean
+from fedstill.report.figure import QUIET, Figure, Key, axis, colour, fitted, label, level, symbol
+from fedstill.report.study.view import View, deviation, mean
 
 _ACCURACY = {"tickformat": ".0%"}
 _MIB = 2**20
@@ -23,12 +23,14 @@ def against_teacher(view: View) -> list[Figure]:
             points = _points(view, objective, free)
             if points:
                 own.append(len(data))
-                data.append(_marks(objective, points, index, free))
+                data.append(_marks(objective, points, index, free) | _spreads(view, objective, points, free))
         if own:
             keys.append(Key(objective, colour(index), tuple(own), shape="symbol", symbol=symbol(index)))
     if not data:
         return []
-    shapes = [_identity()]
+    taught, reached = ([value for trace in data for value in trace[side]] for side in "xy")
+    alone = [] if view.alone is None else [view.alone]
+    shapes = [_identity(*fitted([*taught, *reached, *alone]))]
     keys += [
         Key("filled: with labels", QUIET, shape="symbol"),
         Key("open: without labels", QUIET, shape="open"),
@@ -47,13 +49,14 @@ def against_teacher(view: View) -> list[Figure]:
             "against-teacher",
             "Does the student follow its teacher?",
             f"Accuracy of the student against that of its teacher, by objective. {' '.join(told)}",
-            "Each mark is a pair of teacher and objective, mean over seeds. Objectives that pass on what the teacher"
+            "Each mark is a pair of teacher and objective, mean over seeds; bars are one standard deviation over seeds."
+            " Objectives that pass on what the teacher"
             f" knows rise with it; those that stay on {flat} owe their accuracy to labels.",
             data,
             {
                 "height": 440,
-                "xaxis": axis("accuracy of the teacher", range=[-0.02, 1.02], **_ACCURACY),
-                "yaxis": axis("accuracy of the student", range=[-0.02, 1.04], **_ACCURACY),
+                "xaxis": axis("accuracy of the teacher", range=fitted(taught), **_ACCURACY),
+                "yaxis": axis("accuracy of the student", range=fitted([*reached, *alone]), **_ACCURACY),
                 "shapes": shapes,
             },
             keys,
@@ -92,9 +95,18 @@ def _marks(objective: str, points: Sequence[tuple[float, float, str]], index: in
     }
 
 
-def _identity() -> dict[str, Any]:
+def _spreads(view: View, objective: str, points: Sequence[tuple[float, float, str]], free: bool) -> dict[str, Any]:
+    """Bars of one standard deviation over seeds, of students and of teachers."""
+    up = [deviation(view.student_scores(teacher, objective, free).values()) for _, _, teacher in points]
+    across = [deviation(view.teacher_scores(teacher).values()) for _, _, teacher in points]
+    bars = {"error_y": up, "error_x": across}
+    look = {"type": "data", "thickness": 1, "width": 3, "color": QUIET}
+    return {name: {**look, "array": values} for name, values in bars.items() if any(values)}
+
+
+def _identity(low: float, high: float) -> dict[str, Any]:
     line = {"color": QUIET, "dash": "dot", "width": 1.5}
-    return {"type": "line", "x0": 0, "x1": 1, "y0": 0, "y1": 1, "xref": "x", "yref": "y", "line": line}
+    return {"type": "line", "x0": low, "x1": high, "y0": low, "y1": high, "xref": "x", "yref": "y", "line": line}
 
 
 def against_traffic(view: View) -> list[Figure]:

@@ -114,6 +114,16 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(values) for values in zip(*(curve for curve in curves if curve), strict=False)]
 
 
+def deviation(values: Iterable[float | None]) -> float:
+    """The standard deviation of those that are known; 0 of one.
+
+    >>> round(deviation([0.5, None, 0.7]), 4), deviation([0.5])
+    (0.1414, 0.0)
+    """
+    known = [value for value in values if value is not None]
+    return stdev(known) if len(known) > 1 else 0.0
+
+
 def _only(names: Iterable[str | None]) -> str | None:
     found = set(names)
     return found.pop() if len(found) == 1 else None
