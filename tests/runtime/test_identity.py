@@ -59,8 +59,8 @@ RUN = """
 import sys
 sys.path[:0] = {paths!r}
 import fedstill
-made = fedstill.run("fedavg", data="digits[:10%]", model="plugged", clients=2, rounds=1, out={out!r}, plugins={plugins!r},
-                    training={{"epochs": 1, "batch": 128}})
+made = fedstill.run("fedavg", data="digits[:10%]", model="plugged", clients=2, rounds=1, out={out!r},
+                    plugins={plugins!r}, training={{"epochs": 1, "batch": 128}})
 print(made.sha256, made.reused)
 """
 
