@@ -42,6 +42,7 @@ EVERYTHING = (
     *("fedstill.engines.processes", "fedstill.data.catalogue", "fedstill.data.digits", "fedstill.models.cnn"),
     *("fedstill.detection.found_objects", "fedstill.devices.fleet_record", "fedstill.queries.outcomes"),
     *("fedstill.queries.query_records", "sklearn.datasets", "PIL.Image"),
+    "torch._dynamo",  # which the first optimiser of torch's own imports
 )
 # The large packages of others that nearly every command needs.
 FOREIGN = ("torch", "pydantic", "scipy.stats", "sklearn.datasets", "matplotlib.pyplot", "jinja2", "PIL.Image")
