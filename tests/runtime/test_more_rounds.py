@@ -11,8 +11,8 @@ import fedstill
 from fedstill.core.records import RoundRecord
 from fedstill.methods import methods
 
-SMALL: dict[str, Any] = {"data": "digits", "model": "cnn-bn", "clients": 2}
-SCHEDULE = {"epochs": 1, "batch": 256}
+SMALL: dict[str, Any] = {"data": "digits[:30%]", "model": "cnn-bn", "clients": 2}
+SCHEDULE = {"epochs": 1, "batch": 64}
 FILES = ("journal.jsonl", "result.json", "predictions.json", "model-last.safetensors", "model-best.safetensors")
 
 
@@ -116,7 +116,7 @@ def test_a_local_update_that_is_told_the_number_of_rounds_starts_at_the_beginnin
         for parameter in model.parameters():
             parameter.data.mul_(1 - 0.1 * len(list(loader)) / context.rounds)
 
-    given: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 2, "local_update": annealed}
+    given: dict[str, Any] = {"data": "digits[:30%]", "model": "mlp", "clients": 2, "local_update": annealed}
     for rounds in (1, 2):
         found = fedstill.run("fedavg", **given, rounds=rounds, out=tmp_path / "together")
     assert found.sha256 == fedstill.run("fedavg", **given, rounds=2, out=tmp_path / "alone").sha256
