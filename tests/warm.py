@@ -145,6 +145,7 @@ def serve(descriptor: str, address: str, *imported: str) -> None:
         typer = importlib.import_module("typer.main")
         typer.get_command = cache(typer.get_command)
         typer.get_command(app.app)  # made once, as in the process of the tests
+    os.fsync = lambda descriptor: None  # nor do copies wait for the disk: see `conftest.py`
     listening = socket.socket(fileno=int(descriptor))
     chosen = selectors.DefaultSelector()
     chosen.register(listening, selectors.EVENT_READ)

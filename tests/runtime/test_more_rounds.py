@@ -61,13 +61,18 @@ FEW_PATCHES = {
         "steps": 2,
     }
 }
+LESSONS = {"transfer_epochs": 1, "head_epochs": 1, "patience": 1, "frozen": 0.1}
+SHORT: dict[str, Any] = {
+    "single-image": FEW_PATCHES,
+    **{name: {"method": {"name": name, **LESSONS}} for name in ("naive-kd", "qkt", "qkt-light")},
+}
 ALIKE = [name for name in methods if name not in ("distill", "fed3d", "feddf", "fedmd", "fine-tuned")]
 
 
 @pytest.mark.parametrize("method", ALIKE)
 def test_every_method_goes_on_where_a_shorter_run_ended(tmp_path: Path, method: str) -> None:
     own: dict[str, Any] = {"fedgkt": {"model": "split-cnn-lite"}}
-    watcher = extended(tmp_path, FEW_PATCHES if method == "single-image" else method, **own.get(method, {}))
+    watcher = extended(tmp_path, SHORT.get(method, method), **own.get(method, {}))
     assert watcher.rounds == 1
     assert "going on after the 1 rounds of" in watcher.notes[-1]
 
