@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 import typer.main
 
-from fedstill.core import plugins
+from fedstill.core import hardware, plugins
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine, Reply
 from fedstill.data.bundle import Bundle
@@ -124,6 +125,20 @@ def warm() -> Iterator[Warm]:
     """Commands, each in a process of its own that has imported everything already."""
     with Warm() as process:
         yield process
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _processes_are_warm(warm: Warm) -> Iterator[None]:
+    """Workers and sites are copies of a process that has imported everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hardware, "python_command", warm.command)
+        yield
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers and sites are new interpreters, as everywhere but in tests."""
+    monkeypatch.setattr(hardware, "python_command", lambda: [sys.executable])
 
 
 @pytest.fixture(scope="session")

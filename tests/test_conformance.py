@@ -30,7 +30,7 @@ from fedstill.runtime.run import execute
 from .conftest import TINY, Tampered
 
 ROUNDS = 4
-DATA = "digits[:30%]"  # of each client some batches; what may go wrong does not depend on how many there are
+DATA = "digits[:15%]"  # of each client some batches; what may go wrong does not depend on how many there are
 pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
 FEW_ROOMS = "few-rooms"

@@ -24,7 +24,7 @@ from fedstill.core.training import Training
 from fedstill.tasks.classification import Classification
 
 _NAME = "of-this-test"
-SHORT: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 2, "training": {"epochs": 2, "batch": 64}}
+SHORT: dict[str, Any] = {"data": "digits[:30%]", "model": "mlp", "clients": 2, "training": {"epochs": 2, "batch": 64}}
 
 
 @pytest.fixture(autouse=True)

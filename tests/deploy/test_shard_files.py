@@ -197,7 +197,7 @@ def test_a_site_trains_to_the_same_bits(data: str, tmp_path: Path) -> None:
     bundle = made(data) if data == "clouds" else None
     plan = planned(
         bundle,
-        **({"data": data} if bundle is None else {}),
+        **({"data": data} if bundle is None else {"model": "small-pointnet-tiny"}),
         training={"epochs": 1, "batch": 16},
         partition={"name": "dirichlet", "alpha": 0.5},
     )

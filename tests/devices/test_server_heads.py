@@ -113,7 +113,7 @@ def test_engines_and_resuming_agree(
     extractors: str, tiny_plan: Any, engines: dict[str, Engine], stop_after: Any, tmp_path: Path
 ) -> None:
     method = {"name": "fedgkt", "server_heads": 2, "head_weights": "labels", "extractors": extractors}
-    plan = tiny_plan(method=method, model="split-cnn-lite", training={}, rounds=2)
+    plan = tiny_plan(data="digits[:30%]", method=method, model="split-cnn-lite", training={}, rounds=2)
     checkpoints = []
     for name in ("in-process", "wire", "processes-2"):
         run = execute(plan, engines[name], tmp_path / name)

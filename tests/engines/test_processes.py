@@ -103,14 +103,16 @@ def test_an_engine_left_in_mid_round_starts_clean(
     assert again.result() == whole.result()
 
 
-def test_nothing_is_left_running(tiny_plan: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cold")
+def test_a_new_interpreter_gives_the_same_bits_and_is_not_left_running(tiny_plan: Any, tmp_path: Path) -> None:
     with Processes(1) as engine:
-        execute(tiny_plan(rounds=1), engine, tmp_path)
+        run = execute(tiny_plan(rounds=1), engine, tmp_path / "there")
         process = engine.pool.workers[0].process
         scratch = engine.pool._scratch
         assert scratch is not None
     assert process.poll() is not None
     assert not Path(scratch.name).exists()
+    assert run.result() == execute(tiny_plan(rounds=1), InProcess(), tmp_path / "here").result()
 
 
 def test_large_tensors_are_mapped_from_one_file(tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def pool_of(size: int) -> WorkerPool[str]:
     return WorkerPool(size, echo, lambda: "hello")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _new_interpreters() -> Iterator[None]:
+    """Workers as users have them, whatever other tests do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hardware, "python_command", lambda: [sys.executable])
+        yield
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool[str]]:
     """One for all tests, since workers take seconds to start; each test leaves it without jobs."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,16 @@ EDITS = Path(__file__).with_name("edits.py")
 BASE = {"method": "fedavg", "data": "digits", "model": "mlp"}
 
 
-def edited(folder: Path, engine: str) -> list[Any]:
-    done = subprocess.run([sys.executable, str(EDITS), engine], cwd=folder, capture_output=True, text=True, check=False)
+def edited(warm: Warm, folder: Path, engine: str) -> list[Any]:
+    done = warm.file(EDITS, [engine], folder)
     assert done.returncode == 0, done.stderr
     found: list[Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.mark.parametrize("engine", ["in-process", "processes"])
-def test_every_way_of_editing_gives_the_true_answer(tmp_path: Path, engine: str) -> None:
-    found = edited(tmp_path, engine)
+def test_every_way_of_editing_gives_the_true_answer(warm: Warm, tmp_path: Path, engine: str) -> None:
+    found = edited(warm, tmp_path, engine)
     assert len(found) >= 20
     assert [edit for edit, _, true, _ in found if not true] == []
     assert [edit for edit, as_expected, _, _ in found if not as_expected] == []  # nothing is run twice
@@ -61,8 +59,8 @@ RUN = """
 import sys
 sys.path[:0] = {paths!r}
 import fedstill
-made = fedstill.run("fedavg", data="digits", model="plugged", clients=2, rounds=1, out={out!r}, plugins={plugins!r},
-                    training={{"epochs": 1, "batch": 128}})
+made = fedstill.run("fedavg", data="digits[:10%]", model="plugged", clients=2, rounds=1, out={out!r},
+                    plugins={plugins!r}, training={{"epochs": 1, "batch": 128}})
 print(made.sha256, made.reused)
 """
 

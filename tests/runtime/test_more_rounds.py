@@ -11,8 +11,8 @@ import fedstill
 from fedstill.core.records import RoundRecord
 from fedstill.methods import methods
 
-SMALL: dict[str, Any] = {"data": "digits", "model": "cnn-bn", "clients": 2}
-SCHEDULE = {"epochs": 1, "batch": 256}
+SMALL: dict[str, Any] = {"data": "digits[:30%]", "model": "cnn-bn", "clients": 2}
+SCHEDULE = {"epochs": 1, "batch": 64}
 FILES = ("journal.jsonl", "result.json", "predictions.json", "model-last.safetensors", "model-best.safetensors")
 
 
@@ -61,13 +61,18 @@ FEW_PATCHES = {
         "steps": 2,
     }
 }
+LESSONS = {"transfer_epochs": 1, "head_epochs": 1, "patience": 1, "frozen": 0.1}
+SHORT: dict[str, Any] = {
+    "single-image": FEW_PATCHES,
+    **{name: {"method": {"name": name, **LESSONS}} for name in ("naive-kd", "qkt", "qkt-light")},
+}
 ALIKE = [name for name in methods if name not in ("distill", "fed3d", "feddf", "fedmd", "fine-tuned")]
 
 
 @pytest.mark.parametrize("method", ALIKE)
 def test_every_method_goes_on_where_a_shorter_run_ended(tmp_path: Path, method: str) -> None:
     own: dict[str, Any] = {"fedgkt": {"model": "split-cnn-lite"}}
-    watcher = extended(tmp_path, FEW_PATCHES if method == "single-image" else method, **own.get(method, {}))
+    watcher = extended(tmp_path, SHORT.get(method, method), **own.get(method, {}))
     assert watcher.rounds == 1
     assert "going on after the 1 rounds of" in watcher.notes[-1]
 
@@ -116,7 +121,7 @@ def test_a_local_update_that_is_told_the_number_of_rounds_starts_at_the_beginnin
         for parameter in model.parameters():
             parameter.data.mul_(1 - 0.1 * len(list(loader)) / context.rounds)
 
-    given: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 2, "local_update": annealed}
+    given: dict[str, Any] = {"data": "digits[:30%]", "model": "mlp", "clients": 2, "local_update": annealed}
     for rounds in (1, 2):
         found = fedstill.run("fedavg", **given, rounds=rounds, out=tmp_path / "together")
     assert found.sha256 == fedstill.run("fedavg", **given, rounds=2, out=tmp_path / "alone").sha256

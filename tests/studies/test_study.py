@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,8 @@ from fedstill.studies import Results, Study, jobs
 from fedstill.studies.status import RunStatus
 from fedstill.studies.study_plan import Job
 from fedstill.studies.study_progress import StudyProgress
+
+from ..warm import Warm
 
 Make = Callable[..., dict[str, Any]]
 CHILD = Path(__file__).with_name("counting.py")
@@ -193,14 +194,14 @@ def test_time_left_is_that_of_the_same_method(recipe: Make, tmp_path: Path) -> N
     assert StudyProgress(RunStatus(tmp_path), wanted[3:], 1).seconds_left() is None
 
 
-def child(recipe: str, out: Path, log: Path, workers: int = 1) -> subprocess.Popen[str]:
-    command = [sys.executable, str(CHILD), recipe, str(out), str(log), str(workers)]
+def child(warm: Warm, recipe: str, out: Path, log: Path, workers: int = 1) -> subprocess.Popen[str]:
+    command = [*warm.command(), str(CHILD), recipe, str(out), str(log), str(workers)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_processes_share_the_work(recipe: Make, written: Callable[..., str], tmp_path: Path) -> None:
+def test_two_processes_share_the_work(recipe: Make, written: Callable[..., str], warm: Warm, tmp_path: Path) -> None:
     file = written(recipe({"method": ["fedavg", "fedprox"], "seed": [1, 2, 3]}))
-    both = [child(file, tmp_path / "runs", tmp_path / "log") for _ in range(2)]
+    both = [child(warm, file, tmp_path / "runs", tmp_path / "log") for _ in range(2)]
     for process in both:
         out, err = process.communicate(timeout=300)
         assert (process.returncode, out.strip()) == (0, "6"), err
@@ -212,12 +213,12 @@ def test_two_processes_share_the_work(recipe: Make, written: Callable[..., str],
 
 
 def test_a_killed_study_leaves_nobody_behind_and_goes_on(
-    recipe: Make, written: Callable[..., str], tmp_path: Path
+    recipe: Make, written: Callable[..., str], warm: Warm, tmp_path: Path
 ) -> None:
     """Killed, with SIGKILL, while two workers are at it: they go too, and the rest is done by the next attempt."""
     file = written(recipe({"method": ["fedavg", "fedprox"], "seed": [1, 2]}, rounds=8))
     out = tmp_path / "runs"
-    process = child(file, out, tmp_path / "log", workers=2)
+    process = child(warm, file, out, tmp_path / "log", workers=2)
     deadline = time.monotonic() + 120
     while not list(out.glob("*/result.json")) and time.monotonic() < deadline:
         time.sleep(0.02)

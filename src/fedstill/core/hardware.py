@@ -31,6 +31,11 @@ def threads_of(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def python_command() -> list[str]:
+    """The words that start Python in a process of its own."""
+    return [sys.executable]
+
+
 def child_environment(**more: str) -> dict[str, str]:
     """For a process that computes beside this one: a single thread, the same modules, and whatever more is given."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")

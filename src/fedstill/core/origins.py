@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from hashlib import blake2b
-from importlib.metadata import distribution, entry_points, packages_distributions
+from importlib.metadata import Distribution, distribution, distributions, entry_points
+from inspect import getmodulename
 from pathlib import Path, PurePath
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -68,15 +70,49 @@ def module_named(name: str) -> ModuleType | None:
 
 
 @cache
-def _distributions() -> Mapping[str, list[str]]:
-    return packages_distributions()
+def _distributions() -> Mapping[str, list[Distribution]]:
+    """The installed distributions by the top-level packages that they bring.
+
+    `importlib.metadata.packages_distributions` makes a path of every installed file, which takes half a second.
+    """
+    found: defaultdict[str, list[Distribution]] = defaultdict(list)
+    for one in distributions():
+        declared = set((one.read_text("top_level.txt") or "").split())
+        for top in declared or {top for file in _files(one) if (top := _top_level(file))}:
+            found[top].append(one)
+    return found
+
+
+def _files(one: Distribution) -> Iterable[str]:
+    """The files of a distribution, by its record where it has one that needs no unquoting."""
+    record = one.read_text("RECORD")
+    if record is None or '"' in record:
+        return map(str, one.files or ())
+    return (line.partition(",")[0] for line in record.splitlines())
+
+
+def _top_level(file: str) -> str | None:
+    """The package or module that an installed file belongs to, as `packages_distributions` of this Python infers it.
+
+    >>> _top_level("numpy/linalg/linalg.py"), _top_level("six.py"), _top_level("../../bin/f2py")
+    ('numpy', 'six', None)
+    """
+    first, below, _ = file.partition("/")
+    if sys.version_info < (3, 12):
+        return (first if below else first[: -len(".py")]) if file.endswith(".py") else None
+    name = first if below else getmodulename(first) or first
+    return None if "." in name else name
+
+
+def _names(top: str) -> list[str]:
+    """Of the installed distributions that a top-level package belongs to."""
+    return sorted({str(one.metadata["Name"]) for one in _distributions().get(top, ())})
 
 
 @cache
 def versions(top: str) -> tuple[str, ...]:
     """Of the installed distributions that a top-level package belongs to."""
-    names = sorted(set(_distributions().get(top, ())))
-    return tuple(f"{name} {distribution(name).version}" for name in names)
+    return tuple(f"{name} {distribution(name).version}" for name in _names(top))
 
 
 @cache
@@ -87,7 +123,7 @@ def announced() -> frozenset[str]:
 
 def file_digests(top: str) -> Iterator[str]:
     """The files of the distributions that a top-level package belongs to, without what pip adds."""
-    for name in sorted(set(_distributions().get(top, ()))):
+    for name in _names(top):
         for file in sorted(distribution(name).files or (), key=str):
             if not file.parts[0].endswith(".dist-info") and file.suffix != ".pyc":
                 path = Path(str(file.locate()))

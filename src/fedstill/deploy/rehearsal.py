@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +18,8 @@ from time import sleep
 from types import TracebackType
 from typing import IO, Self
 
+from fedstill.core import hardware
 from fedstill.core.errors import RunError
-from fedstill.core.hardware import child_environment
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +54,11 @@ class LocalDeployment:
         log = open(self.logs / f"{name}.log", "ab")  # noqa: SIM115 - closed with the company
         self._files.append(log)
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, "deploy", *arguments],
+            [*hardware.python_command(), "-c", _COMMAND, "deploy", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log if output is None else output,
             stderr=log,
-            env=child_environment(**{PARENT: str(os.getpid()), **self.environment}),
+            env=hardware.child_environment(**{PARENT: str(os.getpid()), **self.environment}),
             start_new_session=True,  # Ctrl-C is for us; we stop them
         )
 

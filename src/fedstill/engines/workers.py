@@ -13,7 +13,6 @@ import os
 import pickle
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from threading import Thread
 from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeVar
 
+from fedstill.core import hardware
 from fedstill.core.errors import InputError
-from fedstill.core.hardware import child_environment, device_environment
 from fedstill.core.logs import log_as_parent_does
 from fedstill.engines.scratch import Scratch, sweep
 
@@ -57,10 +56,10 @@ class Worker:
         self.number = number
         code = f"from {__name__} import run_worker; from {work.__module__} import {work.__name__} as work"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"{code}; run_worker(work)"],
+            [*hardware.python_command(), "-c", f"{code}; run_worker(work)"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=child_environment(**environment),
+            env=hardware.child_environment(**environment),
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -162,7 +161,7 @@ class WorkerPool(Generic[Job]):
     def _start(self) -> Worker:
         taken = {worker.number for worker in self.workers}
         number = next(number for number in range(self.size) if number not in taken)
-        worker = Worker(self._work, self._inbox, number, device_environment(self._device, number))
+        worker = Worker(self._work, self._inbox, number, hardware.device_environment(self._device, number))
         self.workers.append(worker)
         _log.debug("worker %d started", worker.process.pid)
         worker.send(self._greeting())

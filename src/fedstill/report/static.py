@@ -131,7 +131,8 @@ def _axes(canvas: Canvas, layout: Mapping[str, Any]) -> dict[tuple[str, str], Ax
     """A pair of axes above another (sharing x) in the proportions the layout gives, or several in a grid."""
     if "xaxis2" in layout:
         endings = [name.removeprefix("xaxis") for name in layout if name.startswith("xaxis")]
-        columns = len({tuple(layout[f"xaxis{ending}"]["domain"]) for ending in endings})
+        # Axes without a domain stand beside each other.
+        columns = len({tuple(layout[f"xaxis{ending}"].get("domain", ending)) for ending in endings})
         grid = canvas.subplots(-(-len(endings) // columns), columns, squeeze=False).flatten()
         return {(f"x{ending}", f"y{ending}"): axes for ending, axes in zip(endings, grid, strict=True)}
     if "yaxis2" in layout:

@@ -14,7 +14,7 @@ from fedstill.core.numbers import listed
 from fedstill.core.registry import Registry
 from fedstill.core.renamed import FORMER_SETTINGS
 from fedstill.core.sections import sections
-from fedstill.core.settings import ALIASES, Settings, setting_name
+from fedstill.core.settings import ALIASES, Settings, is_mapping, setting_name
 from fedstill.core.training import Training
 from fedstill.methods import methods
 from fedstill.runtime.experiment import (
@@ -202,7 +202,7 @@ def parse_value(text: str) -> Any:
 def section_of(given: Mapping[str, Any], key: str) -> Any:
     """What stands under a key, with a part's bare name spelt out."""
     value = spelt_out(key, given.get(key, DEFAULT_PARTS.get(key)))
-    if not isinstance(value, Mapping) or ALIASES.keys().isdisjoint(value):
+    if not is_mapping(value) or ALIASES.keys().isdisjoint(value):
         return value
     kind = _kind_of(key, value)
     if kind is None:
@@ -230,6 +230,6 @@ def sections_in(given: Mapping[str, Any], parts: Iterable[str] = PARTS) -> dict[
     found: dict[str, type[Settings]] = {"training": Training}
     for key in parts:
         chosen = section_of(given, key)
-        if isinstance(chosen, Mapping) and isinstance(chosen.get("name"), str):
+        if is_mapping(chosen) and isinstance(chosen.get("name"), str):
             found[key] = settings_of(PARTS[key][chosen["name"]])
     return found

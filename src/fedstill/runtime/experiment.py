@@ -24,7 +24,7 @@ from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
 from fedstill.core.renamed import FORMER_SETTINGS
 from fedstill.core.sections import Section, sections
-from fedstill.core.settings import Settings
+from fedstill.core.settings import Settings, is_mapping
 from fedstill.core.training import Training
 from fedstill.data.augmentation import augmentations
 from fedstill.data.partitions import partitions
@@ -80,7 +80,7 @@ def spelt_out(section: str, value: Any) -> Any:
     if section not in PARTS:
         return value
     value = {"name": value} if isinstance(value, str) else value
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+    if not is_mapping(value) or not isinstance(value.get("name"), str):
         return value
     return {**value, "name": PARTS[section].current(value["name"])}
 
@@ -91,7 +91,7 @@ def choose(section: str, value: Any) -> Choice:
         return value
     registry = PARTS[section]
     value = spelt_out(section, value)
-    given = dict(value) if isinstance(value, Mapping) else {"name": value}
+    given = dict(value) if is_mapping(value) else {"name": value}
     name = given.pop("name", None)
     if not isinstance(name, str):
         raise InputError(f"{section} needs the name of a {registry.what}: {did_you_mean(str(name), registry)}")

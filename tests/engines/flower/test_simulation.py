@@ -129,7 +129,8 @@ def everything(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted(files)}
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+# That of SCAFFOLD shows what that of FedAvg does, and the state of clients besides; each starts a simulation.
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.slow), "scaffold"])
 def test_the_bits_are_those_of_one_process(
     method: str, engine: Engine, engines: dict[str, Engine], tiny_plan: Any, tmp_path: Path
 ) -> None:

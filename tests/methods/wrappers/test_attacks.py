@@ -298,7 +298,8 @@ def test_no_attack_wraps_nothing() -> None:
 def test_attacks_have_the_same_bits_in_every_engine(
     method: str, attack: str, tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path
 ) -> None:
-    plan = tiny_plan(method=method, attack={"name": attack, "share": 0.4}, model="cnn-bn", rounds=2)
+    few = "digits[:30%]"
+    plan = tiny_plan(data=few, method=method, attack={"name": attack, "share": 0.4}, model="cnn-bn", rounds=2)
     found = []
     for name in ("in-process", "wire", "processes-2"):
         run = execute(plan, engines[name], tmp_path / name)

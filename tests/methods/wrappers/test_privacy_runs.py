@@ -26,7 +26,8 @@ def test_without_noise_and_limit_it_is_the_method_itself(
     """To 1e-6: updates go through double precision once more."""
     runs = []
     for privacy in ("none", {"name": "client-level", "clip": 1e6, "noise": 0, "where": where}):
-        plan = tiny_plan(method={"name": method, "weights": "uniform"}, model="cnn-bn", rounds=2, privacy=privacy)
+        given = {"name": method, "weights": "uniform"}
+        plan = tiny_plan(data="digits[:30%]", method=given, model="cnn-bn", rounds=2, privacy=privacy)
         run = execute(plan, engines["in-process"], tmp_path / str(privacy)[:5])
         runs.append((run.path / "model-last.safetensors", run.journal()))
     (plain_model, plain), (private_model, private) = runs
@@ -80,6 +81,7 @@ def test_engines_and_resuming_give_the_same_bits(
         return {name: tensor * float("nan") for name, tensor in reply.message.items()}
 
     plan = tiny_plan(
+        data="digits[:30%]",
         method={"name": "fedavgm", "weights": "uniform"},
         model="cnn-bn",
         rounds=3,
