@@ -84,7 +84,7 @@ class PublishedDetector(Detector):
             states.append(self.norm(queries))
         # BatchNorm of the heads is over all layers of the decoder together.
         layers = self._layers(torch.stack(states), places, extent)
-        return Predictions(layers, None, states[-1], encoded.mean(dim=1), extent)
+        return Predictions(layers, None, states[-1], encoded.mean(dim=1), extent, places)
 
     def encode(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
         if not self.masked:
