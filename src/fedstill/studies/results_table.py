@@ -85,7 +85,7 @@ def make_table(results: Results, metric: str = "accuracy", long: bool = False) -
 
 def notes(results: Results) -> str:
     """What a reader must know of some of the runs; empty without any."""
-    return " ".join(filter(None, [few_seeds_note(results), stale_note(results), joint_training_note(results)]))
+    return " ".join(filter(None, [stale_note(results), joint_training_note(results), few_seeds_note(results)]))
 
 
 def few_seeds_note(results: Results) -> str:

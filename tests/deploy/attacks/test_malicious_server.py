@@ -174,6 +174,8 @@ def test_flooding_with_refused_requests_does_not_fill_the_log(evil: Malicious) -
 
 
 def test_everything_that_left_is_in_the_log_with_the_rule_that_allowed_it(evil: Malicious) -> None:
+    assert evil.ask(evil.weights("evaluate"), exchange="evaluate", round=1).header["status"] == "reply"
+    evil.ask(evil.weights(scale=3.0), exchange="train", round=1)
     lines = [line for line in evil.log() if line["what"].startswith("sent") and line.get("run")]
     assert all(len(line["sha256"]) == 64 and line["bytes"] > 0 for line in lines)
     kinds = {one["kind"] for line in lines for one in line["tensors"]}
