@@ -239,7 +239,7 @@ def test_batchnorm_layers_of_every_model_can_be_listened_to_in_an_order_in_which
     """A model that went around its BatchNorm modules would send nothing; and one layer at a time works only if those
     defined before it are those that its data came through."""
     fewer = {"tokens": 32, "queries": 8} if "detr3d" in name else {}  # they change no layer
-    fewer |= {"candidates": 16} if "lite" in name else {}
+    fewer |= {"candidates": 16} if "detr3d-lite" in name else {}
     with Streams(0).ambient("model"):
         model = build_model(name, shape_for(name), CLASSES, **fewer).eval()
         inputs = torch.randn(2, *shape_for(name))
