@@ -15,18 +15,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedstill.cli.flags import Flags, with_flags
-from fedstill.cli.options import ExperimentName, Json, Quiet, Root
+from fedstill.cli.options import ExperimentName, Json, Quiet, Root, named
 from fedstill.cli.run import run_to_dict, show_result
 from fedstill.cli.screen import console, errors, print_json, table
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.numbers import count, size
 
 if TYPE_CHECKING:  # help need not wait for torch
+    from fedstill.data.bundle import Bundle
     from fedstill.runtime.result import Run
 
 INSECURE = "INSECURE: nothing is encrypted, anybody on the way can read and change it. Never do this with real data."
 Folder = Annotated[
     Path, typer.Argument(help="Folder made by `deploy init`, or the part of it on this machine.", metavar="DIR")
+]
+SiteData = Annotated[
+    str,
+    typer.Option(
+        help="This site's data: npz:FILE, folder:FOLDER, or the name of a data set.", autocompletion=named("datasets")
+    ),
+]
+SiteNumber = Annotated[
+    int | None, typer.Option(help="Number of the site, if DIR is the folder of the whole deployment.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="WITHOUT ENCRYPTION: for tests on one machine only.")]
 Days = Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")]
@@ -250,6 +260,13 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def load_site_data(name: str, root: Path | None) -> Bundle:
+    """A site's data, which need not have samples of every class; a file may be named without its kind."""
+    from fedstill.data.lookup import load
+
+    return load(f"npz:{name}" if name.endswith(".npz") and ":" not in name else name, root, part=True)
 
 
 def need_extra() -> None:

@@ -8,16 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli.deploy import Folder, need_extra
+from fedstill.cli.deploy import Folder, SiteData, SiteNumber, load_site_data, need_extra
 from fedstill.cli.flags import Flags, with_flags
-from fedstill.cli.options import ExperimentName, Json, Root, named
+from fedstill.cli.options import ExperimentName, Json, Root
 from fedstill.cli.screen import console, print_json, table
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import capital, count, size
 
-SiteNumber = Annotated[
-    int | None, typer.Option(help="Number of the site, if DIR is the folder of the whole deployment.")
-]
 _LINES = 40  # of the log, unless all are wanted
 
 
@@ -26,13 +23,7 @@ def policy_check(
     folder: Folder,
     experiment: ExperimentName,
     flags: Flags,
-    data: Annotated[
-        str,
-        typer.Option(
-            help="This site's data: npz:FILE, folder:FOLDER, or the name of a data set.",
-            autocompletion=named("datasets"),
-        ),
-    ],
+    data: SiteData,
     site: SiteNumber = None,
     proxy: Annotated[
         list[str] | None, typer.Option(help="Name of shared samples that experiments may use here; repeatable.")
@@ -42,12 +33,11 @@ def policy_check(
 ) -> None:
     """Show what an experiment would send, and what this site's policy says; exit code 1 if it refuses."""
     need_extra()
-    from fedstill.data.lookup import load
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.policy_check import checked_policy
 
     place = open_site(folder, site)
-    bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
+    bundle = load_site_data(data, data_root)
     found = checked_policy(place, flags.assemble(experiment), bundle, data_root, proxy or [])
     if json:
         print_json(found.to_dict())

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedstill.cli.deploy import INSECURE, Folder, Insecure, need_extra, stop_cleanly
+from fedstill.cli.deploy import (
+    INSECURE,
+    Folder,
+    Insecure,
+    SiteData,
+    SiteNumber,
+    load_site_data,
+    need_extra,
+    stop_cleanly,
+)
 from fedstill.cli.flags import Flags, with_flags
-from fedstill.cli.options import Device, DryRun, ExperimentName, Json, Out, Plugin, Quiet, Root, named
+from fedstill.cli.options import Device, DryRun, ExperimentName, Json, Out, Plugin, Quiet, Root
 from fedstill.cli.run import manifest_table, print_plan, print_run
 from fedstill.cli.screen import errors
 from fedstill.core.errors import InputError
@@ -68,16 +77,8 @@ def deploy_server(
 
 def deploy_site(
     folder: Folder,
-    data: Annotated[
-        str,
-        typer.Option(
-            help="This site's data: npz:FILE, folder:FOLDER, or the name of a data set.",
-            autocompletion=named("datasets"),
-        ),
-    ],
-    site: Annotated[
-        int | None, typer.Option(help="Number of the site, if DIR is the folder of the whole deployment.")
-    ] = None,
+    data: SiteData,
+    site: SiteNumber = None,
     server: Annotated[
         str | None, typer.Option(help="HOST:PORT of the server; default: the one given to `deploy init`.")
     ] = None,
@@ -103,7 +104,6 @@ def deploy_site(
     need_extra()
     from fedstill.core.hardware import check_device
     from fedstill.data.bundle import class_number
-    from fedstill.data.lookup import load
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.rehearsal import die_with_parent
     from fedstill.deploy.site import take_part
@@ -115,7 +115,7 @@ def deploy_site(
     if server is not None and not _ADDRESS.fullmatch(server):
         raise InputError(f"cannot read the server's address {server!r}: write HOST:PORT, as in fl.example.org:9092")
     place = open_site(folder, site)
-    bundle = load(f"npz:{data}" if data.endswith(".npz") and ":" not in data else data, data_root, part=True)
+    bundle = load_site_data(data, data_root)
     for name in query or ():
         class_number(name, bundle.classes)
     if earlier:
