@@ -179,10 +179,6 @@ class SitePolicy(Settings):
         kind = line.get("kind")
         return kind in self.allow and (line.get("to") != "peers" or kind in self.peers)
 
-    def rule(self, kind: str, to: str) -> str:
-        """The rule that allows a kind for a receiver, as a log names it."""
-        return f"allow {kind}: {to}"
-
     def withheld(self, leaves: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Forbidden lines without which the site takes part: their tensors are taken out of its replies.
 
@@ -252,6 +248,11 @@ class SitePolicy(Settings):
             least = f"its policy requires {self.least_class_samples} samples behind every figure of a class"
             found.append(f"{least}, and one has {terms.class_samples}")
         return found
+
+
+def rule(line: Mapping[str, Any]) -> str:
+    """The rule that allows what a line declares, as logs and checks name it."""
+    return f"allow {line['kind']}: {line['to']}"
 
 
 def _only(kinds: frozenset[Kind], what: str) -> str:

@@ -12,7 +12,7 @@ from fedstill.data.bundle import Bundle
 from fedstill.deploy.answer_log import AnswerLog, Used
 from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.deployment_plan import server_plan
-from fedstill.deploy.policy import SitePolicy, Terms
+from fedstill.deploy.policy import SitePolicy, Terms, rule
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_session import Agreement, SiteSession
 from fedstill.methods.wrappers.privacy_accounting import replies_epsilon
@@ -90,5 +90,5 @@ def _budget(policy: SitePolicy, used: Used, terms: Terms) -> list[str]:
 
 def _decision(policy: SitePolicy, line: Mapping[str, Any]) -> str:
     if policy.allows(line):
-        return f"allow {line['kind']}: {line['to']}"
+        return rule(line)
     return "left out" if policy.withheld([line]) else "refused"

@@ -29,7 +29,7 @@ from fedstill.data.roots import data_root
 from fedstill.deploy.answer_log import AnswerLog, QuestionPlace, request_digest
 from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.egress_log import EgressLog, described
-from fedstill.deploy.policy import SitePolicy
+from fedstill.deploy.policy import SitePolicy, rule
 from fedstill.deploy.received_model import write_received
 from fedstill.deploy.site_registry import SiteFacts, plugins, versions
 from fedstill.deploy.site_session import Agreement, SiteSession
@@ -219,7 +219,7 @@ class SiteService:
         """A line of the log for a message, before it leaves."""
         lines = [one for one in part.agreement.manifest["leaves"] if one.get("exchange") == place.exchange]
         tensors = described(message, lines)
-        rules = sorted({f"allow {one['kind']}: {one['to']}" for one in tensors})
+        rules = sorted({rule(one) for one in tensors})
         self.egress.add(
             what="sent again" if again else "failed" if sentence else "sent",
             run=place.run,
