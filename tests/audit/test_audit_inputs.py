@@ -18,8 +18,6 @@ from fedstill.studies import Results, Study
 from fedstill.studies.grid import Taught
 from fedstill.studies.results import Pupil, ResultRow
 
-pytestmark = pytest.mark.xdist_group("audit-inputs")  # so that the runs are made once
-
 RECIPE: dict[str, Any] = {
     "about": "Two teachers, two objectives.",
     "experiment": {

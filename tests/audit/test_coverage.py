@@ -32,4 +32,4 @@ def test_seeds_alone_say_too_much() -> None:
 
 @pytest.mark.slow
 def test_coverage_in_many_draws() -> None:
-    check(table(draws=400, seed=2), least=0.945, lowest=0.85)
+    check(table(draws=400, seed=2), least=0.945, lowest=0.88)

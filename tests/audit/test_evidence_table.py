@@ -65,6 +65,8 @@ def test_teachers_alone(read: Read) -> None:
     made = read("teacher,seed,teacher_accuracy\na,1,60\na,2,61\nb,1,25\n", class_counts=(1, 1, 1, 1))
     assert [(one.name, one.seed) for one in made.teachers] == [("a", "1"), ("a", "2"), ("b", "1")]
     assert [one.word for one in judge(made).teachers] == ["sound", "constant"]
+    with pytest.raises(InputError, match="line 2: Accuracy is 120, and cannot be above 100"):
+        read("Method,Seed,Accuracy\na,1,120\n")
 
 
 def test_percent_or_share(read: Read) -> None:
@@ -288,3 +290,16 @@ def test_a_hundred_class_counts_are_no_file_name() -> None:
     assert read_counts(text) == (1234,) * 100
     with pytest.raises(InputError, match="'x' is not a whole number"):
         read_counts(f"{text},x")
+
+
+def test_decimal_commas_and_names_with_spaces(tmp_path: Path) -> None:
+    """As a spreadsheet saves it in half of Europe; a comma in a number of samples might stand for thousands."""
+    path = tmp_path / "table.txt"
+    path.write_text("Teacher;Objective;Seed;Accuracy;Teacher Accuracy;Free-accuracy (%)\na;o;1;91,25;90,0;88,5 %\n")
+    evidence = read_table(path)
+    assert evidence.teachers[0].score == Score(0.9)
+    assert [student.score for student in evidence.students] == [Score(0.9125), Score(0.885)]
+    assert [student.score.unit for student in evidence.students if student.score] == pytest.approx([1e-4, 1e-3])
+    rows = [{"teacher": "a", "objective": "o", "seed": 1, "accuracy": "91,25", "test_size": "2,468"}]
+    with pytest.raises(InputError, match="test_size is '2,468', which is not a number"):
+        read_rows(rows)

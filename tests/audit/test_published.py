@@ -7,8 +7,10 @@ paper prints. Every accuracy is a whole number of test samples (80 or 2468), whi
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from functools import cache
+from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
@@ -230,3 +232,19 @@ def test_a_failed_seed_does_not_hide_a_pattern() -> None:
 def test_nothing_in_the_published_tables_is_copied(name: str) -> None:
     copies = {"copied-control", "duplicate-teachers", "duplicate-objectives", "identical-seeds", "one-checkpoint"}
     assert not copies & {one.topic for one in judged(name).findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [
+        ("clinical-combined", "Clinical grid"),
+        ("modelnet40-combined", "ModelNet40 grid"),
+        ("modelnet40-focused", "Focused round"),
+        ("clinical-distilled", "Objectives with the centralised teacher"),
+    ],
+)
+def test_everything_found_is_listed(name: str, heading: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n{heading}")[2]
+    part = re.split(r"\n(?:Focused|ModelNet40 grid|Objectives with|## )", section)[0]
+    assert {one.topic for one in judged(name).findings} - set(re.findall(r"`([a-z-]+)`", part)) == set()

@@ -78,7 +78,7 @@ def test_teachers_are_named_by_what_is_wrong_with_them() -> None:
     wide = told(RISING, teachers={**TEACHERS, "c": [90, 50, 90]})
     assert "no better than chance" not in wide
     assert "No teacher is at the chance level" not in wide
-    assert "c cannot be told from the chance level of 25.00 %, although its mean is far above it." in wide
+    assert "c cannot be told from the chance level of 25.00 %, although its mean is above it." in wide
     made = evidence(TEACHERS, facts={"recalibrated": 0.95})
     assert "stale in a, b and c" in judge(made).summary[-1]
 
@@ -139,7 +139,7 @@ def test_copied_controls_are_no_controls() -> None:
 
 
 def test_leaking_controls_are_no_controls() -> None:
-    """Students without labels at 91 % whoever taught them, from a column or by a declared weight of 0."""
+    """Students without labels at 91 % with every teacher, from a column or by a declared weight of 0."""
     leaking = {pair: [value - 2 for value in values] for pair, values in FLAT.items()}
     assert told(FLAT, leaking).startswith("The label-free controls cannot be trusted: label-free students are far")
     declared = judge(evidence(TEACHERS, FLAT, weights={"o": 0.0}))
@@ -160,7 +160,7 @@ def test_a_student_equal_to_the_labels_only_student() -> None:
     teachers = {"a": [84, 85, 86], "b": [83, 84, 86], "c": [85, 85, 87]}
     found = told(same, free, teachers=teachers, alone=alone(85, 86, 88), counts=(500,) * 4)
     assert found.startswith("These results cannot be taken as they stand:")
-    assert "students are as accurate as with labels alone" in found
+    assert "some students are copies of the labels-only student" in found
 
 
 def test_a_classic_gain_is_a_success() -> None:

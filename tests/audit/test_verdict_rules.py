@@ -188,6 +188,7 @@ def test_words_for_teachers() -> None:
     assert teacher_word(evidence({"t": [60, 61, 62]})) == "sound"
     assert teacher_word(evidence({"t": [25, 25, 31]})) == "chance"
     assert teacher_word(evidence({"t": [25, 25, 25]})) == "constant"
+    assert teacher_word(evidence({"t": [25]}, facts={"constant": 1.0})) == "constant"
     assert teacher_word(evidence({"t": [25, 25, 25]}, facts={"constant": 0.5})) == "chance"
     assert teacher_word(evidence({"t": [26, 26, 26]}, facts={"constant": 1.0})) == "constant"
     assert teacher_word(evidence({"t": [60, 61, 62]}, facts={"recalibrated": 0.70})) == "stale"

@@ -35,7 +35,7 @@ class Case:
 
     @property
     def untold(self) -> list[TeacherVerdict]:
-        """Teachers that cannot be told from chance, although their means are far above it."""
+        """Teachers that cannot be told from chance, and may be far above it."""
         return [one for one in self.teachers if cannot_tell(one, self.book.chance, self.delta)]
 
     @property

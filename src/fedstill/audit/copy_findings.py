@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
-from math import comb, prod
+from math import comb, factorial, prod
 
 from fedstill.audit.case import Case
+from fedstill.audit.control_copies import agreement_told, copied_controls, orders_by_rank, orders_of_seeds
 from fedstill.audit.evidence import Score, Seed
 from fedstill.audit.phrases import named
 from fedstill.audit.ties import (
+    CLOSE,
+    EXACTLY,
     TELLING,
     ScoreAgreement,
     TrainingNoise,
     agree,
     agreement,
+    linear_agreement,
     noise_between_trainings,
-    samples_or_least,
+    noise_of_siblings,
+    shifted_agreement,
     tie_chance,
     variance,
 )
 from fedstill.audit.verdicts import Finding
-from fedstill.core.numbers import capital, count, listed, share
+from fedstill.core.numbers import capital, listed, share
 
-BY_CHANCE = 0.01  # below this, teachers that score the same in all seeds are one checkpoint
+PERHAPS = 1e-2  # chance below which equal rows are named, as a doubt
+BY_CHANCE = 0.005  # below this, teachers that score the same in all seeds are one checkpoint
 
 Cells = dict[Hashable, Score]
 SeedCells = dict[tuple[str, str, bool], Score]  # by teacher, objective, and whether without labels
 
 
 def copy_findings(case: Case) -> Iterator[Finding]:
-    yield from _copied_controls(case)
+    yield from copied_controls(case)
+    yield from _copied_teachers(case)
     yield from _duplicates(case, "teacher", _teacher_cells(case))
     yield from _duplicates(case, "objective", _objective_cells(case))
     seeds = list(_identical_seeds(case))
@@ -39,49 +47,34 @@ def copy_findings(case: Case) -> Iterator[Finding]:
         yield from _one_checkpoint(case)
 
 
-def _copied_controls(case: Case) -> Iterator[Finding]:
-    """Controls that are the labelled students, of all objectives together or of single ones."""
-    labelled, free = _students(case, free=False), _students(case, free=True)
-    groups = {"": labelled} if len(case.book.objectives) > 1 else {}
-    for name in case.book.objectives:
-        groups[name] = {key: score for key, score in labelled.items() if key[1] == name}
-    samples = samples_or_least(case.book)
-    found = {
-        name: how
-        for name, cells in groups.items()
-        if (how := agreement(cells, free, TrainingNoise(samples), len(groups)))
-    }
-    if not found:
-        return
-    name, how = next(iter(found.items()))
-    which = f" of {named([one for one in found if one])}" if "" not in found else ""
-    example = next(key for key in groups[name] if key in free and agree(labelled[key], free[key], samples, how.slack))
-    yield Finding(
-        "serious",
-        "copied-control",
-        "The label-free controls are copies of the labelled students",
-        f"{_told(how)} of students with and without labels{which}; e.g. {example[0]} with {example[1]}, seed"
-        f" {example[2]}: {share(labelled[example].accuracy)} and {share(free[example].accuracy)}. Two trainings would"
-        " differ.",
-        "Nothing can be concluded from these controls: distil without labels again, and report what comes out.",
-    )
+def _copied_teachers(case: Case) -> Iterator[Finding]:
+    """Students with labels whose accuracies are their teachers', since the teacher was evaluated in their place.
 
-
-def _students(case: Case, free: bool) -> dict[tuple[str, str, Seed], Score]:
-    """Students that may be compared with a control of their own; one that gives labels no weight is the same."""
-    book = case.book
-    side = book.free_scores if free else book.labelled_scores
-    return {
-        (*pair, seed): score
-        for pair in book.pairs
-        if book.free.get(pair) and book.weight(pair[1]) != 0
-        for seed, score in side(pair).items()
-        if not book.equals_a_class([score])
-    }
+    Label-free students are left out: the better they learn, the more they agree with their teacher.
+    """
+    book, noise = case.book, noise_between_trainings(case.book)
+    teachers: Cells = {(name, seed): one for name in book.teachers for seed, one in book.teacher_scores(name).items()}
+    reading = [name for name in book.objectives if book.weight(name) != 0]
+    found: dict[str, ScoreAgreement] = {}
+    for objective in reading:
+        taught = [pair for pair in book.pairs if pair[1] == objective]
+        students: Cells = {(pair[0], seed): one for pair in taught for seed, one in book.labelled_scores(pair).items()}
+        how = agreement(_informative(case, students), teachers, noise, len(reading))
+        if how is not None and how.exact:
+            found[objective] = how
+    if found:
+        yield Finding(
+            "serious",
+            "copied-teacher",
+            "Students' accuracies are those of their teachers",
+            f"{named(list(found))}: {agreement_told(next(iter(found.values())))} of students with labels and teachers,"
+            " seed by seed. A student that was trained would differ.",
+            "Check which model was evaluated: it seems to be the teacher.",
+        )
 
 
 def _teacher_cells(case: Case) -> dict[str, list[Cells]]:
-    """By teacher: its own accuracies, and these with those of its students."""
+    """By teacher: its own accuracies, those of its students, of these with labels, and all of them."""
     book = case.book
     found: dict[str, list[Cells]] = {}
     for name in dict.fromkeys([*book.teachers, *(teacher for teacher, _ in book.pairs)]):
@@ -94,7 +87,9 @@ def _teacher_cells(case: Case) -> dict[str, list[Cells]]:
             for seed, score in side((teacher, objective)).items()
             if not (free and book.own_control((teacher, objective)))
         }
-        found[name] = [_informative(case, cells) for cells in ((own, own | taught) if own else (taught,))]
+        labelled = {key: one for key, one in taught.items() if not key[1]}  # type: ignore[index]
+        sides = (own, taught, labelled, own | taught) if own and taught else (own or taught, labelled)
+        found[name] = [_informative(case, cells) for cells in sides]
     return found
 
 
@@ -127,30 +122,54 @@ def _informative(case: Case, cells: Mapping[Hashable, Score]) -> Cells:
 
 def _duplicates(case: Case, what: str, cells: Mapping[str, Sequence[Cells]]) -> Iterator[Finding]:
     # Students of one teacher and seed may vary together, whatever the objective.
-    noise = noise_between_trainings(case.book) if what == "teacher" else TrainingNoise(samples_or_least(case.book))
+    noise = noise_between_trainings(case.book) if what == "teacher" else noise_of_siblings(case.book)
     pairs = list(combinations(cells, 2))
+    kinds = max((len(kinds) for kinds in cells.values()), default=1)
     found: dict[tuple[str, str], ScoreAgreement] = {}
     for first, second in pairs:
         for here, there in zip(cells[first], cells[second], strict=False):
-            how = agreement(here, there, noise, 2 * len(pairs))
+            how = _one_result(here, there, noise, kinds * len(pairs), what == "teacher")
             if how is not None:
                 found.setdefault((first, second), how)
     if found:
-        (first, second), how = next(iter(found.items()))
+        surely = {pair: how for pair, how in found.items() if how.chance < EXACTLY}
+        (first, second), how = next(iter((surely or found).items()))
+        doubt = "" if surely else f" By chance this happens in about {share(how.chance, 1)} of such tables, at most."
         yield Finding(
-            "serious",
+            "serious" if surely else "warning",
             f"duplicate-{what}s",
-            f"Some {what}s are one and the same",
-            f"{named([f'{one} and {other}' for one, other in found])}: {_told(how)} of {first} and {second}."
-            " Results of two trainings would differ.",
+            f"Some {what}s {'are' if surely else 'may be'} one and the same",
+            f"{named([f'{one} and {other}' for one, other in found])}: {agreement_told(how)} of {first} and {second}."
+            f" Results of two trainings would differ.{doubt}",
             f"Find out which of them was really run; a ranking or a mean over {what}s counts it twice.",
         )
 
 
-def _told(how: ScoreAgreement) -> str:
-    """How many accuracies agree, and how closely."""
-    closely = "exactly" if how.exact else f"to within {count(how.slack, 'test sample')} and rounding"
-    return f"{how.agreeing:,} of {how.of:,} accuracies agree {closely}"
+def _one_result(
+    here: Cells, there: Cells, noise: TrainingNoise, comparisons: int, reorder: bool
+) -> ScoreAgreement | None:
+    """Whether these are one: as they are, shifted or scaled, or exactly once seeds are exchanged."""
+    how = agreement(here, there, noise, comparisons, PERHAPS) or linear_agreement(here, there, noise, comparisons)
+    if how is not None or not reorder:
+        return how
+    orders = orders_of_seeds(here)[1:]
+    numbered = [(order, len(orders)) for order in orders]
+    numbered += [(order, factorial(len(order))) for order in orders_by_rank(here, there)]
+    for order, number in numbered:
+        found = agreement(here, _reordered(there, order), noise, comparisons * number)
+        if found is not None and found.exact:
+            return found
+    return None
+
+
+def _reordered(cells: Cells, order: Mapping[Seed, Seed]) -> Cells:
+    """Results under the names of other seeds."""
+    if not order:
+        return cells
+    return {
+        (*key[:-1], order.get(key[-1], key[-1])) if isinstance(key, tuple) else order.get(str(key), key): score
+        for key, score in cells.items()
+    }
 
 
 def _seed_cells(case: Case) -> dict[Seed, SeedCells]:
@@ -178,23 +197,33 @@ def _identical_seeds(case: Case) -> Iterator[Finding]:
     if len(cells) < 2:
         return
     teachers = list(dict.fromkeys(key[0] for scores in cells.values() for key in scores))
+    parts = {"students with labels": False, "students without labels": True}
     groups = [*combinations(cells, 2), *([tuple(cells)] if len(cells) > 2 else [])]
-    number = len(groups) * (1 + len(teachers))
+    number = len(groups) * (1 + len(parts) + len(teachers))
     noise = noise_between_trainings(case.book)
-    found = {_seeds_named(group): how for group in groups if (how := _one_run(cells, group, noise, number))}
+
+    def search(of: str = "", free: bool | None = None, teacher: str | None = None) -> dict[str, ScoreAgreement]:
+        def belongs(key: tuple[str, str, bool]) -> bool:
+            return (free is None or key[2] is free) and (teacher is None or key[0] == teacher)
+
+        some = {seed: {key: one for key, one in scores.items() if belongs(key)} for seed, scores in cells.items()}
+        agreements = {f"{_seeds_named(group)}{of}": _one_run(some, group, noise, number) for group in groups}
+        return {name: how for name, how in agreements.items() if how is not None}
+
+    found = search()
+    if not found:
+        for part, free in parts.items():
+            found |= search(f" of {part}", free=free)
     if not found:
         for teacher in teachers:
-            mine = {seed: _of_teacher(scores, teacher) for seed, scores in cells.items()}
-            for group in groups:
-                if how := _one_run(mine, group, noise, number):
-                    found[f"{_seeds_named(group)} of {teacher}"] = how
+            found |= search(f" of {teacher}", teacher=teacher)
     if found:
         yield Finding(
             "serious",
             "identical-seeds",
             "Some seeds are one and the same run",
-            f"{capital(named(list(found)))}. {_told(next(iter(found.values())))} in the first of these; seeds that were"
-            " trained apart would differ.",
+            f"{capital(named(list(found)))}. {agreement_told(next(iter(found.values())))} in the first of these; seeds"
+            " that were trained apart would differ.",
             "Count them once: deviations and intervals over seeds are too small. Check that the seed reaches the"
             " training.",
         )
@@ -207,28 +236,32 @@ def _seeds_named(group: Sequence[Seed]) -> str:
 def _one_run(
     cells: Mapping[Seed, SeedCells], group: Sequence[Seed], noise: TrainingNoise, comparisons: int
 ) -> ScoreAgreement | None:
-    """Whether all of these seeds agree exactly with the first of them."""
+    """Whether all of these seeds agree exactly with the first of them, or two differ by the same everywhere."""
     first, *others = group
     ours: Cells = {(seed, key): score for seed in others for key, score in cells[first].items()}
     theirs: Cells = {(seed, key): score for seed in others for key, score in cells[seed].items()}
     how = agreement(ours, theirs, noise, comparisons)
-    return how if how is not None and how.exact else None
-
-
-def _of_teacher(cells: SeedCells, teacher: str) -> SeedCells:
-    return {key: score for key, score in cells.items() if key[0] == teacher}
+    if how is not None and how.exact:
+        return how
+    if len(others) > 1:
+        return None
+    how = shifted_agreement(ours, theirs, noise, comparisons) or linear_agreement(ours, theirs, noise, comparisons)
+    if how is not None or len(cells) > 2:
+        return how
+    # Of two seeds the spread says nothing if they are copies; the test set does.
+    return linear_agreement(ours, theirs, replace(noise, spread=0.0), comparisons, CLOSE / 4)
 
 
 def _one_checkpoint(case: Case) -> Iterator[Finding]:
     """Teachers whose accuracy is the same in every seed, while their students differ."""
-    book, noise = case.book, TrainingNoise(samples_or_least(case.book))
+    book, noise = case.book, noise_between_trainings(case.book)
     fixed: dict[str, float] = {}
     for name in book.teachers:
         scores = list(book.teacher_scores(name).values())
         if len(scores) < 2 or _is_constant(case, name):
             continue
         first, *others = scores
-        if variance(first, first, noise) >= TELLING and all(agree(first, one, noise.samples, 0) for one in others):
+        if variance(first, first, noise) >= TELLING and all(agree(first, one, noise, 0) for one in others):
             fixed[name] = prod([tie_chance(first, one, noise, 0) for one in others])
     students = [book.labelled_scores(pair).values() for pair in book.pairs]
     differ = any(len({score.accuracy for score in cell}) > 1 for cell in students)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import sqrt
-from statistics import stdev
+from statistics import fmean, variance
 
 from fedstill.audit.case import Case
 from fedstill.audit.phrases import NAMED
@@ -14,7 +13,7 @@ from fedstill.core.numbers import count, points
 
 HIGH = 0.8  # r from which on somebody will read it as following
 LOST = 0.6  # r without one teacher below which that teacher carried it
-BEYOND_NOISE = 1.3  # times what equal teachers would differ by
+UNLIKE = 0.01  # level of the F test by which teachers differ more than their seeds
 
 
 def correlation_findings(case: Case) -> Iterator[Finding]:
@@ -31,8 +30,7 @@ def narrow_teachers(case: Case) -> Iterator[Finding]:
     if len(means) < 3 or max(read, default=0) < 3:
         return
     wide, noise = max(means.values()) - min(means.values()), _noise(case)
-    seeds = max(len(case.book.teacher_scores(name)) for name in means)
-    if wide > case.delta and stdev(means.values()) > BEYOND_NOISE * noise / sqrt(seeds):
+    if wide > case.delta and _differ(case, means, noise):
         return
     beside = f", and seeds of one teacher vary by {points(noise)} (standard deviation)" if noise else ""
     yield Finding(
@@ -43,6 +41,17 @@ def narrow_teachers(case: Case) -> Iterator[Finding]:
         " teachers cannot be read from a correlation.",
         "Add teachers that are clearly worse, or judge by label-free controls alone.",
     )
+
+
+def _differ(case: Case, means: Mapping[str, float], noise: float) -> bool:
+    """Whether teachers differ more than equal ones with such seeds would (an F test); true where there is one seed."""
+    from scipy.special import fdtrc  # type: ignore[import-untyped]  # here, because it takes half a second
+
+    seeds = [len(case.book.teacher_scores(name)) for name in means]
+    if not noise:
+        return True
+    ratio = variance(means.values()) * fmean(seeds) / noise**2
+    return bool(fdtrc(len(means) - 1, sum(seeds) - len(seeds), ratio) < UNLIKE)
 
 
 def _taught(case: Case) -> dict[str, float]:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import read_text_file
 
 _NUMBERS = re.compile(r"[\d\s,]*")
 
@@ -44,7 +45,7 @@ def _is_file(text: str) -> bool:
 
 def _from_file(path: Path) -> tuple[int, ...]:
     try:
-        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+        rows = list(csv.reader(read_text_file(path, "utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise InputError(f"cannot read the class counts in {path}: {reason}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 Seed = str
 
@@ -19,6 +20,7 @@ class Score:
     accuracy: float
     correct: tuple[bool, ...] = ()
     unit: float = field(default=0.0, compare=False)  # of the last digit that is printed; 0: known to all digits
+    run: Path | None = field(default=None, compare=False)  # the folder of its run, where that is here
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, variance
 
 from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
 
@@ -88,6 +88,17 @@ class Book:
         if found or not self.own_control(pair):
             return found
         return self.labelled_scores(pair)
+
+    @cached_property
+    def variances_of_two(self) -> dict[Pair, float]:
+        """Of pairs with two seeds, the variance over seeds of what labels add."""
+        found = {}
+        for pair in self.pairs:
+            labelled, free = self.labelled_scores(pair), self.free_scores(pair)
+            gaps = [labelled[seed].accuracy - free[seed].accuracy for seed in labelled if seed in free]
+            if len(gaps) == 2 and not self.own_control(pair):
+                found[pair] = variance(gaps)
+        return found
 
     def own_control(self, pair: Pair) -> bool:
         return not self.free.get(pair) and self.weight(pair[1]) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from fedstill.audit.evidence import Evidence, Score, Seed, Student, Teacher
 from fedstill.audit.table_units import Unit, WrittenAccuracy, scale_of
 from fedstill.audit.verdicts import NOT_ASSESSABLE
 from fedstill.core.errors import InputError
+from fedstill.core.files import parse_json, read_text_file
 from fedstill.distillation import objectives
 
 NEEDED = ("teacher", "objective", "seed", "accuracy")
@@ -32,8 +32,12 @@ OPTIONAL = (
 TEACHERS_ALONE = ("teacher", "seed", "teacher_accuracy")
 ACCURACIES = ("accuracy", *OPTIONAL[:3])
 NUMBERS = (*ACCURACIES, "hard_label_weight", "test_size")
+MOST = ("best", "oracle", "max", "peak", "highest", "top")  # of a run's models
 NON_FINITE = "non-finite"
+TABLES = (".csv", ".tsv", ".txt")
 _PERCENT = re.compile(r"[\s_]*(%|\(\s*%\s*\)|\[\s*%\s*\])$")  # after the name of a column
+SPREAD = re.compile(r"±|\+/?-|\d\s*\(")  # a mean with its standard deviation: 71.3 ± 0.4
+_DECIMAL_COMMA = re.compile(r"\d+,\d+\s*%?")
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ def read_table(path: Path, class_counts: Sequence[int] = (), unit: Unit = "auto"
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table made elsewhere: a .csv file, or a .json file with a list of rows."""
-    if path.suffix.lower() == ".csv":
+    """Whether a file is a table made elsewhere: a .csv, .tsv or .txt file, or a .json file with a list of rows."""
+    if path.suffix.lower() in TABLES and not path.is_dir():
         return True
     if path.suffix.lower() != ".json" or not path.is_file():
         return False
@@ -86,7 +90,7 @@ def read_rows(rows: Any, class_counts: Sequence[int] = (), unit: Unit = "auto") 
 
 def _json_rows(path: Path) -> list[Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = parse_json(read_text_file(path, "utf-8-sig"))
     except OSError as error:
         raise InputError(f"cannot read the table {path}: {error.strerror or error}") from error
     except ValueError as error:
@@ -116,9 +120,11 @@ def _text(value: Any) -> str:
 
 
 def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: Sequence[int], unit: Unit) -> Evidence:
-    header, ignored, signed = _header(path, next(lines, None))
+    header, labels, ignored, signed = _header(path, next(lines, None))
     rows = [
-        _row(path, number, header, signed, fields) for number, fields in lines if any(field.strip() for field in fields)
+        _row(path, number, header, labels, signed, fields)
+        for number, fields in lines
+        if any(field.strip() for field in fields)
     ]
     if not rows:
         raise InputError(f"the table {path} has no rows below its header")
@@ -126,7 +132,9 @@ def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: 
     _refuse_repeated(path, rows)
     written = [one for row in rows for one in row.written.values()]
     chance = max(class_counts) / sum(class_counts) if class_counts and sum(class_counts) else None
-    scale = scale_of(path, written, unit, chance)
+    samples = _test_size(path, rows, class_counts)
+    counted = sum(class_counts) if max(class_counts, default=0) > 1 else 0
+    scale = scale_of(path, written, unit, chance, samples or counted)
     alone = _labels_only(path, rows, scale)
     settings = {"table": path.name, "accuracies": "percent" if scale == 100 else "share"}
     return Evidence(
@@ -137,7 +145,7 @@ def _evidence(path: Path, lines: Iterator[tuple[int, list[str]]], class_counts: 
         alone={seed: score for (_, seed), score in alone.items()} if len({row.student for row in rows}) == 1 else {},
         class_counts=tuple(class_counts),
         settings={**settings, **({"columns left alone": ", ".join(ignored)} if ignored else {})},
-        test_size=_test_size(path, rows, class_counts),
+        test_size=samples,
         chosen_on_test=tuple(_place(row) for row in rows if _on_test(row.selection)),
         precision=0.5 * 10.0 ** -max((one.digits for one in written), default=0) / scale,
     )
@@ -164,7 +172,11 @@ def _on_test(selection: str) -> bool:
     [True, True, False, False, False]
     """
     said = selection.lower()
-    return "val" not in said and "dev" not in said and ("test" in said or said.startswith(("best", "oracle", "max")))
+    return (
+        "val" not in said
+        and "dev" not in said
+        and ("test" in said or said.startswith(("best", "oracle", "max", "peak", "highest", "top")))
+    )
 
 
 def _test_size(path: Path, rows: Sequence[EvidenceRow], class_counts: Sequence[int]) -> int:
@@ -189,7 +201,7 @@ def _test_size(path: Path, rows: Sequence[EvidenceRow], class_counts: Sequence[i
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text_file(path, "utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot read the table {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -204,26 +216,30 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str], list[str], set[str]]:
-    """The columns by name, those that mean nothing here, and those that say percent; a near name is refused."""
+def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str], dict[str, str], list[str], set[str]]:
+    """The columns by name and as the table spells them, those that mean nothing here, and those that say percent.
+
+    A near name is refused.
+    """
     if first is None or not any(field.strip() for field in first[1]):
         raise InputError(f"the table {path} is empty: its first line names the columns {', '.join(NEEDED)}")
     written = [field.strip().lower() for field in first[1]]
-    bare = [_PERCENT.sub("", name) for name in written]
+    bare = [_spelt(_PERCENT.sub("", name)) for name in written]
     if "method" in bare and not {"teacher", "objective"} & set(bare):
         federated = {"method": "teacher", "accuracy": "teacher_accuracy"}
-        renamed = [federated.get(name, name) for name in bare]
-        written = [after + name[len(before) :] for name, before, after in zip(written, bare, renamed, strict=True)]
-        bare = renamed
-    header = [short if short in ACCURACIES else name for name, short in zip(written, bare, strict=True)]
+        bare = [federated.get(name, name) for name in bare]
     known = {*NEEDED, *OPTIONAL}
+    header = [
+        short if short in ACCURACIES or (short in known and not _PERCENT.search(name)) else name
+        for name, short in zip(written, bare, strict=True)
+    ]
     doubled = next((name for name in header if name in known and header.count(name) > 1), None)
     if doubled:
         raise InputError(f"the table {path} has the column {doubled!r} twice")
     ignored = [name for name in header if name not in known]
     for name in ignored:
         # So near that it is a slip and not another column, as `class_accuracy` would be.
-        meant = get_close_matches(name.replace(" ", "_").replace("-", "_"), known, n=1, cutoff=0.88)
+        meant = get_close_matches(_spelt(_PERCENT.sub("", name)), known, n=1, cutoff=0.88)
         if meant:
             raise InputError(f"the table {path} has an unknown column {name!r}: did you mean {meant[0]!r}?")
     alone = set(TEACHERS_ALONE) <= set(header) and not {"objective", "accuracy"} & set(header)
@@ -233,22 +249,38 @@ def _header(path: Path, first: tuple[int, list[str]] | None) -> tuple[list[str],
             f"the table {path} lacks the column {missing[0]!r}: it needs {', '.join(NEEDED)}"
             f" (or, of teachers alone, {', '.join(TEACHERS_ALONE)}; of federated methods, method, seed, accuracy)"
         )
-    return header, ignored, {name for name, before in zip(header, written, strict=True) if name != before}
+    signed = {name for name, before in zip(header, written, strict=True) if _PERCENT.search(before)}
+    return header, dict(zip(header, (field.strip() for field in first[1]), strict=True)), ignored, signed
 
 
-def _row(path: Path, line: int, header: Sequence[str], signed: set[str], fields: Sequence[str]) -> EvidenceRow:
+def _spelt(name: str) -> str:
+    """The name of a column with underscores for spaces and hyphens: `Teacher accuracy` is `teacher_accuracy`."""
+    return re.sub(r"[\s_-]+", "_", name)
+
+
+def _row(
+    path: Path, line: int, header: Sequence[str], labels: Mapping[str, str], signed: set[str], fields: Sequence[str]
+) -> EvidenceRow:
+    """One line; messages name its columns as the table does."""
     where = f"{path}, line {line}"
     if len(fields) != len(header):
         raise InputError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
     cells = {name: field.strip() for name, field in zip(header, fields, strict=True)}
     for name in ("teacher", "objective", "seed"):
         if name in cells and not cells[name]:
-            raise InputError(f"{where}: the {name} is not named")
+            raise InputError(f"{where}: the {labels[name]} is not named")
     broken = cells.get("teacher_accuracy", "").lower() == NON_FINITE
     numbers = [name for name in NUMBERS if cells.get(name) and not (broken and name == "teacher_accuracy")]
-    values = {name: _number(where, name, cells[name]) for name in numbers}
+    values = {name: _number(where, name, labels[name], cells[name]) for name in numbers}
     written = {
-        name: WrittenAccuracy(line, name, value, _digits(cells[name]), name in signed or cells[name].endswith("%"))
+        name: WrittenAccuracy(
+            line,
+            labels[name],
+            value,
+            _digits(cells[name]),
+            name in signed or cells[name].endswith("%"),
+            cells["teacher"],
+        )
         for name, value in values.items()
         if name in ACCURACIES
     }
@@ -256,20 +288,29 @@ def _row(path: Path, line: int, header: Sequence[str], signed: set[str], fields:
     return EvidenceRow(line, *place, values, written, cells.get("selection", ""), cells.get("student", ""), broken)
 
 
-def _number(where: str, name: str, text: str) -> float:
+def _number(where: str, name: str, label: str, text: str) -> float:
+    if SPREAD.search(text):
+        raise InputError(
+            f"{where}: {label} is {text!r}: give each seed a row of its own, not a mean with its deviation"
+        )
     try:
-        value = float(text.removesuffix("%") if name in ACCURACIES else text)
+        value = float(_with_point(name, text.removesuffix("%") if name in ACCURACIES else text))
     except ValueError:
-        raise InputError(f"{where}: {name} is {text!r}, which is not a number") from None
+        raise InputError(f"{where}: {label} is {text!r}, which is not a number") from None
     if not isfinite(value):
-        raise InputError(f"{where}: {name} is {text!r}; leave the field empty where there is no result")
+        raise InputError(f"{where}: {label} is {text!r}; leave the field empty where there is no result")
     if value < 0:
-        raise InputError(f"{where}: {name} is {text}, and cannot be below 0")
+        raise InputError(f"{where}: {label} is {text}, and cannot be below 0")
     return value
 
 
+def _with_point(name: str, text: str) -> str:
+    """A decimal comma as a point; in a number of test samples it might stand for thousands."""
+    return text.replace(",", ".") if name != "test_size" and _DECIMAL_COMMA.fullmatch(text) else text
+
+
 def _digits(text: str) -> int:
-    mantissa, _, exponent = text.removesuffix("%").strip().lower().partition("e")
+    mantissa, _, exponent = text.removesuffix("%").strip().replace(",", ".").lower().partition("e")
     return max(len(mantissa.partition(".")[2]) - int(exponent or 0), 0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from fedstill.distillation import objectives
 from fedstill.methods import methods
 from fedstill.methods.fedavg import buffers_of
 from fedstill.runtime.result import Run, run_called
+from fedstill.runtime.run_folder import folder_of
 from fedstill.runtime.run_verification import verify_run
 from fedstill.studies.grid import SEED
 from fedstill.studies.results import Labels, Pupil, ResultRow, Results
@@ -117,7 +118,7 @@ class _Reader:
         run, figures = self._run(row), row.figures
         finite = self.which != "last" or figures.get("finite", 1) == 1
         up = figures.get("bytes_up")
-        own, there = _score(row, self.which), self._of_students(cell, "teacher.0")
+        own, there = self._placed(row), self._of_students(cell, "teacher.0")
         at_home = not there or (own is not None and own.accuracy in there)
         score = own if at_home else Score(there[0])
         return Teacher(
@@ -157,7 +158,13 @@ class _Reader:
 
     def _score(self, cell: Labels) -> Score | None:
         row = self.students.runs.get(cell)
-        return None if row is None else _score(row, self.which)
+        return None if row is None else self._placed(row)
+
+    def _placed(self, row: ResultRow) -> Score | None:
+        """The score of a run, with the run's folder where that is here."""
+        score = _score(row, self.which)
+        folder = None if self.runs is None else folder_of(row.identity, self.runs)
+        return None if score is None else replace(score, run=folder)
 
     def _name(self, cell: Labels) -> str:
         """What a teacher is called: whatever tells it from the others, its seed aside; its data where that differs."""

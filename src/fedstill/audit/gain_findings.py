@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from math import sqrt
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
 from statistics import fmean, variance
 
 from fedstill.audit.case import Case
 from fedstill.audit.evidence import Score
-from fedstill.audit.phrases import called, named, part
+from fedstill.audit.evidence_lookup import Pair
+from fedstill.audit.phrases import NAMED, called, named, part
+from fedstill.audit.statistics import item_variance, over_both, t_quantile
 from fedstill.audit.teacher_verdicts import FAR
-from fedstill.audit.ties import ScoreAgreement, TrainingNoise, agreement, samples_or_least
+from fedstill.audit.ties import ScoreAgreement, agreement, noise_of_siblings, samples_or_least
 from fedstill.audit.verdicts import Finding, Interval, PairVerdict
 from fedstill.core.numbers import capital, share
 
 NOTHING = 0.2  # of the threshold: a gain below this is none
 SMALL = 0.6  # of the threshold: a gain that cannot be larger is as good as none
-SURE = 3.0  # standard errors below labels-only students from which on a teacher harms
+HARMLESS = 0.005  # probability that any student of a table loses so much without harm
+SEEDS_VARY = 0.3  # of the threshold: standard deviation of seeds, where there is only one
+
+
+@dataclass(frozen=True)
+class GainNoise:
+    """How much a gain varies between seeds."""
+
+    variance: float
+    freedom: float
 
 
 def gain_findings(case: Case) -> Iterator[Finding]:
-    spread = _variance_of_gains(case)
+    spread = _noise_of_gains(case)
     yield from _labels_alone(case, spread)
     yield from _harmful(case, spread)
 
@@ -52,7 +65,7 @@ def includes_nothing(pair: PairVerdict) -> bool:
     return interval is None or interval.how == "none" or interval.low <= 0 <= interval.high
 
 
-def _labels_alone(case: Case, spread: float) -> Iterator[Finding]:
+def _labels_alone(case: Case, spread: GainNoise) -> Iterator[Finding]:
     copied = _copied(case)
     same = [pair for pair in case.pairs if case.reads_labels(pair) and _shows_no_gain(case, pair, spread)]
     if not same and not copied:
@@ -68,20 +81,35 @@ def _labels_alone(case: Case, spread: float) -> Iterator[Finding]:
             f" ({gain_told(worst)})"
         )
     told += [
-        f"with {objective} {how.agreeing} of {how.of} accuracies are those of the labels-only student"
-        for objective, how in copied.items()
+        f"{which} {how.agreeing} of {how.of} accuracies are those of the labels-only student"
+        for which, how in list(copied.items())[:NAMED]
     ]
     yield Finding(
-        "serious" if copied else "warning",
+        "serious" if copied else "note" if _says_little(case, same) else "warning",
         "labels-alone",
-        "Students are as accurate as with labels alone",
+        "Some students are copies of the labels-only student"
+        if copied
+        else "Some students show no gain over labels alone",
         f"{capital('; '.join(told))}.",
         "Do not credit the teacher with these accuracies: a student that never met it is as accurate."
         + (" Check that these students were distilled at all." if copied else ""),
     )
 
 
-def _shows_no_gain(case: Case, pair: PairVerdict, spread: float) -> bool:
+def _says_little(case: Case, same: Sequence[PairVerdict]) -> bool:
+    """Whether these are single pairs among others that gain (less than half of any teacher's or objective's), or labels
+    alone leave nothing to gain."""
+
+    def outnumbered(which: Callable[[PairVerdict], str]) -> bool:
+        groups = Counter(which(pair) for pair in case.pairs if pair.gain is not None)
+        return all(2 * number < groups[name] for name, number in Counter(map(which, same)).items())
+
+    alone = [case.book.alone((pair.teacher, pair.objective)) for pair in same]
+    ceiling = all((level or 0.0) > 1 - SMALL * case.delta for level in alone)
+    return ceiling or outnumbered(lambda pair: pair.teacher) or outnumbered(lambda pair: pair.objective)
+
+
+def _shows_no_gain(case: Case, pair: PairVerdict, spread: GainNoise) -> bool:
     """The gain is next to nothing, and seeds and test samples suffice to say so, or something else explains it."""
     if pair.gain is None or not includes_nothing(pair):
         return False
@@ -91,42 +119,48 @@ def _shows_no_gain(case: Case, pair: PairVerdict, spread: float) -> bool:
     others = [one for one in case.pairs if one.objective == pair.objective and one.gain is not None]
     all_alike = len(others) > 1 and all(abs(one.gain or 0.0) <= NOTHING * case.delta for one in others)
     reach = 2 * case.delta if all_alike else SMALL * case.delta
-    return abs(pair.gain) <= NOTHING * case.delta and pair.gain + 2 * _error(case, pair, spread) <= reach
+    return abs(pair.gain) <= NOTHING * case.delta and pair.gain + 2 * _error(case, pair, spread)[0] <= reach
 
 
-def _error(case: Case, pair: PairVerdict, spread: float) -> float:
-    """The standard error of a gain, over seeds and over test samples."""
-    level = pair.labelled or 0.0
-    by_samples = level * (1 - level) / samples_or_least(case.book)
-    return sqrt(spread / max(pair.seeds, 1) + by_samples)
+def _error(case: Case, pair: PairVerdict, spread: GainNoise) -> tuple[float, float]:
+    """The standard error of a gain over seeds and over test samples, and its degrees of freedom."""
+    samples = samples_or_least(case.book)
+    by_sample = item_variance(pair.labelled or 0.0, (pair.labelled or 0.0) - (pair.gain or 0.0), samples)
+    return over_both(spread.variance / max(pair.seeds, 1), spread.freedom + 1, by_sample, samples)
 
 
 def _copied(case: Case) -> dict[str, ScoreAgreement]:
-    """Objectives whose students are, seed by seed, the labels-only student."""
-    found: dict[str, ScoreAgreement] = {}
-    for objective in case.book.objectives:
-        pairs = [pair for pair in case.book.pairs if pair[1] == objective]
-        ours: dict[Hashable, Score] = {
-            (pair, seed): score for pair in pairs for seed, score in case.book.labelled_scores(pair).items()
-        }
-        theirs: dict[Hashable, Score] = {
-            (pair, seed): score for pair in pairs for seed, score in case.book.alone_scores(pair).items()
-        }
-        how = agreement(ours, theirs, TrainingNoise(samples_or_least(case.book)), len(case.book.objectives))
-        if how is not None:
-            found[objective] = how
-    return found
+    """Objectives, else teachers, else single pairs, whose students are, seed by seed, the labels-only student."""
+    names: tuple[Callable[[Pair], str], ...] = (
+        lambda pair: f"with {pair[1]}",
+        lambda pair: f"from {pair[0]}",
+        lambda pair: f"from {pair[0]} with {pair[1]}",
+    )
+    for name in names:
+        groups: dict[str, list[Pair]] = {}
+        for pair in case.book.pairs:
+            groups.setdefault(name(pair), []).append(pair)
+        agreements = {which: _are_alone(case, pairs, len(groups)) for which, pairs in groups.items()}
+        found = {which: how for which, how in agreements.items() if how is not None}
+        if found:
+            return found
+    return {}
 
 
-def _harmful(case: Case, spread: float) -> Iterator[Finding]:
+def _are_alone(case: Case, pairs: Sequence[Pair], comparisons: int) -> ScoreAgreement | None:
+    ours: dict[Hashable, Score] = {
+        (pair, seed): score for pair in pairs for seed, score in case.book.labelled_scores(pair).items()
+    }
+    theirs: dict[Hashable, Score] = {
+        (pair, seed): score for pair in pairs for seed, score in case.book.alone_scores(pair).items()
+    }
+    return agreement(ours, theirs, noise_of_siblings(case.book), 3 * comparisons)
+
+
+def _harmful(case: Case, spread: GainNoise) -> Iterator[Finding]:
     """Below the labels-only student by more than seeds and test samples explain."""
-    found = [
-        pair
-        for pair in case.pairs
-        if pair.gain is not None
-        and case.reads_labels(pair)
-        and pair.gain < -max(NOTHING * case.delta, SURE * _error(case, pair, spread))
-    ]
+    known = [pair for pair in case.pairs if pair.gain is not None and case.reads_labels(pair)]
+    found = [pair for pair in known if _is_harmed(case, pair, spread, len(known))]
     if not found:
         return
     found.sort(key=lambda pair: pair.gain or 0.0)
@@ -148,12 +182,27 @@ def _harmful(case: Case, spread: float) -> Iterator[Finding]:
     )
 
 
-def _variance_of_gains(case: Case) -> float:
-    """Between seeds, pooled over pairs: one pair's three seeds say little of it."""
-    found = []
-    for pair in case.book.pairs:
-        ours, theirs = case.book.labelled_scores(pair), case.book.alone_scores(pair)
-        gains = [ours[seed].accuracy - theirs[seed].accuracy for seed in ours if seed in theirs]
-        if len(gains) > 1:
-            found.append(variance(gains))
-    return fmean(found) if found else 0.0
+def _is_harmed(case: Case, pair: PairVerdict, spread: GainNoise, comparisons: int) -> bool:
+    error, freedom = _error(case, pair, spread)
+    reach = error * t_quantile(1 - HARMLESS / comparisons, freedom)
+    return (pair.gain or 0.0) < -max(NOTHING * case.delta, reach)
+
+
+def _noise_of_gains(case: Case) -> GainNoise:
+    """Between seeds, pooled over pairs: one pair's three seeds say little of it.
+
+    All gains share the labels-only student, so that their variance hides its part where seeds are few: it is at least
+    twice that of single students, which is known from all of them. Of one seed it is assumed.
+    """
+    book = case.book
+    gains, students, freedom = [], [], 0
+    for pair in book.pairs:
+        ours, theirs = book.labelled_scores(pair), book.alone_scores(pair)
+        differences = [ours[seed].accuracy - theirs[seed].accuracy for seed in ours if seed in theirs]
+        if len(differences) > 1:
+            gains.append(variance(differences))
+            students.append(variance([score.accuracy for score in ours.values()]))
+            freedom += len(differences) - 1
+    if not gains:
+        return GainNoise(2 * (SEEDS_VARY * case.delta) ** 2, inf)
+    return GainNoise(max(fmean(gains), 2 * fmean(students)), freedom)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean, variance
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -53,19 +53,9 @@ def masking_interval(book: Book, pair: Pair, seeds: Sequence[Seed]) -> Interval 
         return Interval(0.0, 0.0, "none", "the objective gives the labels no weight: the student is its own control")
     labelled, free = book.labelled_scores(pair), book.free_scores(pair)
     sides = [[scores[seed] for seed in seeds] for scores in (labelled, free)]
-    others = [
-        value
-        for other in book.pairs
-        if other != pair and not book.own_control(other)
-        for value in _variance_of_two(book.labelled_scores(other), book.free_scores(other))
-    ]
-    return _difference(book, sides, others)
-
-
-def _variance_of_two(first: Mapping[Seed, Score], second: Mapping[Seed, Score]) -> list[float]:
-    """The variance of differences over seeds, where there are two of them."""
-    gaps = [first[seed].accuracy - second[seed].accuracy for seed in first if seed in second]
-    return [variance(gaps)] if len(gaps) == 2 else []
+    # Only with two seeds are other pairs asked how much seeds vary.
+    others = book.variances_of_two if len(seeds) == 2 else {}
+    return _difference(book, sides, [value for other, value in others.items() if other != pair])
 
 
 def _gain(book: Book, pair: Pair, reached: float | None, alone: float | None) -> tuple[float | None, Interval | None]:

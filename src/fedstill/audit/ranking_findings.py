@@ -73,11 +73,16 @@ def _not_told_apart(what: str, made: Sequence[PairedComparison], rivals: Sequenc
         f"noise-{what}s",
         f"Which {what} is best is not shown",
         f"{nearest.first} leads {nearest.second} by {points(nearest.gap.middle)}, which seeds and test samples do not"
-        f" support (p = {nearest.p:.2f}, paired t test, Holm's correction for {tests}).{rest} A difference below"
-        f" {points(detectable(nearest, len(made)))} would be missed in more than one of five such experiments.",
+        f" support (p = {nearest.p:.2f}, paired t test, Holm's correction for {tests}).{rest}"
+        f" {_missed(detectable(nearest, len(made)))} would be missed in more than one of five such experiments.",
         f"Do not name a winner, and do not call these {what}s equal: a smaller difference than that may exist. Add"
         " seeds and test samples.",
     )
+
+
+def _missed(least: float) -> str:
+    """Differences too small to be found; with two or three seeds, and many comparisons, that may be all."""
+    return f"A difference below {points(least)}" if least < 1 else "Any difference"
 
 
 def _no_common_seeds(what: str) -> Finding:

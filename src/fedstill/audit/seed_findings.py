@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
 from statistics import fmean
 
 from fedstill.audit.case import Case
@@ -13,6 +14,7 @@ from fedstill.audit.teacher_verdicts import FAR
 from fedstill.audit.verdicts import NOT_ASSESSABLE, Finding, PairVerdict
 from fedstill.core.numbers import capital, count, listed, points, share
 
+SAMPLED = 4.0  # standard errors of a difference on so many test samples: closer seeds need not have failed
 FULL = 0.8  # of the pairs of teacher and objective: from here on the others are said to be missing
 
 
@@ -44,7 +46,11 @@ def _spread(case: Case, pair: PairVerdict) -> Sequence[float] | None:
     if not case.book.weight(pair.objective):
         return None
     values = [score.accuracy for score in case.book.labelled_scores((pair.teacher, pair.objective)).values()]
-    return values if len(values) > 1 and max(values) - min(values) > FAR * case.delta else None
+    if len(values) < 2:
+        return None
+    middle, samples = fmean(values), case.book.samples
+    drawn = SAMPLED * sqrt(2 * middle * (1 - middle) / samples) if samples else 0.0
+    return values if max(values) - min(values) > max(FAR * case.delta, drawn) else None
 
 
 def _outlying(case: Case, found: Sequence[OutlyingSeed]) -> Iterator[Finding]:
@@ -120,6 +126,10 @@ def _unequal(case: Case) -> list[str]:
     controls = {f"the control of {pair[0]} with {pair[1]}": list(seeds) for pair, seeds in book.free.items()}
     alone = {"labels-only students": list(book.evidence.alone)} if book.evidence.alone else {}
     told = [*_lacking(pairs or teachers), *_lacking(controls), *_lacking(pairs | alone, list(alone))]
+    if pairs:
+        told += _lacking({f"the accuracy of teacher {name}": seeds for name, seeds in teachers.items()})
+        taught = dict.fromkeys(teacher for teacher, _ in book.pairs)
+        told += [f"the accuracy of teacher {name} (not there)" for name in taught if teachers and name not in teachers]
     return told + _holes(case)
 
 

@@ -19,6 +19,7 @@ from fedstill.audit.evidence import Score
 LEVEL = 0.95
 SHARED = 0.75  # of the sampling variance of an accuracy: the most that separate trainings have in common
 APART = 0.4  # of the sampling variance of two independent test sets, in a difference on one test set
+OWN = 0.5  # of the same: the least by which differences of two seeds vary, since two hardly show it
 FEWEST_POINTS = 4  # of a correlation: three lie near a line too often
 Span = tuple[float, float]
 
@@ -159,7 +160,7 @@ def accuracy_span(values: Sequence[float], samples: int) -> Span:
     return middle - hypot(middle - low, reach), middle + hypot(high - middle, reach)
 
 
-def over_both(by_seed: float, seeds: int, by_sample: float, samples: int) -> tuple[float, float]:
+def over_both(by_seed: float, seeds: float, by_sample: float, samples: int) -> tuple[float, float]:
     """The standard error of a mean with these two parts of its variance, and its degrees of freedom (Satterthwaite).
 
     >>> over_both(0.0, 3, 0.0004, 101)
@@ -183,7 +184,10 @@ def paired_difference(differences: npt.NDArray[np.float64]) -> Estimate:
     spread = (apart - middle**2) / (samples + 2)
     if seeds < 2:
         return Estimate(middle, sqrt(spread), inf)
-    return Estimate(middle, *over_both(float(by_seed.var(ddof=1)) / seeds, seeds, spread, samples))
+    between = float(by_seed.var(ddof=1))
+    if seeds == 2:  # which often agree by accident: at least what single answers make them differ by
+        between = max(between, float(differences.var(axis=0, ddof=1).mean()) / samples)
+    return Estimate(middle, *over_both(between / seeds, seeds, spread, samples))
 
 
 def seed_difference(
@@ -193,12 +197,16 @@ def seed_difference(
 
     What all seeds have in common because of the test set cannot be seen in their accuracies: see `item_variance`. Two
     seeds hardly show how much seeds vary: `others` are such variances of other pairs with two seeds, with which that of
-    this pair is pooled; the larger of its own and the pooled one is used.
+    this pair is pooled; the larger of its own and the pooled one is used, and at least half of what two models would
+    vary by that answer new samples each time.
     """
     differences = [a - b for a, b in zip(first, second, strict=True)]
     by_seed, freedom = variance(differences), len(differences) - 1
     if freedom == 1 and others:
         by_seed, freedom = max(by_seed, fmean([by_seed, *others])), 1 + len(others)
+    if len(differences) == 2:
+        independent = sum(mean * (1 - mean) for mean in (fmean(first), fmean(second))) / samples
+        by_seed = max(by_seed, OWN * independent)
     by_sample = item_variance(fmean(first), fmean(second), samples)
     parts = over_both(by_seed / len(differences), freedom + 1, by_sample, samples)
     return Estimate(fmean(differences), *parts)

@@ -103,7 +103,7 @@ def _crowned(case: Case) -> Iterator[Finding]:
 
 
 def _too_good(case: Case) -> Iterator[Finding]:
-    """A student that saw no labels cannot be expected to be far above its teacher, nor as good whoever taught it."""
+    """A student without labels cannot be expected to be far above its teacher, nor equally good with every teacher."""
     gaps = {
         (pair.teacher, pair.objective): pair.free - taught
         for pair in case.pairs
@@ -121,7 +121,8 @@ def _too_good(case: Case) -> Iterator[Finding]:
     if found:
         found.sort(key=lambda item: -item[1])
         worst, gap, _ = found[0]
-        serious = flat or gap > 2 * FAR * case.delta or any(teacher in case.collapsed for *_, teacher in found)
+        nothing = any(gap > 2 * case.delta and teacher in case.collapsed for _, gap, teacher in found)
+        serious = flat or nothing or gap > 2 * FAR * case.delta
         alike = f" With {named(flat)} they do not depend on their teachers at all." if flat else ""
         declared = any(case.book.weight(name) == 0 for name in case.book.objectives)
         yield Finding(

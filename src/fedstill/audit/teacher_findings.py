@@ -51,7 +51,8 @@ def _broken(case: Case, name: str, seeds: Sequence[Teacher]) -> Iterator[Finding
         return
     severity, what, so = titles[verdict.word]
     if verdict in case.untold:
-        what, so = "cannot be told from the chance level", "Its mean says little; look at every seed by itself."
+        severity, what = "note", "cannot be told from the chance level"
+        so = "Its mean says little; look at every seed by itself."
     if is_partly_broken(verdict):
         what += f" in {part(sum(one.score is None for one in seeds), len(seeds), 'seed')}"
         so = "Its mean is over the other seeds, and no student can learn from it in these."
@@ -105,9 +106,11 @@ def _broken_rounds(name: str, seeds: Sequence[Teacher]) -> Iterator[Finding]:
 
 
 def _rounds(bad: Sequence[tuple[Teacher, RoundFacts]], total: int, seeds: int) -> str:
-    first = bad[0]
-    where = f"the first is round {first[1].round}" + (f" of seed {first[0].seed}" if seeds > 1 else "")
-    return f"{capital(part(len(bad), total, 'round'))}; {where}"
+    teacher, facts = bad[0]
+    where = f"round {facts.round}" + (f" of seed {teacher.seed}" if seeds > 1 else "")
+    if total == 1:
+        return f"It has one round only, {where}"
+    return f"{capital(part(len(bad), total, 'round'))}{f': {where}' if len(bad) == 1 else f', first in {where}'}"
 
 
 def _at_the_end(bad: Sequence[tuple[Teacher, RoundFacts]]) -> bool:

@@ -8,7 +8,7 @@ from statistics import fmean
 from fedstill.audit.evidence import Score, Teacher
 from fedstill.audit.evidence_lookup import TINY, Book, mean
 from fedstill.audit.phrases import part
-from fedstill.audit.statistics import accuracy_span, t_interval
+from fedstill.audit.statistics import accuracy_span, share_interval, t_interval
 from fedstill.audit.verdicts import Interval, TeacherVerdict, TeacherWord
 from fedstill.core.numbers import capital, points, share
 
@@ -41,14 +41,15 @@ def is_partly_broken(verdict: TeacherVerdict) -> bool:
 
 
 def cannot_tell(verdict: TeacherVerdict, chance: float | None, delta: float) -> bool:
-    """Whether its interval reaches chance while its mean is far above."""
-    if verdict.word != "chance" or verdict.accuracy is None or chance is None:
+    """Whether its interval reaches chance, and far above it as well, as its mean does not rule out."""
+    if verdict.word != "chance" or verdict.accuracy is None or verdict.interval is None or chance is None:
         return False
-    return _far_above(verdict.accuracy, chance, delta)
+    return _may_be_far_above(verdict.accuracy, verdict.interval, chance, delta)
 
 
-def _far_above(accuracy: float, chance: float, delta: float) -> bool:
-    return accuracy > chance + FAR * delta
+def _may_be_far_above(accuracy: float, interval: Interval, chance: float, delta: float) -> bool:
+    """Above chance by more than the threshold, and not surely less than far above."""
+    return accuracy > chance + delta and max(accuracy, interval.high) > chance + FAR * delta
 
 
 def accuracy_interval(scores: Sequence[Score], samples: int) -> Interval | None:
@@ -94,15 +95,15 @@ def _word(
     if all(one.constant is None for one in seeds) and book.equals_a_class(scores):
         told = "" if len(seeds) == 1 else " in every seed"
         return "constant", f"its accuracy is one class's share of the test set{told}{cure}"
-    below = _below(book, seeds, interval)
+    below = _below(book, seeds, scores, interval)
     if below is not None:
         return "below-chance", f"{below}{cure}"
     if book.chance is not None and interval.low <= book.chance:
         reaches = f"its interval reaches the chance level, {share(book.chance)}"
         middle = mean(scores)
-        if middle is None or not _far_above(middle, book.chance, delta):
+        if middle is None or not _may_be_far_above(middle, interval, book.chance, delta):
             return "chance", f"{reaches}{_below_guessing(book, interval)}{cure}"
-        return "chance", f"{_too_wide(scores, interval)}: {reaches}, although the mean is {share(middle)}{cure}"
+        return "chance", f"{_too_wide(book, scores)}: {reaches}, although the mean is {share(middle)}{cure}"
     if gain is not None and gain > delta:
         return "stale", f"it gains {points(gain)} once BatchNorm's statistics are measured anew"
     if book.chance is None:
@@ -110,7 +111,7 @@ def _word(
     return "sound", f"its interval lies above the chance level, {share(book.chance)}"
 
 
-def _below(book: Book, seeds: Sequence[Teacher], interval: Interval) -> str | None:
+def _below(book: Book, seeds: Sequence[Teacher], scores: Sequence[Score], interval: Interval) -> str | None:
     """Why a teacher is worse than answers that have nothing to do with the input; None where that is not sure.
 
     Answers with shares q of the classes, given to samples at random, score the sum of q times the classes' shares: the
@@ -119,9 +120,11 @@ def _below(book: Book, seeds: Sequence[Teacher], interval: Interval) -> str | No
     if interval.how == "none" or not book.class_shares:
         return None
     least = min(one for one in book.class_shares if one)
-    if interval.high < least:
+    each = bool(book.samples) and all(share_interval(one.accuracy, book.samples)[1] < least for one in scores)
+    if interval.high < least or each:
         so = "answers that do not depend on the input score more"
-        return f"its interval lies below {share(least)}, the share of the smallest class: {so}"
+        what = "its interval lies" if interval.high < least else "the interval of every seed lies"
+        return f"{what} below {share(least)}, the share of the smallest class: {so}"
     known = [one.guessing for one in seeds if one.guessing is not None]
     if len(known) == len(seeds) and interval.high < fmean(known):
         return f"its interval lies below {share(fmean(known))}: the same answers, given at random, would score that"
@@ -139,8 +142,10 @@ def _below_guessing(book: Book, interval: Interval) -> str:
     )
 
 
-def _too_wide(scores: Sequence[Score], interval: Interval) -> str:
-    if len(scores) > 1:
-        values = [score.accuracy for score in scores]
-        return f"its seeds differ too much to tell, from {share(min(values))} to {share(max(values))}"
-    return "there are too few test samples to tell"
+def _too_wide(book: Book, scores: Sequence[Score]) -> str:
+    """What makes an interval reach chance: the test samples by themselves, or the seeds."""
+    values = [score.accuracy for score in scores]
+    few = bool(book.samples) and share_interval(fmean(values), book.samples)[0] <= (book.chance or 0.0)
+    if few or len(values) < 2:
+        return "there are too few test samples to tell"
+    return f"its seeds differ too much to tell, from {share(min(values))} to {share(max(values))}"

@@ -18,7 +18,7 @@ PatternWord = Literal["masked by pattern", "tracks its teacher", "unclear"]
 # Also what a student without a score says, where there can be no label-free control.
 NOT_ASSESSABLE: Final = "not assessable"
 Severity = Literal["serious", "warning", "note"]
-_LEFT_OUT = ("correct", "unit")  # of a score as JSON: every test sample, and how it was printed
+_LEFT_OUT = ("correct", "unit", "run")  # of a score as JSON: every test sample, how it was printed, where its run is
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
 
 

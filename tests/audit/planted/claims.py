@@ -10,7 +10,7 @@ Draw = np.random.Generator
 
 
 def controls_far_above_their_teachers(draw: Draw) -> Table:
-    """A "label-free" column that had labels: flat at 90 % whoever taught."""
+    """A "label-free" column that had labels: flat at 90 % with every teacher."""
     world = World(draw, 1000, 10).teach(apart(draw, 5, 0.2, 0.7))
     world.distil("kd", level(0.91)).control("kd", level(0.9))
     return world.table("label-leak")

@@ -14,12 +14,17 @@ from fedstill.audit.conditions import TOPICS
 from fedstill.audit.evidence_table import read_rows
 from fedstill.core.errors import InputError
 
+from .answers import ANSWERS, SINCERE
 from .attacks import ATTACKS, FAIR
 from .claims import CLAIMS
 from .copies import COPIES, REFUSED
+from .forgeries import FORGERIES, PLAIN
 from .honest import HONEST
+from .strangers import KINDLY, STRANGERS
 from .worlds import Generator, Table
 
+PLANTED = (*COPIES, *CLAIMS, *ATTACKS, *FORGERIES, *STRANGERS, *ANSWERS)
+FAULTLESS = (*HONEST, *FAIR, *PLAIN, *KINDLY, *SINCERE)
 FIXED = 20261118
 FRESH = 12  # draws of each generator, by `make test-all`
 GOOD = ("Students are what", "Distillation helped", "No masking was shown, and", "None of these objectives gives")
@@ -82,12 +87,25 @@ def test_there_are_enough_tables() -> None:
 
 
 def test_a_generator_varies_with_its_seed_alone() -> None:
-    for generator in (*COPIES, *CLAIMS, *ATTACKS, *REFUSED, *HONEST, *FAIR):
+    for generator in (
+        *COPIES,
+        *CLAIMS,
+        *ATTACKS,
+        *FORGERIES,
+        *STRANGERS,
+        *ANSWERS,
+        *REFUSED,
+        *HONEST,
+        *FAIR,
+        *PLAIN,
+        *KINDLY,
+        *SINCERE,
+    ):
         assert drawn(generator, 1).rows == drawn(generator, 1).rows
         assert drawn(generator, 1).rows != drawn(generator, 2).rows
 
 
-@named((*COPIES, *CLAIMS, *ATTACKS))
+@named(PLANTED)
 def test_planted(generator: Generator, tmp_path: Path) -> None:
     table = drawn(generator, FIXED)
     check_planted(table, through_file(table, tmp_path))
@@ -98,14 +116,14 @@ def test_refused(generator: Generator) -> None:
     check_refused(drawn(generator, FIXED))
 
 
-@named((*HONEST, *FAIR))
+@named(FAULTLESS)
 def test_honest(generator: Generator, tmp_path: Path) -> None:
     table = drawn(generator, FIXED)
     check_honest(table, through_file(table, tmp_path))
 
 
 @pytest.mark.slow
-@named((*COPIES, *CLAIMS, *ATTACKS, *REFUSED, *HONEST, *FAIR))
+@named((*PLANTED, *REFUSED, *FAULTLESS))
 def test_fresh_seeds(generator: Generator) -> None:
     """Not the same tables every time; a failure names the seeds.
 
@@ -119,10 +137,10 @@ def test_fresh_seeds(generator: Generator) -> None:
         try:
             if generator in REFUSED:
                 check_refused(table)
-            elif generator in (*HONEST, *FAIR):
+            elif generator in FAULTLESS:
                 check_honest(table, judge(read_rows(table.rows, table.counts)))
             else:
                 check_planted(table, judge(read_rows(table.rows, table.counts)))
         except (AssertionError, InputError) as error:
             failed.append(f"{generator.__name__} with seed {seed}: {error}")
-    assert len(failed) <= (generator in (*HONEST, *FAIR)), failed
+    assert len(failed) <= (generator in FAULTLESS), failed

@@ -132,7 +132,7 @@ def follows(share: float = 0.97, gain: float = 0.0) -> Callable[[float], float]:
 
 
 def level(skill: float) -> Callable[[float], float]:
-    """A student that is as good as this whoever taught it."""
+    """A student that is as good as this with every teacher."""
     return lambda _: skill
 
 
