@@ -57,6 +57,9 @@ class Quadratic:
             load_state(model, state)
         return model
 
+    def trained_on(self, data: Dataset) -> Quadratic:
+        return self
+
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         away = model(batch["inputs"])
         return Output(away, away, {"half-square": 0.5 * away.square().mean()})

@@ -37,6 +37,9 @@ BUILDERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "dgcnn": (CLOUD, lambda: build_model("dgcnn", CLOUD, CLASSES, width=8, neighbours=5)),
 }
 
+# The fast path of point clouds sums in single precision, where plain torch's inputs are summed around their mean.
+LIMITS = {"pointnet": 1e-4, "pointnet2": 1e-4}
+
 
 @dataclass(frozen=True)
 class Built(Classification):
@@ -130,7 +133,7 @@ def test_layer_by_layer_is_pooled_data(name: str) -> None:
     data = skewed(task.shape, (6, 9, 11))
     ours, _ = recalibrated(task, data, "layer-by-layer", batch=5)
     theirs = pooled(task, task.build(name), data)
-    assert furthest(task.build(name), ours, theirs) < 1e-5
+    assert furthest(task.build(name), ours, theirs) < LIMITS.get(name, 1e-5)
     start = state_of(task.build(name))
     assert all(torch.equal(ours[one], start[one]) for one in ours if not one.startswith("buffers/"))
     assert furthest(task.build(name), start, theirs) > 0.1
@@ -155,7 +158,7 @@ def test_one_pass_is_pooled_data_where_all_batches_are_alike(name: str) -> None:
         # Thirty-six clouds are more than DGCNN evaluates at once: in training it takes them all.
         model.extractor.training = True
         model(torch.cat([shard.columns["inputs"] for shard in data]))
-    assert furthest(model, ours, state_of(model)) < 1e-5
+    assert furthest(model, ours, state_of(model)) < LIMITS.get(name, 1e-5)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -179,7 +182,7 @@ def test_a_server_with_data_of_its_own_measures_exactly(name: str) -> None:
     model = task.build(name)
     whole = ArrayDataset(**{key: torch.cat([one.columns[key] for one in shards]) for key in ("inputs", "labels")})
     recalibrate_exactly(model, task, whole)
-    assert furthest(model, state_of(model), pooled(task, task.build(name), shards)) < 1e-5
+    assert furthest(model, state_of(model), pooled(task, task.build(name), shards)) < LIMITS.get(name, 1e-5)
 
 
 class Bare(Classification):
@@ -231,7 +234,7 @@ def test_exact_statistics_follow_the_order_of_calls() -> None:
 
 
 def shape_for(name: str) -> tuple[int, ...]:
-    return (64, 3) if hasattr(models[name], "points") else (1, 8, 8)
+    return (64, 3) if hasattr(models[name], "points") else (1, 64) if name == "cnn1d" else (1, 8, 8)
 
 
 @pytest.mark.parametrize("name", models.names())

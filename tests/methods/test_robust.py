@@ -380,7 +380,6 @@ def test_median_of_one_and_two() -> None:
     assert median([torch.tensor([3.0]), torch.tensor([5.0])]).tolist() == [4]
 
 
-@pytest.mark.xdist_group("conformance")
 @pytest.mark.parametrize("name", ["krum", "multi-krum"])
 def test_a_real_choice_has_the_same_bits_in_every_engine(
     name: str, tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path

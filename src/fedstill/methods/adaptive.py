@@ -80,6 +80,7 @@ class FedAdam(FedAvg):
 
     Options = AdaptiveSettings
     settings: AdaptiveSettings
+    from_sums = True
 
     def server_state(self, model: Tensors) -> Tensors:
         server = super().server_state(model)
@@ -99,6 +100,7 @@ class FedYogi(FedAvg):
 
     Options = AdaptiveSettings
     settings: AdaptiveSettings
+    from_sums = True
 
     def server_state(self, model: Tensors) -> Tensors:
         server = super().server_state(model)
@@ -118,6 +120,7 @@ class FedAdagrad(FedAvg):
 
     Options = AdaptiveSettings
     settings: AdaptiveSettings
+    from_sums = True
 
     def server_state(self, model: Tensors) -> Tensors:
         server = super().server_state(model)

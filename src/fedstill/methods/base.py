@@ -69,7 +69,7 @@ def train(
     if training.keep_optimiser:
         optimiser.load(part(client.state, moments))
     training.begin(optimiser, context.round, context.rounds, len(data))
-    learner = Learner(model, loss, optimiser, streams, correct)
+    learner = Learner(model, loss, optimiser, streams, correct, private=client.private)
     every = range(training.epochs)
     parts = [every] if stop is None else [range(epoch, epoch + 1) for epoch in every]
     done: list[Trained] = []

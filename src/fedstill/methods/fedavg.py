@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedstill.core.egress import Egress
 from fedstill.core.fit import Correct, Loss, task_loss
@@ -25,6 +25,7 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Exchange, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
+from fedstill.core.sums import Summand, Sums, declares_sums
 from fedstill.core.task import Tensors
 from fedstill.methods.base import (
     MODEL,
@@ -40,6 +41,10 @@ from fedstill.methods.base import (
 from fedstill.methods.recalibration import recalibrations
 
 Weighting = Literal["samples", "uniform"]
+
+# What the mean of models needs: the weighted sums of updates. Counters, which would take a maximum, are left out: with
+# sums alone the server keeps its own.
+MODEL_SUMS = (Summand(WEIGHTS + "*", "update"), Summand(MODEL + BUFFERS + "*", "buffers"))
 
 
 class ModelSettings(Settings):
@@ -79,6 +84,7 @@ class FedAvg(Method):
     Options: ClassVar[type[Settings]] = FedAvgSettings
     settings: ModelSettings
     reads_steps: ClassVar[bool] = False  # True: `rule` also reads `steps` in each reply
+    from_sums: ClassVar[bool] = True  # a class with a rule of its own declares it anew (see `declares_sums`)
 
     def refusal(self, setting: str) -> str | None:
         changed = type(self).loss is not FedAvg.loss or type(self).correct is not FedAvg.correct
@@ -124,6 +130,29 @@ class FedAvg(Method):
         It reads settings only, so that it also works on models trained elsewhere (see `server_rule.py`).
         """
         return {**state, **under(MODEL, average([part(reply, MODEL) for reply in replies], weights))}
+
+    @property
+    def summed(self) -> Sequence[Summand] | None:  # type: ignore[override]
+        return MODEL_SUMS if declares_sums(type(self)) else None
+
+    def sum_weight(self, who: Profile) -> int:
+        return who.samples if self.settings.weighting == "samples" else 1
+
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
+        """The method's own aggregation, of one reply that holds the mean model."""
+        return self.aggregate(state, [self.mean_reply(state, sums)], context)
+
+    def mean_reply(self, state: Tensors, sums: Sums) -> Reply:
+        """The mean of the clients' models, and the plain totals of whatever else is summed, as one reply."""
+        found: dict[str, Tensor] = {}
+        sent = self.common(Message(under(MODEL, part(state, MODEL))))
+        for name, total in sums.totals.items():
+            if not name.startswith(MODEL):
+                found[name] = total
+                continue
+            mean = sums.mean(name)
+            found[name] = (sent[name].double() + mean if name in sent else mean).to(state[name].dtype)
+        return Reply(Profile(0, 1, self.task.architectures[0]), Message(found), None)
 
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
         return {self.task.architectures[0]: part(server, MODEL)}

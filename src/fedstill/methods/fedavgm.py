@@ -33,6 +33,7 @@ class FedAvgM(FedAvg):
 
     Options = FedAvgMSettings
     settings: FedAvgMSettings
+    from_sums = True
 
     def server_state(self, model: Tensors) -> Tensors:
         server = super().server_state(model)

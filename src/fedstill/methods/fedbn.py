@@ -48,6 +48,7 @@ class FedBn(FedAvg):
     Options = FedBnSettings
     settings: FedBnSettings  # type: ignore[assignment]  # what the server does with running statistics is settled
     personal = True
+    from_sums = True
     shares = "proxy with averaged BatchNorm"
 
     @property
@@ -99,6 +100,13 @@ class FedBn(FedAvg):
         merged = part(super().aggregate(state, replies, context), MODEL)
         norms = {name: merged[name] for name in sorted(self.local)} if self.settings.proxy == "average" else {}
         return {**state, **under(MODEL, self.body(merged)), **under(PROXY, norms)}
+
+    def sum_weight(self, who: Profile) -> int:
+        return who.samples if self.settings.weights == "samples" else 1
+
+    def common(self, request: Message) -> Tensors:
+        """BatchNorm layers are sent at first contact only."""
+        return under(MODEL, self.body(request.part(MODEL)))
 
     def models(self, server: Tensors) -> Mapping[str, Tensors]:
         if self.settings.proxy == "none":

@@ -20,8 +20,9 @@ from pydantic import Field
 
 from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import Message, part, under
-from fedstill.core.protocols import Client, Reply, RoundContext
+from fedstill.core.protocols import Client, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
+from fedstill.core.sums import Sums
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WEIGHTS, methods, train, work_report, zeros_like
 from fedstill.methods.fedavg import FedAvg, ModelSettings
@@ -41,6 +42,7 @@ class FedDyn(FedAvg):
     Options = FedDynSettings
     settings: FedDynSettings
     local_updates = False
+    from_sums = True
     refuses: ClassVar = {
         "local_update": "feddyn adds its regulariser to the gradient of each step, and a local update takes its steps"
         " itself: leave training.local_update out, or use fedavg"
@@ -63,11 +65,21 @@ class FedDyn(FedAvg):
         return Message({**under(MODEL, state), **work_report(trained)})
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
-        merged = super().aggregate(state, replies, context)
+        moves = {
+            name: torch.stack([reply.message[name].double() - state[name] for reply in replies]).sum(dim=0)
+            for name in self.moving(state)
+        }
+        return self._corrected(state, super().aggregate(state, replies, context), moves, context)
+
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
+        merged = super().aggregate(state, [self.mean_reply(state, sums)], context)
+        return self._corrected(state, merged, sums.totals, context)
+
+    def _corrected(self, state: Tensors, merged: Tensors, moves: Tensors, context: RoundContext) -> Tensors:
+        """The next state from the mean model and the sum of the clients' updates."""
         alpha, corrected, drift = self.settings.alpha, {}, {}
         for name in self.moving(state):
-            moves = torch.stack([reply.message[name].double() - state[name] for reply in replies]).sum(dim=0)
-            held = state[DRIFT + name].double() - alpha / context.clients * moves
+            held = state[DRIFT + name].double() - alpha / context.clients * moves[name]
             drift[name] = held.to(state[name].dtype)
             corrected[name] = (merged[name].double() - held / alpha).to(state[name].dtype)
         return {**merged, **corrected, **under(DRIFT, drift), **under(PLAIN, part(merged, MODEL))}
@@ -78,3 +90,6 @@ class FedDyn(FedAvg):
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         return [1.0 for _ in replies]
+
+    def sum_weight(self, who: Profile) -> int:
+        return 1

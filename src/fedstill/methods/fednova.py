@@ -15,15 +15,21 @@ only with FedAvg under the same local optimiser.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
 from fedstill.core.errors import InputError
+from fedstill.core.message import Message, part, under
+from fedstill.core.protocols import RoundContext, Shape
+from fedstill.core.sums import Summand, Sums
 from fedstill.core.task import Tensors
-from fedstill.methods.base import methods
+from fedstill.methods.base import MODEL, methods
 from fedstill.methods.fedavg import FedAvg
+
+WORK = "work"  # the name of a_i in sums
 
 
 @methods.register("fednova")
@@ -31,6 +37,7 @@ class FedNova(FedAvg):
     """Normalised averaging: updates are divided by the client's local steps to remove objective inconsistency."""
 
     reads_steps = True
+    from_sums = True
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.9}}
 
     def check(self) -> None:
@@ -58,6 +65,28 @@ class FedNova(FedAvg):
             steps = [share * (start - r[name]) / a for share, a, r in zip(shares, work, replies, strict=True)]
             moved[name] = (start - effective * torch.stack(steps).sum(dim=0)).to(state[name].dtype)
         return {**merged, **moved}
+
+    @property
+    def summed(self) -> Sequence[Summand] | None:  # type: ignore[override]
+        mean = super().summed
+        return None if mean is None else (*mean, Summand(WORK, "work"))
+
+    def contribution(self, request: Message, reply: Message) -> Tensors:
+        """Weights are divided by a_i before they are summed, and a_i is summed beside them."""
+        amount = self.normaliser(max(1, int(reply["steps"])))
+        moving = set(self.moving(request))
+        updates = super().contribution(request, reply)
+        scaled = {name: change / amount if name in moving else change for name, change in updates.items()}
+        return {**scaled, WORK: torch.tensor(amount, dtype=torch.float64)}
+
+    def sum_shapes(self, state: Tensors, expected: Mapping[str, tuple[Shape, torch.dtype]]) -> dict[str, Shape]:
+        return {**super().sum_shapes(state, expected), WORK: ()}
+
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
+        effective, moving = float(sums.mean(WORK)), set(self.moving(state))
+        totals = {name: total * effective if name in moving else total for name, total in sums.totals.items()}
+        mean = self.mean_reply(state, replace(sums, totals=totals)).message
+        return {**state, **under(MODEL, part(mean, MODEL))}
 
     def normaliser(self, steps: int) -> float:
         """The normaliser a_i after this many steps.

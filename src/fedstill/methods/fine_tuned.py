@@ -24,6 +24,7 @@ from fedstill.core.egress import Egress, in_rounds
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundContext, Shape
+from fedstill.core.sums import Sums
 from fedstill.core.task import Tensors
 from fedstill.core.training import Training
 from fedstill.methods.base import MODEL, WORK_EGRESS, methods, train, work_expected, work_report
@@ -46,6 +47,7 @@ class FineTuned(FedAvg):
     Options = FineTunedSettings
     settings: FineTunedSettings
     personal = True
+    from_sums = True
 
     def rounds(self, given: int) -> int:
         return given + 1
@@ -82,6 +84,7 @@ class Tuning(Exchange):
 
     name = "tune"
     egress = WORK_EGRESS
+    summed = ()  # nothing but metrics
 
     def __init__(self, method: FineTuned) -> None:
         self.method = method
@@ -99,6 +102,9 @@ class Tuning(Exchange):
         return work_expected(self.method.task.terms)
 
     def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return state
+
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
         return state
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -27,12 +28,23 @@ from fedstill.core.kinds import norm_layers, running
 from fedstill.core.message import Message, part, under
 from fedstill.core.numbers import count
 from fedstill.core.protocols import Abstain, Client, Exchange, Profile, Reply, RoundContext, Shape
+from fedstill.core.registry import Registry
 from fedstill.core.streams import Streams
+from fedstill.core.sums import Summand, Sums
 from fedstill.core.task import Task, Tensors
 from fedstill.methods.base import MODEL
+from fedstill.models.batchnorm import MomentsHook
 
 STATISTICS = "norm/*"  # what leaves a client in a recalibration
 Place = Callable[[str], str]  # where the server keeps the model of an architecture: a prefix of names in its state
+
+
+statistics: Registry[Any] = Registry("way to measure BatchNorm statistics")
+
+
+def recalibrates(settings: Mapping[str, Any]) -> bool:
+    """Whether a method with these settings re-estimates statistics in its rounds."""
+    return "recalibrate" in (settings.get("buffers"), settings.get("statistics"))
 
 
 def recalibrations(task: Task, way: str, batch: int) -> Sequence[Exchange]:
@@ -66,6 +78,8 @@ def recalibrated(model: nn.Module, task: Task, data: Dataset, streams: Streams, 
     return copy if recalibrate(copy, task, data, streams, batch) else None
 
 
+# Second behaviour: models of point clouds sum moments on their fast path, which rounds otherwise.
+@statistics.register("recalibrate", behaviour=2)
 def recalibrate(model: nn.Module, task: Task, data: Dataset, streams: Streams, batch: int = 64) -> bool:
     """Set a model's BatchNorm statistics to those measured on this data, in one pass of shuffled batches.
 
@@ -134,6 +148,7 @@ class Recalibration(Exchange):
     """
 
     egress = (Egress(STATISTICS, "statistics", "rows that a BatchNorm layer saw: number, sum, sum of squares"),)
+    summed = (Summand("norm/*/rows", "count", weighted=False), Summand(STATISTICS, "statistics", weighted=False))
 
     def __init__(
         self,
@@ -190,6 +205,11 @@ class Recalibration(Exchange):
                 measured[name] = value.to(state[name].dtype)
         return measured
 
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
+        """The same from one reply that holds the sums over all clients, of which all have one architecture."""
+        (architecture,) = self.layers
+        return self.aggregate(state, [Reply(Profile(0, 1, architecture), Message(sums.totals), None)], context)
+
     def measured(self, architecture: str, replies: Sequence[Message]) -> dict[str, Tensor]:
         """The new statistics of an architecture by name; without two rows there is no variance, and none is new."""
         found: dict[str, Tensor] = {}
@@ -215,7 +235,7 @@ class _Measured:
     def __init__(self, model: nn.Module, layers: Sequence[str], by_batch: bool) -> None:
         found = norm_layers(model)
         self.totals: dict[str, list[Any]] = {}
-        self.hooks = [found[name].register_forward_pre_hook(self._listen(name)) for name in layers]
+        self.hooks = [found[name].register_forward_pre_hook(_Sums(self.totals, name)) for name in layers]
         if by_batch:
             for layer in found.values():
                 layer.train()
@@ -234,13 +254,22 @@ class _Measured:
             sums[f"norm/{layer}/sum"], sums[f"norm/{layer}/squares"] = total.cpu(), squares.cpu()
         return sums
 
-    def _listen(self, name: str) -> Any:
-        def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            found = _sums(inputs[0])
-            held = self.totals.get(name)
-            self.totals[name] = found if held is None else [a + b for a, b in zip(held, found, strict=True)]
 
-        return hook
+class _Sums(MomentsHook):
+    """Adds the inputs of one layer to the totals: number of rows, their sum and the sum of their squares."""
+
+    def __init__(self, totals: dict[str, list[Any]], name: str) -> None:
+        self.totals, self.name = totals, name
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._add(_sums(inputs[0]))
+
+    def moments(self, rows: float, mean: npt.NDArray[Any], variance: npt.NDArray[Any]) -> None:
+        self._add(_totals(round(rows), torch.from_numpy(mean), torch.from_numpy(variance)))
+
+    def _add(self, found: list[Any]) -> None:
+        held = self.totals.get(self.name)
+        self.totals[self.name] = found if held is None else [a + b for a, b in zip(held, found, strict=True)]
 
 
 def _sums(inputs: Tensor) -> list[Any]:
@@ -254,4 +283,8 @@ def _sums(inputs: Tensor) -> list[Any]:
     centred = rows - rough
     missed = centred.mean(dim=0).double()
     mean, square = rough.double() + missed, centred.square_().mean(dim=0).double() - missed.square()
-    return [len(rows), len(rows) * mean, len(rows) * (square + mean.square())]
+    return _totals(len(rows), mean, square)
+
+
+def _totals(rows: int, mean: Tensor, variance: Tensor) -> list[Any]:
+    return [rows, rows * mean, rows * (variance + mean.square())]

@@ -33,6 +33,7 @@ from fedstill.core.kinds import PARAMETERS, state_of
 from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Profile, Reply, RoundContext, Shape
 from fedstill.core.streams import Streams
+from fedstill.core.sums import Summand
 from fedstill.core.task import Tensors
 from fedstill.methods.base import MODEL, WEIGHTS, methods, same_as, train, work_report, zeros_like
 from fedstill.methods.fedavg import FedAvg, ModelSettings
@@ -59,6 +60,7 @@ class Scaffold(FedAvg):
         "local_update": "scaffold corrects the gradient of each step by control variates, and a local update takes its"
         " steps itself: leave training.local_update out, or use fedavg"
     }
+    from_sums = True
     egress = (*FedAvg.egress, Egress("control/*", "parameters", "the change of the client's control variate"))
     defaults: ClassVar = {"training": {"optimiser": "sgd", "momentum": 0.0}}
 
@@ -116,6 +118,22 @@ class Scaffold(FedAvg):
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         return [1.0 for _ in replies]
+
+    @property
+    def summed(self) -> Sequence[Summand] | None:  # type: ignore[override]
+        mean = super().summed
+        return None if mean is None else (*mean, Summand(CONTROL + "*", "update"))
+
+    def contribution(self, request: Message, reply: Message) -> Tensors:
+        """The changes of a control variate are differences already."""
+        return {**super().contribution(request, reply), **_doubled(under(CONTROL, reply.part(CONTROL)))}
+
+    def sum_weight(self, who: Profile) -> int:
+        return 1
+
+
+def _doubled(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: tensor.double() for name, tensor in tensors.items()}
 
 
 class _Tally:

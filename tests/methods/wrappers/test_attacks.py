@@ -292,7 +292,6 @@ def test_no_attack_wraps_nothing() -> None:
 # -- what survives what
 
 
-@pytest.mark.xdist_group("conformance")
 @pytest.mark.parametrize("method", ["scaffold", "trimmed-mean"])
 @pytest.mark.parametrize("attack", ["noise", "label-flip"])
 def test_attacks_have_the_same_bits_in_every_engine(

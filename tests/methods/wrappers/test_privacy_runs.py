@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedstill.core.message import Message
 from fedstill.core.protocols import Engine
-from fedstill.methods.wrappers.privacy_accounting import epsilon
+from fedstill.methods.wrappers.privacy_accounting import epsilon, replies_epsilon
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.run import execute
 
@@ -57,8 +57,33 @@ def test_the_journal_has_epsilon_and_a_skipped_round_costs_nothing(
         published, skipped = published + (record.skipped is None), skipped + (record.skipped is not None)
         assert record.method_metrics["delta"] == 1e-4
         assert record.method_metrics["epsilon"] == epsilon([3.0] * published, [5] * published, 5, 1e-4)
+        assert record.method_metrics["epsilon_sites"] == record.method_metrics["epsilon"]
     assert published >= 2
     assert skipped >= 1
+
+
+def test_replies_of_a_skipped_round_count_against_the_server_that_saw_them(
+    tiny_plan: Any, engines: dict[str, Engine], tmp_path: Path
+) -> None:
+    plan = tiny_plan(
+        method=UNIFORM,
+        rounds=5,
+        privacy={"name": "client-level", "noise": 3.0, "where": "client", "delta": 1e-4},
+        participation={"name": "random", "number": 3},
+        dropout=0.3,
+        min_replies=2,
+    )
+    run = execute(plan, engines["in-process"], tmp_path)
+    journal = run.journal()
+    assert any(record.skipped is not None for record in journal)
+    shares: list[float] = []  # of noise that another site does not know, in each published round
+    for rounds, record in enumerate(journal, 1):
+        if record.skipped is None:
+            shares.append(len(record.accepted) - 1)
+        against_sites = epsilon([3.0 * (count / 3) ** 0.5 for count in shares], [5] * len(shares), 5, 1e-4)
+        assert record.method_metrics["epsilon_sites"] == pytest.approx(against_sites, rel=1e-12)
+        against_server = replies_epsilon([3.0 / 3**0.5] * rounds, 1e-4)
+        assert record.method_metrics["epsilon_server"] == pytest.approx(against_server, rel=1e-12)
 
 
 def test_the_manifest_lists_what_leaves_a_private_client(tiny_plan: Any) -> None:
@@ -68,7 +93,6 @@ def test_the_manifest_lists_what_leaves_a_private_client(tiny_plan: Any) -> None
     assert all(line["tensors"] and "cut to norm 1, with noise" in line["why"] for line in lines)
 
 
-@pytest.mark.xdist_group("conformance")
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_engines_and_resuming_give_the_same_bits(
     tiny_plan: Any, engines: dict[str, Engine], tampered: Any, stop_after: Any, tmp_path: Path, where: str

@@ -20,7 +20,7 @@ FedDyn's server stores the mean of the clients' local regularisation states. It 
 correction that no client has in its own state.
 
 In a robust method every client counts once. A substitute would be a second vote, and Krum would score two equal replies
-as nearest neighbours, whoever sent them. MimiC corrects by a mean, which one malicious client can move arbitrarily.
+as nearest neighbours, from any client. MimiC corrects by a mean, which one malicious client can move arbitrarily.
 
 Methods that exchange no models, or no common starting model, have nothing to substitute or correct. Under client-level
 privacy each client must count once, independently of its earlier replies.

@@ -22,9 +22,12 @@ inspects single replies, or clients that collude or omit their noise, learn more
 client` the server can only clip what is longer than C plus plausible honest noise (an honest reply exceeds this with
 probability below 10^-21).
 
-A skipped round publishes nothing and is not counted. Privacy amplification by sampling is counted only with `sampling:
-secret`, and only in rounds in which the whole cohort replied: after a failure the remaining clients are not a uniform
-sample.
+**Readers.** `epsilon` is against the public. `epsilon_sites` is against another client: it knows its own share of the
+noise, and whether it was drawn, so that sampling amplifies nothing against it. `epsilon_server` is against the server.
+
+A skipped round publishes nothing and is not counted, except against the server, which may have seen replies. Privacy
+amplification by sampling is counted only with `sampling: secret`, and only in rounds in which the whole cohort replied:
+after a failure the remaining clients are not a uniform sample.
 
 BatchNorm's running statistics are clipped and noised like weights. A variance that noise made negative is set to zero,
 so that its square root exists; models without BatchNorm avoid this problem.
@@ -46,8 +49,8 @@ from fedstill.core.egress import Egress
 from fedstill.core.errors import InputError
 from fedstill.core.kinds import running
 from fedstill.core.message import Message, part, under
-from fedstill.core.noise import from_operating_system, named
-from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, ReplyNoise, RoundContext, Shape
+from fedstill.core.noise import ReplyNoise, from_operating_system, named
+from fedstill.core.protocols import Abstain, Client, Exchange, Method, Profile, Reply, RoundContext, Shape
 from fedstill.core.streams import Streams
 from fedstill.core.task import Tensors
 from fedstill.methods.adaptive import FedAdagrad, FedAdam, FedYogi
@@ -59,6 +62,7 @@ from fedstill.methods.wrappers.privacy_accounting import check_library, epsilon,
 from fedstill.methods.wrappers.wrapper import Wrapped
 
 NOISE, DRAWN = "privacy/noise", "privacy/drawn"  # per published round: see `privacy_accounting.epsilon`
+SEEN = "privacy/seen"  # number of skipped rounds, whose replies the server saw all the same; absent: none
 SLACK = 10.0  # a normal vector is longer than sqrt(dimensions) + t with probability below exp(-t^2 / 2)
 
 # The server rules that use only the mean of the replied models.
@@ -92,24 +96,29 @@ class ClientLevel(Privacy):
         return self.sampling == "secret"
 
     def around(self, method: Method, clients: int, cohort: int) -> Method:
-        settings = averaging(method).settings
-        if settings.weighting != "uniform":
-            raise InputError("under client-level privacy every client must count alike: set method.weights=uniform")
-        if settings.buffers == "recalibrate":
-            raise InputError(
-                "method.buffers=recalibrate sends statistics of the clients' data that privacy does not cover: set"
-                " method.buffers=average"
-            )
-        if self.delta >= 1 / clients:
-            raise InputError(
-                f"privacy.delta is {self.delta:g}: with {clients} clients it must be below {1 / clients:g}, or a run"
-                " that gives one client away would still pass as private"
-            )
-        check_library()
-        return Private(method, self, clients, cohort)
+        return Private(check_private(method, self.delta, clients), self, clients, cohort)
 
     def on_site(self) -> Privacy:
         return self.model_copy(update={"randomness": "system"})
+
+
+def check_private(method: Method, delta: float, clients: int) -> FedAvg:
+    """The method, if each client can be hidden in what it shares; otherwise an error."""
+    found = averaging(method)
+    if found.settings.weighting != "uniform":
+        raise InputError("under client-level privacy every client must count alike: set method.weights=uniform")
+    if found.settings.buffers == "recalibrate":
+        raise InputError(
+            "method.buffers=recalibrate sends statistics of the clients' data that privacy does not cover: set"
+            " method.buffers=average"
+        )
+    if delta >= 1 / clients:
+        raise InputError(
+            f"privacy.delta is {delta:g}: with {clients} clients it must be below {1 / clients:g}, or a run that gives"
+            " one client away would still pass as private"
+        )
+    check_library()
+    return found
 
 
 def averaging(method: Method) -> FedAvg:
@@ -202,7 +211,15 @@ class Private(Wrapped):
         return {
             NOISE: torch.cat([state[NOISE], torch.tensor([noise], dtype=torch.float64)]),
             DRAWN: torch.cat([state[DRAWN], torch.tensor([drawn])]),
+            **({SEEN: state[SEEN]} if SEEN in state else {}),
         }
+
+    def skipped(self, server: Tensors) -> Tensors:
+        """Nothing was published; what clients sent with their own noise has been seen."""
+        inner = self.inner.skipped(server)
+        if self.reply_noise is None:
+            return inner
+        return {**inner, SEEN: inner.get(SEEN, torch.tensor(0)) + 1}
 
     def metrics(self, server: Tensors) -> Mapping[str, float]:
         """The privacy spent so far; without noise there is no such number."""
@@ -210,13 +227,21 @@ class Private(Wrapped):
         if not self.privacy.noise:
             return inner
         spent = epsilon(server[NOISE].tolist(), server[DRAWN].tolist(), self.clients, self.privacy.delta)
-        metrics = {**inner, "epsilon": spent, "delta": self.privacy.delta}
+        metrics = {**inner, "epsilon": spent, "epsilon_sites": self.against_sites(server), "delta": self.privacy.delta}
         if self.reply_noise is None:
             return metrics
-        return {
-            **metrics,
-            "epsilon_server": replies_epsilon([self.reply_noise.deviation] * len(server[NOISE]), self.privacy.delta),
-        }
+        seen = len(server[NOISE]) + int(server.get(SEEN, 0))
+        spent_on_server = replies_epsilon([self.reply_noise.deviation] * seen, self.privacy.delta)
+        return {**metrics, "epsilon_server": spent_on_server}
+
+    def against_sites(self, server: Tensors) -> float:
+        """The epsilon against another client, which knows its own noise, and whether it was drawn itself."""
+        noise = server[NOISE].tolist()
+        if self.reply_noise is not None:
+            # A round's noise is z sqrt(replies / cohort). In a round with one reply, that was not the reader's own.
+            replies = [round((one / self.privacy.noise) ** 2 * self.cohort) for one in noise]
+            noise = [self.reply_noise.deviation * sqrt(max(1, count - 1)) for count in replies]
+        return epsilon(noise, [self.clients] * len(noise), self.clients, self.privacy.delta)
 
     @property
     def reply_noise(self) -> ReplyNoise | None:

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
 from fedstill.core.errors import InputError
+from fedstill.core.noise import StepNoise
 
 LIBRARY = "dp_accounting"
+_WHOLE_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 
 
 def check_library() -> None:
@@ -40,7 +43,7 @@ def epsilon(noise: Sequence[float], drawn: Sequence[int], clients: int, delta: f
 
 
 def replies_epsilon(noise: Sequence[float], delta: float) -> float:
-    """The epsilon of one client's replies against whoever sees them, such as the server.
+    """The epsilon of one client's replies against those who see them, such as the server.
 
     `noise` contains the deviation of the noise in each reply in units of C. A reply that is given twice with the same
     bits counts once; sampling does not help, since the server knows whom it asks.
@@ -49,6 +52,42 @@ def replies_epsilon(noise: Sequence[float], delta: float) -> float:
     0.0
     """
     return _composed(noise, [1] * len(noise), 1, delta) if noise else 0.0
+
+
+@cache
+def steps_epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
+    """The epsilon of training steps, each of which takes every record with probability `rate`.
+
+    `noise` is the deviation in units of the clip. Neighbouring data sets differ by one record that is there or not,
+    which moves the sum of clipped gradients by up to the clip.
+
+    >>> steps_epsilon(1.0, 0.1, 0, 1e-5)
+    0.0
+    """
+    return _of_steps(((noise, rate, steps),), delta) if steps else 0.0
+
+
+def records_epsilon(replies: Sequence[StepNoise], delta: float) -> float:
+    """The epsilon of one record in all that a client sent, given the steps of training behind each reply.
+
+    >>> records_epsilon([], 1e-5)
+    0.0
+    """
+    steps: Counter[tuple[float, float]] = Counter()
+    for one in replies:
+        steps[one.deviation, one.rate] += one.steps
+    return _of_steps(tuple((*kind, number) for kind, number in sorted(steps.items())), delta) if steps else 0.0
+
+
+def _of_steps(kinds: Sequence[tuple[float, float, int]], delta: float) -> float:
+    """The epsilon of steps of several kinds: their noise, their rate and their number."""
+    library = import_module(LIBRARY)
+    # Neighbours by adding or removing one. For orders that are not whole the library's series often does not converge.
+    accountant = import_module(f"{LIBRARY}.rdp").RdpAccountant(orders=_WHOLE_ORDERS)
+    for noise, rate, number in kinds:
+        event = library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(noise))
+        accountant.compose(library.SelfComposedDpEvent(event, number))
+    return float(accountant.get_epsilon(delta))
 
 
 def _composed(noise: Sequence[float], drawn: Sequence[int], clients: int, delta: float) -> float:

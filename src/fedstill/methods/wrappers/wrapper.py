@@ -81,6 +81,9 @@ class Wrapped(WrappedExchange, Method):
     ) -> tuple[Dataset, str]:
         return self.inner.training_data(train, bundle, load, streams)
 
+    def check_profiles(self, profiles: Sequence[Profile]) -> None:
+        self.inner.check_profiles(profiles)
+
     def ceiling(self, teacher_outputs: Callable[[], Tensor], data: Dataset) -> float | None:
         return self.inner.ceiling(teacher_outputs, data)
 
@@ -101,6 +104,9 @@ class Wrapped(WrappedExchange, Method):
 
     def extra_models(self, server: Tensors) -> Mapping[str, Tensors]:
         return self.inner.extra_models(server)
+
+    def skipped(self, server: Tensors) -> Tensors:
+        return self.inner.skipped(server)
 
     def metrics(self, server: Tensors) -> Mapping[str, float]:
         return self.inner.metrics(server)

@@ -1,0 +1,113 @@
+"""Cost of secure aggregation: bytes and seconds of one sum, beside the same clients without it.
+
+All clients run here, one after the other, so that a client's seconds are those of one client and the server's those of
+the server. Nothing is trained: the update is given, and what is measured is what masks add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+
+from benchmarks.report import DifferenceError, Findings, Row
+from benchmarks.sizes import Size
+from fedstill.core.egress import Egress
+from fedstill.core.message import Message
+from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundContext
+from fedstill.core.streams import Streams
+from fedstill.core.sums import Summand, Sums
+from fedstill.core.task import Tensors
+from fedstill.methods.secure.protocol import protected
+from fedstill.methods.secure.secure_method import MaskedSums
+from fedstill.methods.secure.summed_exchange import SummedExchange
+
+HEAD = ("clients", "parameters", "bytes up / plain", "bytes down / plain", "seconds of a client", "of the server")
+MOST = 2.2  # times the bytes that an update has in single precision
+
+
+class Update(Exchange):
+    """Each client's update is its number, in single precision."""
+
+    name = "train"
+    egress = (Egress("w", "parameters", "an update"),)
+    summed = (Summand("w", "update"),)
+
+    def request(self, state: Tensors, who: Profile, context: RoundContext) -> Message | None:
+        return Message({"w": state["w"]})
+
+    def reply(self, client: Client, request: Message, context: RoundContext) -> Message:
+        return Message({"w": request["w"] + (client.profile.id + 1) / 256})
+
+    def expect(self, state: Tensors, who: Profile, request: Message) -> Mapping[str, Any]:
+        return {"w": (tuple(state["w"].shape), torch.float32)}
+
+    def aggregate(self, state: Tensors, replies: Sequence[Reply], context: RoundContext) -> Tensors:
+        return {"w": torch.stack([reply.message["w"].double() for reply in replies]).mean(dim=0).float()}
+
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
+        return {**state, "w": (state["w"].double() + sums.mean("w")).float()}
+
+
+class _Cost:
+    """Of one sum: the largest bytes and seconds of a client, the server's seconds, and what came out."""
+
+    def __init__(self, exchanges: Sequence[Exchange], clients: int, parameters: int) -> None:
+        up, down, spent = [0] * clients, [0] * clients, [0.0] * clients
+        state: Tensors = {"w": torch.zeros(parameters)}
+        self.server = 0.0
+        for exchange in exchanges:
+            context, replies = RoundContext.of(Streams(1), 0, 1, clients, exchange.name), []
+            for number in range(clients):
+                who = Profile(number, 100, "none")
+                began = perf_counter()
+                request = exchange.request(state, who, context)
+                assert request is not None
+                self.server += perf_counter() - began
+                began = perf_counter()
+                client = Client(who, cast(Any, None), cast(Any, None), Streams(1))
+                message = exchange.reply(client, request, context)
+                spent[number] += perf_counter() - began
+                up[number] += message.nbytes
+                down[number] += request.nbytes
+                replies.append(Reply(who, message, None))
+            began = perf_counter()
+            state = exchange.aggregate(state, replies, context)
+            self.server += perf_counter() - began
+        self.up, self.down, self.client, self.mean = max(up), max(down), median(spent), state["w"]
+
+
+def measure(size: Size, folder: Path) -> Findings:
+    findings, lines = Findings(), [HEAD]
+    tiny = size.samples < 1000
+    for parameters in (1_000, 10_000) if tiny else (100_000, 1_000_000):
+        for clients in (3, 5) if tiny else (3, 10, 50):
+            plain = _Cost([Update()], clients, parameters)
+            fixed = _Cost([SummedExchange(Update(), MaskedSums(), clients)], clients, parameters)
+            masked = _Cost(protected(Update(), MaskedSums(), clients), clients, parameters)
+            if not torch.equal(fixed.mean, masked.mean):
+                raise DifferenceError(f"the sum over {clients} clients differs from that without masks")
+            if float((plain.mean - masked.mean).abs().max()) > 1e-6:
+                raise DifferenceError(f"the sum over {clients} clients is not that of plain updates")
+            up, down = masked.up / plain.up, masked.down / plain.down
+            lines.append(
+                (
+                    f"{clients}",
+                    f"{parameters:,}",
+                    f"{up:.2f}",
+                    f"{down:.2f}",
+                    f"{masked.client:.3f} (plain {plain.client:.3f})",
+                    f"{masked.server:.3f} (plain {plain.server:.3f})",
+                )
+            )
+            both = (masked.up + masked.down) / (plain.up + plain.down)
+            what = f"{clients} clients, {parameters:,} parameters: bytes up and down / plain"
+            findings.rows.append(Row(what, f"{both:.2f}"))
+            if not tiny and up > MOST:
+                findings.differences.append(f"{what}: {up:.2f} times the upload, over {MOST}")
+    findings.tables["secure aggregation of one update"] = lines
+    return findings

@@ -1,0 +1,1 @@
+"""Secure aggregation: fixed-point sums, and the protocol that hides what is added up in them."""
