@@ -11,7 +11,8 @@ from pydantic import ValidationError
 import fedstill
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.data.augmentation import ImageAugmentation, NoAugmentation, PointAugmentation, augmentations
+from fedstill.data.augmentation import NoAugmentation, PointAugmentation, augmentations
+from fedstill.data.image_augmentation import ImageAugmentation
 
 
 def clouds(size: int = 400, points: int = 256) -> torch.Tensor:

@@ -60,7 +60,10 @@ def test_a_data_set_in_code_is_a_data_set(plugin: str) -> None:
 def test_what_is_missing_is_described(name: str, tmp_path: Path) -> None:
     loader = datasets[name]
     assert isinstance(loader, FromFiles)
-    expected = "a folder of scenes" if name in ("kitti", "scannet", "scenes", "sunrgbd") else "an .npz file"
+    others = dict.fromkeys(("kitti", "scannet", "scenes", "sunrgbd"), "a folder of scenes") | {
+        "heart-disease": "a .csv"
+    }
+    expected = others.get(name, "an .npz file")
     how = f"{re.escape(loader.get)}; `fedstill data add {name} PATH`"
     with pytest.raises(InputError, match=f"{name} is not here, the data root .*root does not exist .*: {how}"):
         load(name)

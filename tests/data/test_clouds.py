@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedstill.core.dataset import ArrayDataset, Subset
+from fedstill.core.dataset import ArrayDataset, Subset, column
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle, Source
-from fedstill.data.clouds import normalise
+from fedstill.data.clouds import DrawnPoints, drawn_points, normalise
 from fedstill.data.digits import digits
 from fedstill.data.single_input import read_input
 
@@ -86,8 +86,73 @@ def test_one_cloud_for_a_prediction(tmp_path: Path) -> None:
     read = read_input(tmp_path / "one.npy", (20, 3))
     assert read.shape == (20, 3)
     assert read.norm(dim=1).max().item() == pytest.approx(1, abs=1e-6)
-    with pytest.raises(InputError, match=r"one.npy holds 30 points: this model needs 64"):
-        read_input(tmp_path / "one.npy", (64, 3))
+    repeats = read_input(tmp_path / "one.npy", (64, 3))
+    assert repeats.shape == (64, 3)
+    assert len(repeats.unique(dim=0)) == 30
+    with pytest.raises(InputError, match=r"one.npy holds 30 points: this model needs 256"):
+        read_input(tmp_path / "one.npy", (256, 3))
     (tmp_path / "one.doc").write_text("")
     with pytest.raises(InputError, match=r"one.doc: this model reads clouds of 64 points, given as .ply"):
         read_input(tmp_path / "one.doc", (64, 3))
+
+
+def test_points_in_an_order_are_drawn_and_not_the_first_ones() -> None:
+    """Clouds sorted by height: their first half is the lower half."""
+    draw = np.random.default_rng(0)
+    clouds = torch.from_numpy(draw.random((12, 200, 3)).astype(np.float32))
+    by_height = clouds.gather(1, clouds[..., 2:].argsort(dim=1).expand(-1, -1, 3))
+    labels = torch.arange(12) % 2
+
+    def boxes(inputs: torch.Tensor) -> Bundle:
+        data = ArrayDataset(inputs=torch.from_numpy(normalise(inputs.numpy().copy())), labels=labels)
+        return Bundle("boxes", data, data, ("a", "b"), "cloud", (200, 3))
+
+    shuffled, ordered = (boxes(inputs).with_points(50) for inputs in (clouds, by_height))
+    firsts = torch.from_numpy(normalise(clouds[:, :50].numpy().copy()))
+    assert torch.allclose(column(shuffled.train, "inputs"), firsts, atol=1e-6)
+    assert not shuffled.notes
+    heights = column(ordered.train, "inputs")[..., 2]
+    lowest = torch.from_numpy(normalise(by_height[:, :50].numpy().copy()))[..., 2]
+    spread = column(boxes(by_height).train, "inputs")[..., 2].std()
+    assert heights.std() > 0.8 * spread
+    assert lowest.std() < 0.6 * spread
+    assert "drawn at random" in ordered.notes[0]
+    again = boxes(by_height).with_points(50)
+    assert again.fingerprint() == ordered.fingerprint()
+
+
+def test_labels_of_points_are_drawn_with_them_also_from_data_that_is_not_in_memory() -> None:
+    heights = torch.linspace(0, 1, 64).repeat(4, 1)
+    clouds = torch.stack([heights, torch.rand(4, 64), torch.rand(4, 64)], dim=2)
+    data = ArrayDataset(inputs=clouds, labels=(heights * 10).long(), category=torch.zeros(4, dtype=torch.int64))
+    held = drawn_points(data, 16)
+    lazy = drawn_points(Subset(data, torch.arange(4)), 16)
+    assert isinstance(lazy, DrawnPoints)
+    for one in (held, lazy):
+        batch = one.batch(torch.arange(4))
+        assert batch["inputs"].shape == (4, 16, 3)
+        order = batch["inputs"][..., 0].argsort(dim=1)
+        assert (batch["labels"].gather(1, order).diff(dim=1) >= 0).all()
+        assert torch.equal(one.labels(), batch["labels"])
+    assert torch.equal(held.batch(torch.arange(4))["inputs"], lazy.batch(torch.arange(4))["inputs"])
+
+
+def test_more_points_than_there_are_repeat_some_drawn_for_each_cloud() -> None:
+    clouds = torch.rand(3, 10, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(10).repeat(3, 1)
+    data = ArrayDataset(inputs=clouds, labels=labels)
+    more = drawn_points(data, 25)
+    counts = torch.stack([torch.bincount(row, minlength=10) for row in more.batch(torch.arange(3))["labels"]])
+    assert counts.sum(dim=1).tolist() == [25] * 3
+    assert sorted(counts.unique().tolist()) == [2, 3]
+    assert len(counts.unique(dim=0)) > 1
+    toy = Bundle("toy", train=data, test=data, classes=("a", "b"), kind="cloud", shape=(10, 3))
+    larger = toy.with_points(80)
+    assert larger.shape == (80, 3)
+    assert "clouds hold 10 points: some of each, drawn at random, are repeated to make 80" in larger.notes
+    # Each point eight times has the same mean: the normalised cloud has the places of the stored one.
+    places = torch.from_numpy(normalise(clouds[0].numpy().copy()))
+    apart = larger.train.batch(torch.tensor([0]))["inputs"][0].unsqueeze(1) - places
+    assert apart.abs().amax(dim=2).amin(dim=1).max() < 1e-5
+    with pytest.raises(InputError, match="choose from 1 to 80"):
+        toy.with_points(81)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
-from fedstill.data.partitions import Dirichlet, Iid, Shards, partition, partitions
+from fedstill.data.partitions import Dirichlet, Iid, Shards, group_labels, partition, partitions
 
 LENIENT: dict[str, dict[str, Any]] = {"iid": {}, "label-skew": {}, "dirichlet": {"min_samples": 0}, "pathological": {}}
 
@@ -296,3 +296,20 @@ def test_ten_thousand_clients_take_no_time() -> None:
     for name, options in LENIENT.items():
         shards = cut(name, labels, 10_000, 10, **options)
         assert shards.table(labels, 10).sum() == 60_000
+
+
+@pytest.mark.parametrize("name", ["iid", "label-skew", "dirichlet", "pathological"])
+def test_groups_stay_whole_in_shards(name: str) -> None:
+    groups = torch.arange(90).repeat_interleave(2)[torch.randperm(180, generator=torch.Generator().manual_seed(0))]
+    labels = groups % 3
+    shards = partition(name, labels, 4, 3, Streams(0), groups=groups)
+    held = [set(groups[shards.rows(client)].tolist()) for client in range(4)]
+    assert sum(map(len, held)) == 90
+    assert sorted(shards.order.tolist()) == list(range(180))
+    singles = partition(name, group_labels(labels, groups)[0], 4, 3, Streams(0))
+    assert [len(one) for one in held] == singles.sizes().tolist()
+
+
+def test_more_clients_than_groups_are_refused() -> None:
+    with pytest.raises(InputError, match="5 clients cannot share 2 whole groups: ask for at most 2"):
+        partition("iid", torch.zeros(8, dtype=torch.int64), 5, 2, Streams(0), groups=torch.arange(8) % 2)

@@ -155,3 +155,21 @@ def test_an_array_that_claims_to_be_huge_is_refused_wherever_it_is_read(tmp_path
         read_cloud(tmp_path / "a.npy", 100)
     with pytest.raises(InputError, match=r"_vert.npy claims to be larger than memory"):
         read_scannet(tmp_path)
+
+
+def test_a_cloud_with_fewer_points_repeats_some_and_rows_of_tables_are_arrays(tmp_path: Path) -> None:
+    np.save(tmp_path / "few.npy", points(40))
+    cloud = read_input(tmp_path / "few.npy", (100, 3))
+    assert cloud.shape == (100, 3)
+    assert len(as_rows(cloud.numpy())) == 40
+    np.save(tmp_path / "broken.npy", points(12))
+    with pytest.raises(InputError, match=r"broken.npy holds 12 points: this model needs 100"):
+        read_input(tmp_path / "broken.npy", (100, 3))
+    (tmp_path / "rows.csv").write_text("age,dose\n1,2\n")
+    for shape in ((2,), (100, 6)):
+        with pytest.raises(
+            InputError, match=r"rows.csv: this model reads numbers of the shape .*an array of that shape"
+        ):
+            read_input(tmp_path / "rows.csv", shape)
+    np.save(tmp_path / "row.npy", np.array([1.5, 2.5], dtype=np.float32))
+    assert read_input(tmp_path / "row.npy", (2,)).tolist() == [1.5, 2.5]

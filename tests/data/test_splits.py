@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -48,3 +49,32 @@ def test_a_share_must_be_a_share(share: float) -> None:
 def test_a_share_of_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="not one sample"):
         split_validation(torch.arange(4), 0.5, Streams(0))  # classes of one keep it for training
+
+
+def test_groups_stay_whole_and_classes_keep_their_shares() -> None:
+    groups = torch.arange(60).repeat_interleave(3)
+    labels = torch.arange(60).remainder(3).repeat_interleave(3)
+    train, test = hold_out(labels, groups)
+    assert not set(groups[train].tolist()) & set(groups[test].tolist())
+    assert sorted([*train.tolist(), *test.tolist()]) == list(range(180))
+    assert labels[test].bincount().tolist() == [12, 12, 12]
+    assert test.equal(hold_out(labels, groups)[1])
+    other = split_validation(labels, 0.2, Streams(1), groups=groups)[1]
+    assert not other.equal(split_validation(labels, 0.2, Streams(2), groups=groups)[1])
+    assert labels[other].bincount().tolist() == [12, 12, 12]
+
+
+def test_the_last_group_of_a_class_is_trained_on() -> None:
+    labels, groups = torch.tensor([0, 0, 0, 1, 1, 2, 2]), torch.tensor([0, 1, 2, 3, 3, 4, 5])
+    train, test = hold_out(labels, groups)
+    assert set(labels[train].tolist()) == {0, 1, 2}
+    assert set(labels[test].tolist()) == {0, 2}  # class 1 has a single group
+
+
+def test_large_groups_do_not_push_the_share_far_off() -> None:
+    generator = np.random.default_rng(0)
+    groups = torch.from_numpy(np.repeat(np.arange(200), generator.integers(1, 12, 200)))
+    labels = torch.from_numpy(generator.integers(0, 2, 200))[groups]
+    _, test = hold_out(labels, groups)
+    shares = labels[test].bincount() / labels.bincount()
+    assert (shares - 0.2).abs().max() < 0.02

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, recall_score
 from torch import Tensor, nn
 
+import fedstill
 from fedstill.core.dataset import ArrayDataset, Subset
+from fedstill.core.errors import InputError
 from fedstill.core.kinds import state_of
 from fedstill.core.streams import Streams
 from fedstill.tasks.classification import Classification, metrics_from
@@ -97,8 +102,8 @@ def test_a_single_nan_among_the_classes_breaks_the_answer() -> None:
 def test_the_scores_of_two_sites_add_up_to_those_of_both(samples: int, seed: int, cut: int) -> None:
     data = random_answers(samples, seed)
     rows = torch.arange(samples)
-    whole = TASK.score([Echo()], data)
-    pieces = [TASK.score([Echo()], Subset(data, part)) for part in (rows[:cut], rows[cut:])]
+    whole = TASK.sums(TASK.score([Echo()], data))
+    pieces = [TASK.sums(TASK.score([Echo()], Subset(data, part))) for part in (rows[:cut], rows[cut:])]
     summed = {name: pieces[0][name] + pieces[1][name] for name in whole}
     assert torch.equal(summed["confusion"], whole["confusion"])
     assert torch.equal(summed["non-finite"], whole["non-finite"])
@@ -174,3 +179,55 @@ def test_metrics_of_a_model_that_says_one_thing() -> None:
     metrics = metrics_from(scores)
     expected = {"accuracy": 0.25, "class_accuracy": 0.5, "loss": 2.0, "constant": 1.0, "non_finite": 0.0}
     assert metrics == expected
+
+
+def test_class_weights_by_hand() -> None:
+    """-log p of two samples, weighed 3 to 1 and divided by the sum of weights; evaluation stays as it is."""
+    task = Classification(("a", "b"), (2,), ("mlp",), class_weights=(3.0, 1.0))
+    logits = torch.tensor([[0.0, 1.0], [2.0, 0.5]])
+    batch = {"inputs": logits, "labels": torch.tensor([0, 1])}
+    model = Echo()
+    losses = -logits.log_softmax(dim=1)[[0, 1], [0, 1]]
+    found = task.forward(model.train(), batch)
+    torch.testing.assert_close(found.terms["cross-entropy"], (3 * losses[0] + losses[1]) / 4)
+    torch.testing.assert_close(task.forward(model.eval(), batch).terms["cross-entropy"], losses.mean())
+    doubled = task.weighted(found, batch, lambda probability, labels: torch.full_like(probability, 2.0))
+    torch.testing.assert_close(doubled["cross-entropy"], 2 * (3 * losses[0] + losses[1]) / 4)
+
+
+def test_balanced_weights_are_those_of_the_data_that_is_trained_on() -> None:
+    task = Classification(("a", "b", "c"), (2,), ("mlp",), class_weights="balanced")
+    data = ArrayDataset(inputs=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
+    assert task.trained_on(data).class_weights == (4 / (2 * 3), 4 / 2, 0.0)
+    assert task.trained_on(data.unlabelled()) is task
+    plain = Classification(("a", "b", "c"), (2,), ("mlp",))
+    assert plain.trained_on(data) is plain
+
+
+def test_class_weights_change_training_and_their_identity(tmp_path: Path) -> None:
+    """A client with nine times as many zeros: with balanced weights the rare class is found more often."""
+    draw = np.random.default_rng(0)
+    labels = np.r_[np.zeros(180, dtype=np.int64), np.ones(20, dtype=np.int64)]
+    inputs = (draw.normal(size=(200, 6)) + 0.7 * labels[:, None]).astype(np.float32)
+    data = {"train": (inputs, labels), "test": (inputs, labels)}
+    common = {"data": data, "model": "mlp:width=8", "rounds": 4, "clients": 2, "out": tmp_path, "rate": 0.02}
+    plain = fedstill.run("fedavg", **common)
+    balanced, listed = (fedstill.run("fedavg", class_weights=one, **common) for one in ("balanced", [0.5, 0.5]))
+    assert len({plain.path, balanced.path, listed.path}) == 3
+    assert balanced.result.class_accuracy["last"] > plain.result.class_accuracy["last"] + 0.05
+    equal = [state_of(one.model()) for one in (plain, listed)]
+    assert all(torch.allclose(equal[0][name], equal[1][name], atol=1e-5) for name in equal[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"class_weights": [1, 2]}, "training.class_weights has 2 numbers, and there are 10 classes"),
+        ({"class_weights": [0] * 10}, "give one number for each, not all zero"),
+        ({"class_weights": "even"}, "class_weights"),
+        ({"class_weights": [-1.0] * 10}, "class_weights"),
+    ],
+)
+def test_wrong_class_weights_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        fedstill.egress("fedavg", data="digits", model="mlp", **settings)

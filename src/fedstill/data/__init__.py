@@ -21,5 +21,6 @@ for _file, _names in {
         *("dermamnist", "fashion-mnist", "mnist", "octmnist", "organamnist", "organcmnist", "organsmnist"),
         *("pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist"),
     ),
+    "known_tables": ("heart-disease",),
 }.items():
     datasets.declare(f"fedstill.data.{_file}", *_names)

@@ -14,7 +14,7 @@ from fedstill.data.clouds import normalise
 
 _CHANNELS = (1, 3, 4)
 _SMALLEST = 8  # side of an image
-KINDS = ("image", "cloud", "array")
+KINDS = ("image", "cloud", "signal", "array")
 _STAY = 'say fedstill.dataset(..., kind="array") to leave them as they are'
 
 Change = Literal["none", "channels first", "one channel", "normalise"]
@@ -44,6 +44,10 @@ class Arrangement:
             raise InputError(f"samples of {name} have the shape {shape} and hold nothing")
         if kind == "array":
             return cls("array")
+        if kind == "signal":
+            if len(shape) > 2:
+                raise InputError(f"signals have the shape (channels, time), and samples of {name} have {shape}")
+            return cls("signal", "one channel" if len(shape) == 1 else "none")
         if kind != "image" and len(shape) == 2 and shape[1] == 3 and batch.dtype == torch.float32:
             note = f"{name}: samples of shape {shape} are taken for clouds, centred and scaled to radius 1; {_STAY}"
             return cls("cloud", "normalise", () if kind else (note,))

@@ -18,9 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from fedstill.core.dataset import Batch
 from fedstill.core.errors import InputError
@@ -50,6 +48,7 @@ class Augmentation(Settings):
 
 
 augmentations: Registry[type[Augmentation]] = Registry("augmentation")
+augmentations.declare("fedstill.data.image_augmentation", "images")
 
 
 @augmentations.register("none")
@@ -94,66 +93,3 @@ class PointAugmentation(Augmentation):
         kept = torch.where(torch.from_numpy(dropped).unsqueeze(2).to(device), clouds[:, :1], clouds)
         moved = kept.mul_(torch.from_numpy(scale).to(device)).add_(torch.from_numpy(shift).to(device))
         return {**batch, "inputs": moved}
-
-
-@augmentations.register("images")
-class ImageAugmentation(Augmentation):
-    """Image augmentation: random crop of the padded image and random horizontal flip, per image.
-
-    Per image: padded by `padding` pixels on all four sides and cropped to its own size at a place that is uniform over
-    all positions; then mirrored left to right with probability 1/2. Switch `flip` off where a mirrored sample is of
-    another class or of none: digits, letters, left and right organs. All channels are treated alike.
-    """
-
-    kinds = frozenset({"image"})
-
-    flip: bool = Field(True, description="mirror half of the images left to right; off for digits and letters")
-    padding: int | None = Field(
-        None, ge=0, description="pixels added on every side before the crop; unset: an eighth of the shorter side"
-    )
-    fill: float = Field(-1.0, description="value of the padding; -1 is black in 8-bit images, as models read them")
-
-    def check(self, kind: str, shape: tuple[int, ...]) -> None:
-        super().check(kind, shape)
-        if self.pixels(shape) >= min(shape[1:]):
-            raise InputError(
-                f"augmentation.padding is {self.padding}, and images of {shape[1]}x{shape[2]} pixels could be cropped"
-                f" to padding alone: choose at most {min(shape[1:]) - 1}"
-            )
-
-    def pixels(self, shape: tuple[int, ...]) -> int:
-        """The padding of images of shape (channels, height, width).
-
-        >>> [ImageAugmentation().pixels((3, side, side)) for side in (8, 28, 32, 224)]
-        [1, 4, 4, 28]
-        """
-        return (min(shape[1:]) + 4) // 8 if self.padding is None else self.padding
-
-    def __call__(self, batch: Batch, generator: np.random.Generator) -> Batch:
-        images = batch["inputs"]
-        size, pixels = len(images), self.pixels(tuple(images.shape[1:]))
-        # The draws and their order define the meaning of a stream, whether `flip` is on or off: mirrors, places.
-        mirrors = generator.random(size) < 0.5
-        places = generator.integers(0, 2 * pixels + 1, (size, 2))
-        mirrored = torch.from_numpy(mirrors & self.flip)
-        return {**batch, "inputs": cropped(images, mirrored, torch.from_numpy(places), pixels, self.fill)}
-
-
-def cropped(images: Tensor, mirrored: Tensor, places: Tensor, padding: int, fill: float) -> Tensor:
-    """Images (n, channels, height, width) after padding, a crop at `places` (n, 2; down, right) and some mirrored (n,).
-
-    One gather does both: its index says which pixel of the padded image each pixel of the result is.
-
-    >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
-    >>> cropped(image, torch.tensor([False]), torch.tensor([[2, 0]]), 1, 0.0).tolist()
-    [[[[0.0, 3.0], [0.0, 0.0]]]]
-    >>> cropped(image, torch.tensor([True]), torch.tensor([[1, 1]]), 1, 0.0).tolist()
-    [[[[2.0, 1.0], [4.0, 3.0]]]]
-    """
-    size, channels, height, width = images.shape
-    columns = torch.arange(width)
-    down = torch.arange(height) + places[:, :1]
-    right = torch.where(mirrored.unsqueeze(1), columns.flip(0), columns) + places[:, 1:]
-    index = (down.unsqueeze(2) * (width + 2 * padding) + right.unsqueeze(1)).reshape(size, 1, -1).to(images.device)
-    padded = F.pad(images, [padding] * 4, value=fill).flatten(2)
-    return padded.gather(2, index.expand(-1, channels, -1)).reshape(images.shape)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -13,9 +13,10 @@ import torch
 from fedstill.core.dataset import Dataset
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
-from fedstill.data.clouds import first_points
+from fedstill.data.clouds import SPARSE, drawn_points, first_points, has_order
 from fedstill.data.data_kinds import data_kinds
-from fedstill.data.joined_data import contents_of
+from fedstill.data.data_settings import DataSettings
+from fedstill.data.joined_data import Pieces, contents_of
 
 Kind = str  # a name in `data_kinds`
 
@@ -37,12 +38,16 @@ class Bundle:
     test: Dataset
     classes: tuple[str, ...]
     kind: Kind
-    shape: tuple[int, ...]  # image: (channels, height, width); cloud and scene: (points, 3)
+    shape: tuple[int, ...]  # image: (channels, height, width); cloud: (points, 3); scene: (points, 3 or with features)
     validation: Dataset | None = None
     categories: tuple[str, ...] = ()  # names of the values of `category`: kinds of objects, or of rooms
-    notes: tuple[str, ...] = ()  # changes made to the files' contents while reading
+    notes: tuple[str, ...] = ()  # changes made to the files' contents while reading, and the doubts
+    doubts: tuple[str, ...] = ()  # why results on this data may mislead
     unknown: tuple[str, ...] = ()  # why its content cannot be recognised again
     sites: int = 0  # number of clients, where each brought its own part (column `site`)
+    site_names: tuple[str, ...] = ()  # of these, where they have names
+    sources: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # by split and sample: to read more from
+    features: tuple[str, ...] = ()  # of points, beside their coordinates
 
     def __repr__(self) -> str:
         samples = ", ".join(f"{len(data):,} {split}" for split, data in self.splits().items())
@@ -54,24 +59,46 @@ class Bundle:
         return bundle_panel(self)
 
     def with_points(self, count: int) -> Bundle:
-        """The first points of every cloud, normalised again: another data set, with its own fingerprint.
+        """So many points of every cloud, normalised again: another data set, with its own fingerprint.
 
-        Scenes are not rescaled, and keep all their boxes.
+        Fewer are the first ones where points are stored in random order, and are drawn where they are not. More are
+        all points, and some of them again. Scenes are not rescaled, and keep all their boxes.
         """
         if not data_kinds[self.kind].points:
             raise InputError(f"{self.name} holds {self.kind}s: only of clouds can points be taken")
-        if not 1 <= count <= self.shape[0]:
+        stored = self.shape[0]
+        most = stored * SPARSE if self.kind == "cloud" else stored
+        if not 1 <= count <= most:
             raise InputError(
-                f"{self.name} holds {self.kind}s of {self.shape[0]:,} points: {count:,} cannot be taken of each"
+                f"{self.name} holds {self.kind}s of {stored:,} points: {count:,} cannot be taken of each,"
+                f" so choose from 1 to {most:,}"
             )
         if count < (fewest := data_kinds[self.kind].fewest_points):
             raise InputError(f"{self.name} holds {self.kind}s, which need at least {fewest} points each, not {count}")
-        if count == self.shape[0]:
+        if count == stored:
             return self
-        cut = {split: first_points(data, count, self.kind == "cloud") for split, data in self.splits().items()}
-        return replace(
-            self, train=cut["train"], validation=cut.get("validation"), test=cut["test"], shape=(count, *self.shape[1:])
+        if drawn := self.kind == "cloud" and (count > stored or has_order(self.train)):
+            cut = {split: drawn_points(data, count) for split, data in self.splits().items()}
+        else:
+            cut = {split: first_points(data, count, self.kind == "cloud") for split, data in self.splits().items()}
+        note = (
+            f"clouds hold {stored:,} points: some of each, drawn at random, are repeated to make {count:,}"
+            if count > stored
+            else f"points are stored in an order: {count:,} of each cloud are drawn at random, not the first ones"
         )
+        return replace(
+            self,
+            train=cut["train"],
+            validation=cut.get("validation"),
+            test=cut["test"],
+            shape=(count, *self.shape[1:]),
+            notes=(*self.notes, note) if drawn else self.notes,
+        )
+
+    def with_features(self, features: tuple[str, ...]) -> Bundle:
+        """The same samples with these features of their points beside coordinates, where the kind of data has any."""
+        add = data_kinds[self.kind].with_features
+        return self if add is None else add(self, features)
 
     def splits(self) -> dict[str, Dataset]:
         """The existing splits, by name, in a fixed order."""
@@ -88,7 +115,8 @@ class Bundle:
         for split, data in self.splits().items():
             for name, part in contents_of(data):
                 digest.update(f"{split}/{name} {part.dtype} {tuple(part.shape)}".encode())
-                digest.update(part.contiguous().flatten().view(torch.uint8).numpy().data)
+                for some in part.parts() if isinstance(part, Pieces) else (part,):
+                    digest.update(some.contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
 
@@ -103,6 +131,12 @@ class Source:
     root: Path
     path: Path | None = None
     part: bool = False  # one site's part of a data set: not every class needs samples
+    settings: DataSettings = field(default_factory=DataSettings)  # written behind the name
+
+    @property
+    def full_name(self) -> str:
+        """The name with its settings."""
+        return self.name + self.settings.text()
 
 
 Loader = Callable[[Source], Bundle]

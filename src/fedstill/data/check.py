@@ -46,7 +46,7 @@ class CheckReport:
 def check(name: str, path: Path | None = None, root: Path | None = None) -> CheckReport:
     """Read a data set as far as possible and report its contents and its problems."""
     loader, source = look_up(name, root, path)
-    found = FileFindings()
+    found = FileFindings(skip=source.settings.on_error == "skip")
     splits: dict[str, Samples] = {}
     classes: tuple[str, ...] = ()
     bundle: Bundle | None = None
@@ -106,7 +106,7 @@ def _tensors(data: Dataset, part: str, bundle: Bundle) -> Samples:
 
 
 def _counted(split: Samples | None) -> Literal["samples", "points", "boxes"]:
-    if split is None or split.labels.ndim == 1:
+    if split is None or split.labels.ndim == 1 or split.labels.dtype == torch.bool:
         return "samples"
     return "boxes" if split.kind == "scene" else "points"
 

@@ -47,6 +47,7 @@ def of_clients(given: Sequence[Any], other: Callable[[Any], Bundle]) -> Bundle:
         test=splits["test"],
         classes=classes,
         notes=tuple(dict.fromkeys(note for one in bundles for note in one.notes)),
+        doubts=tuple(dict.fromkeys(doubt for one in bundles for doubt in one.doubts)),
         unknown=tuple(dict.fromkeys(why for one in bundles for why in one.unknown)),
         sites=len(bundles),
     )
@@ -61,6 +62,12 @@ def _loaded(given: Any, other: Callable[[Any], Bundle]) -> Bundle:
 def _at_site(data: Dataset, site: int, numbers: Tensor, name: str) -> Dataset:
     """A client's data with its site, and with labels as the whole numbers them."""
     labels = data.labels()
+    if labels is not None and labels.dtype == torch.bool:
+        if not isinstance(data, ArrayDataset) or not torch.equal(numbers, torch.arange(len(numbers))):
+            raise InputError(
+                f"{name} has several classes for a sample: pass arrays, and the same classes of every client"
+            )
+        return ArrayDataset(**{**_without_numbers(data), "site": torch.full((len(labels),), site)})
     if labels is None or labels.ndim != 1:
         raise InputError(f"{name} has no single label for each sample, and cannot be one client's part of a data set")
     if isinstance(data, LazyDataset):
@@ -68,5 +75,11 @@ def _at_site(data: Dataset, site: int, numbers: Tensor, name: str) -> Dataset:
         return replace(data, all_labels=numbers[data.all_labels], site=torch.full((len(data.all_labels),), site))
     if not isinstance(data, ArrayDataset):
         raise InputError(f"{name} cannot be one client's part of a data set: pass its samples as arrays")
-    columns = {key: column for key, column in data.columns.items() if key != "sample_id"}
-    return ArrayDataset(**{**columns, "labels": numbers[labels], "site": torch.full((len(labels),), site)})
+    return ArrayDataset(
+        **{**_without_numbers(data), "labels": numbers[labels], "site": torch.full((len(labels),), site)}
+    )
+
+
+def _without_numbers(data: ArrayDataset) -> dict[str, Tensor]:
+    """The columns without numbers of samples, which are counted anew."""
+    return {key: column for key, column in data.columns.items() if key != "sample_id"}

@@ -10,13 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Subset
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset, Subset, column
 from fedstill.core.errors import InputError
+from fedstill.core.streams import Streams
 
 Floats = TypeVar("Floats", NDArray[np.float32], NDArray[np.float64])
 
 _AT_ONCE = 256  # clouds normalised at a time: sums are in double precision, and memory is bounded
 
+SPARSE = 8  # a cloud with less than one such part of the points that are needed is refused
 FEWEST_POINTS = 64  # a scene with fewer points is rejected
 _MOST_NOT_FINITE = 0.05  # share of a scene's points; more of them mean that the file is damaged
 
@@ -77,6 +79,88 @@ class _FirstPoints:
 
     def unlabelled(self) -> _FirstPoints:
         return _FirstPoints(self.data.unlabelled(), self.count, self.anew)
+
+
+_EXAMINED = 256  # clouds that are looked at for an order of their points
+_ORDERED = 4.0  # mean square of differences between halves, in standard errors; 1 where the order is random
+
+
+def has_order(data: Dataset) -> bool:
+    """Whether the points of clouds are stored in an order, so that the first of them are no fair sample.
+
+    The first half of each cloud is compared with the second, by the means of the coordinates and of the squared radius.
+
+    >>> cloud = torch.rand(8, 100, 3, generator=torch.Generator().manual_seed(0))
+    >>> by_height = cloud.gather(1, cloud[..., 2:].argsort(dim=1).expand(-1, -1, 3))
+    >>> has_order(ArrayDataset(inputs=cloud)), has_order(ArrayDataset(inputs=by_height))
+    (False, True)
+    """
+    rows = torch.arange(min(len(data), _EXAMINED))
+    clouds = data.batch(rows)["inputs"].double()
+    half = clouds.shape[1] // 2
+    if not len(rows) or half < 2:
+        return False
+    moments = torch.cat([clouds, clouds.square().sum(dim=2, keepdim=True)], dim=2)
+    apart = moments[:, :half].mean(dim=1) - moments[:, half : 2 * half].mean(dim=1)
+    error = moments.std(dim=1).clamp(min=1e-12) * (2 / half) ** 0.5
+    return float((apart / error).square().mean()) > _ORDERED
+
+
+def drawn_points(data: Dataset, count: int) -> Dataset:
+    """The same clouds with so many of their points, drawn from a stream for each sample, normalised again.
+
+    Labels of points are drawn with them. Where more are asked for than there are, every point is there, and those drawn
+    first once more often than the others.
+    """
+    return DrawnPoints(data, count) if not isinstance(data, ArrayDataset) else _drawn_array(data, count)
+
+
+def _drawn_array(data: ArrayDataset, count: int) -> ArrayDataset:
+    columns = _drawn(data.columns, count)
+    return ArrayDataset(**{**columns, "inputs": _cut(columns["inputs"], count, anew=True)})
+
+
+def _drawn(batch: Batch, count: int) -> dict[str, Tensor]:
+    stored = batch["inputs"].shape[1]
+    chosen = torch.stack(
+        [
+            torch.from_numpy(np.resize(Streams(0).draw("points", sample).permutation(stored), count))
+            for sample in batch["sample_id"].tolist()
+        ]
+        or [torch.zeros(count, dtype=torch.int64)]
+    )[: len(batch["inputs"])]
+    drawn = {**batch, "inputs": batch["inputs"].gather(1, chosen.unsqueeze(2).expand(-1, -1, batch["inputs"].shape[2]))}
+    labels = batch.get("labels")
+    if labels is not None and labels.ndim == 2 and labels.shape[1] == stored:
+        drawn["labels"] = labels.gather(1, chosen)
+    return drawn
+
+
+class DrawnPoints:
+    """Drawn points of data that is not held in memory: batches are drawn from when they are made."""
+
+    def __init__(self, data: Dataset, count: int) -> None:
+        self.data, self.count = data, count
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, rows: Tensor) -> Batch:
+        batch = _drawn(self.data.batch(rows), self.count)
+        return {**batch, "inputs": _cut(batch["inputs"], self.count, anew=True)}
+
+    def labels(self) -> Tensor | None:
+        labels = self.data.labels()
+        if labels is None or labels.ndim == 1:
+            return labels
+        return torch.cat([self.batch(rows)["labels"] for rows in torch.arange(len(self)).split(_AT_ONCE)])
+
+    def column(self, name: str) -> Tensor | None:
+        """A whole column that the drawing leaves as it is."""
+        return None if name == "inputs" else self.labels() if name == "labels" else column(self.data, name)
+
+    def unlabelled(self) -> DrawnPoints:
+        return DrawnPoints(self.data.unlabelled(), self.count)
 
 
 def sampled(cloud: Floats, points: int, rng: np.random.Generator, where: Path) -> Floats:

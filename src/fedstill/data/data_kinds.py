@@ -30,11 +30,14 @@ class DataKind:
         None  # draws samples, instead of a contact sheet
     )
     find_doubts: Callable[[Mapping[str, Samples], FileFindings], None] | None = None  # of `data check`, by split
+    with_features: Callable[[Bundle, tuple[str, ...]], Bundle] | None = None  # adds features of points, or removes none
+    columns: Callable[[tuple[str, ...]], int] | None = None  # of points with such features
 
 
 data_kinds: Registry[DataKind] = Registry("kind of data")
 data_kinds.register("image")(DataKind("classification", "cnn", {"augmentation": "none"}))
 data_kinds.register("array")(DataKind("classification", "mlp", {"augmentation": "none"}))  # numbers of any shape
+data_kinds.register("signal")(DataKind("classification", "cnn1d", {"augmentation": "none"}))  # (channels, time)
 data_kinds.register("cloud")(
     DataKind(
         "classification",

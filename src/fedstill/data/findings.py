@@ -12,6 +12,7 @@ from torch import Tensor
 from fedstill.core.dataset import NO_LABEL
 from fedstill.data.data_kinds import data_kinds
 from fedstill.data.layout import Samples
+from fedstill.data.near_duplicates import marks, pairs_alike, too_many
 from fedstill.data.readers.raw import FileFindings
 
 
@@ -34,7 +35,11 @@ def find_faults(
         found.faults.append(f"several classes are called {', '.join(map(repr, twice))}")
     for part, split in splits.items():
         lowest = NO_LABEL if split.kind == "scene" else 0
-        outside = split.labels[(split.labels < lowest) | (split.labels >= len(classes))]
+        several = split.labels.dtype == torch.bool
+        if several and split.labels.shape[1] != len(classes):
+            width = split.labels.shape[1]
+            found.faults.append(f"{part} labels have {width} columns, and there are {len(classes)} classes")
+        outside = split.labels[(split.labels < lowest) | (split.labels >= (2 if several else len(classes)))]
         if len(outside) and (classes or not found.faults):  # without class names only the earlier faults are reported
             found.faults.append(
                 f"{len(outside):,} {part} labels lie outside 0..{len(classes) - 1}, the first is {outside[0].item()}"
@@ -80,12 +85,39 @@ def find_doubts(splits: Mapping[str, Samples], classes: tuple[str, ...], found: 
                 doubt(splits, found)
     else:
         _find_lacking_samples(splits, classes, found)
+        if len(classes) == 1:
+            found.doubts.append(f"there is one class, {classes[0]!r}: a model needs at least two")
     digests = {part: _digests(split) for part, split in splits.items()}
+    kept = {part: marks(split) for part, split in splits.items()}
     for one, other in combinations(splits, 2):
-        shared = len(set(digests[one]) & set(digests[other]))
-        if shared:
-            same = "sample is" if shared == 1 else "samples are"
-            found.doubts.append(f"{shared:,} identical {same} in both {one} and {other}")
+        same = set(digests[one]) & set(digests[other])
+        if same:
+            are = "sample is" if len(same) == 1 else "samples are"
+            found.doubts.append(f"{len(same):,} identical {are} in both {one} and {other}")
+        if (ours := kept[one]) is not None and (theirs := kept[other]) is not None:
+            if too_many(ours, theirs):
+                found.notes.append(
+                    f"{one} and {other} are too large to be searched for images that are nearly the same"
+                )
+                continue
+            pairs = [pair for pair in pairs_alike(ours, theirs) if digests[other][pair[1]] not in same]
+            _report_alike(pairs, splits, one, other, found)
+
+
+def _report_alike(
+    pairs: list[tuple[int, int]], splits: Mapping[str, Samples], one: str, other: str, found: FileFindings
+) -> None:
+    """Samples that are nearly in two splits, with the first pair."""
+    if not pairs:
+        return
+    mine, theirs = splits[one].name(pairs[0][0]), splits[other].name(pairs[0][1])
+    what = (
+        "the points of one in another order" if splits[one].kind == "cloud" else "saved anew, or of other size or light"
+    )
+    are = f"{splits[other].kind} is" if len(pairs) == 1 else f"{splits[other].kind}s are"
+    found.doubts.append(
+        f"{len(pairs):,} {other} {are} nearly the same as in {one} ({what}): the first is {theirs}, like {mine}"
+    )
 
 
 def _find_lacking_samples(splits: Mapping[str, Samples], classes: tuple[str, ...], found: FileFindings) -> None:
@@ -116,6 +148,8 @@ def labels_by_class(labels: Tensor, classes: int) -> list[int]:
     >>> labels_by_class(torch.tensor([0, 2, 2, 9]), 3)
     [1, 0, 2]
     """
+    if labels.dtype == torch.bool:
+        return [int(count) for count in labels.sum(dim=0)]
     inside = labels[(labels >= 0) & (labels < classes)]
     counts: list[int] = torch.bincount(inside, minlength=classes).tolist()
     return counts

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import ArrayDataset, Batch, Dataset, column
+from fedstill.core.dataset import ArrayDataset, Batch, Dataset, column, sample_shape
 from fedstill.data.lazy_data import Items, LazyDataset
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A column that is too large to be in memory at once: it is hashed like the whole tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    parts: Callable[[], Iterable[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,11 @@ class JoinedDataset:
         joined = {name: torch.cat([piece[name] for piece in pieces])[order] for name in pieces[0]}
         return {**joined, "sample_id": rows}
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one sample, as far as it is known."""
+        return sample_shape(self.parts[0])
+
     def labels(self) -> Tensor | None:
         each = [part.labels() for part in self.parts]
         held = [labels for labels in each if labels is not None]
@@ -53,7 +67,7 @@ class JoinedDataset:
         held = [one for one in (column(part, name) for part in self.parts) if one is not None]
         return torch.cat(held) if len(held) == len(self.parts) else None
 
-    def contents(self) -> Iterator[tuple[str, Tensor]]:
+    def contents(self) -> Iterator[tuple[str, Tensor | Pieces]]:
         """What stands for its content in a fingerprint."""
         for part in self.parts:
             yield from contents_of(part)
@@ -79,7 +93,7 @@ def joined(sets: Sequence[Dataset]) -> Dataset:
     return ArrayDataset(**{name: torch.cat([one.columns[name] for one in arrays]) for name in names})
 
 
-def contents_of(data: Dataset) -> Iterator[tuple[str, Tensor]]:
+def contents_of(data: Dataset) -> Iterator[tuple[str, Tensor | Pieces]]:
     """The tensors that a fingerprint is made of: columns as stored, or what a data set says stands for them.
 
     Otherwise from batches, one piece at a time, to bound memory.

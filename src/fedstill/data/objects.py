@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import ArrayDataset, Dataset
+from fedstill.core.dataset import ArrayDataset, Dataset, rarest_class
 from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.data.arrangement import Arrangement, as_array, as_tensor
@@ -62,9 +62,10 @@ def dataset(
     `data` is `(x, y)`, arrays or tensors; a torch data set with samples `(input, label)`; a Hugging Face data set; a
     pandas frame with a column `label`; a pair or mapping of these for train and test; or a list with one of these for
     each client, which may also be a name, a path or a data set of this function. Without test data a fifth of every
-    class is held out. `kind` is image, cloud or array (numbers of any shape, never changed); unset, the shape decides.
-    8-bit values 0..255 reach models as -1..1, others as they are. With `part` it is one client's part of a data set:
-    some of the `classes` may have no training samples.
+    class is held out. `kind` is image, cloud, signal (channels, time) or array (numbers of any shape, never changed);
+    unset, the shape decides. Labels are one class per sample, or a column of 0 and 1 for each class. 8-bit values
+    0..255 reach models as -1..1, others as they are. With `part` it is one client's part of a data set: some of the
+    `classes` may have no training samples.
 
     >>> import fedstill, numpy as np
     >>> x, y = np.random.default_rng(0).random((60, 5)), np.arange(60) % 3
@@ -202,7 +203,11 @@ def _bundle(
                 made.setdefault(part, []).append(data)
                 continue
             notes.append(_HELD_OUT)
-            for half, rows in zip(("train", "test"), hold_out(labels[id(one)]), strict=True):
+            for half, rows in zip(
+                ("train", "test"),
+                hold_out(held if (held := labels[id(one)]).ndim == 1 else rarest_class(held)),
+                strict=True,
+            ):
                 made.setdefault(half, []).append(taken(data, rows))
     if len(kinds) > 1:
         each = [f"{whose} has {what}s of shape {shape}" for (what, shape), whose in kinds.items()]
@@ -264,7 +269,8 @@ def taken(data: ArrayDataset | LazyDataset, rows: Tensor) -> Dataset:
 def _numbered(parts: Iterable[_Part], classes: tuple[str, ...] | None) -> tuple[list[Tensor], tuple[str, ...]]:
     """Labels as class numbers, and the names of the classes."""
     parts = list(parts)
-    arrays = [_label_array(part) for part in parts]
+    several = any(_has_several(part) for part in parts)
+    arrays = [_label_array(part, several) for part in parts]
     if any(array.dtype.kind in "UO" for array in arrays):
         texts = [[str(one) for one in array.tolist()] for array in arrays]
         names = classes or tuple(sorted({text for some in texts for text in some}))
@@ -273,6 +279,8 @@ def _numbered(parts: Iterable[_Part], classes: tuple[str, ...] | None) -> tuple[
             if strange := sorted({text for text in some if text not in place}):
                 raise InputError(f"{part.name} has the label {strange[0]!r}, which is not among the classes")
         return [torch.tensor([place[text] for text in some]) for some in texts], names
+    if any(array.ndim == 2 for array in arrays):
+        return _several(parts, arrays, classes)
     numbers = [torch.from_numpy(array.astype(np.int64)) for array in arrays]
     given = classes or next((part.classes for part in parts if part.classes), None)
     highest = max(int(some.max()) for some in numbers)
@@ -289,13 +297,38 @@ def _numbered(parts: Iterable[_Part], classes: tuple[str, ...] | None) -> tuple[
     return numbers, names
 
 
-def _label_array(part: _Part) -> np.ndarray[Any, Any]:
-    """The labels of a part: whole numbers or texts, one per sample."""
+def _several(
+    parts: Sequence[_Part], arrays: Sequence[np.ndarray[Any, Any]], classes: tuple[str, ...] | None
+) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Columns of 0 and 1, one for each class."""
+    width = max(array.shape[-1] for array in arrays)
+    names = classes or tuple(str(number) for number in range(width))
+    for part, array in zip(parts, arrays, strict=True):
+        if array.ndim != 2 or array.shape[1] != len(names):
+            raise InputError(
+                f"labels of {part.name} have the shape {array.shape}, and there are {len(names)} classes: give all"
+                " parts a column of 0 and 1 for each class"
+            )
+    return [torch.from_numpy(array.astype(bool)) for array in arrays], names
+
+
+def _has_several(part: _Part) -> bool:
+    """Whether labels are columns of 0 and 1, and no one-hot code: some sample has no class, or several."""
+    given = as_array(part.labels, f"labels of {part.name}")
+    if given.ndim != 2 or given.shape[1] < 2 or given.dtype.kind not in "biu":
+        return False
+    return bool(((given == 0) | (given == 1)).all()) and bool((given.sum(axis=1) != 1).any())
+
+
+def _label_array(part: _Part, several: bool) -> np.ndarray[Any, Any]:
+    """The labels of a part: whole numbers or texts, one per sample; or columns of 0 and 1."""
     given = part.labels
     if isinstance(given, list):
         given = as_array(given, f"labels of {part.name}")
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
+    if several and given.ndim == 2 and given.dtype.kind in "biu":
+        return given
     if given.ndim != 1:
         hint = ", e.g. y.argmax(1)" if given.ndim == 2 else ""
         raise InputError(f"labels of {part.name} have the shape {given.shape}: give one class number per sample{hint}")
@@ -318,7 +351,7 @@ def _check(splits: Mapping[str, Dataset], classes: tuple[str, ...], some_classes
             raise InputError(f"the {part} part holds no samples: give more data, or its parts yourself")
     held = splits["train"].labels()
     assert held is not None
-    counts = torch.bincount(held, minlength=len(classes))
+    counts = held.sum(dim=0) if held.ndim > 1 else torch.bincount(held, minlength=len(classes))
     if bool((counts == 0).any()) and not some_classes:
         lacking = classes[int((counts == 0).nonzero()[0])]
         raise InputError(f"class {lacking!r} has no training samples: add some, or number the classes without gaps")

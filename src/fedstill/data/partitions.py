@@ -113,10 +113,13 @@ def partition(
     streams: Streams,
     settings: Partition | Mapping[str, Any] | None = None,
     like: Tensor | None = None,
+    groups: Tensor | None = None,
 ) -> Shards:
     """Partition the rows by a partition's name and settings, after checking that this is possible.
 
     `like` are the labels of rows that are partitioned with the same name, settings and streams; the rows follow them.
+    With the group of every row (its patient), whole groups are partitioned, each by its most frequent label; `like` is
+    then a label for each group.
 
     >>> labels = torch.arange(4).repeat_interleave(80)
     >>> partition("label-skew", labels, 5, 4, Streams(0)).table(labels, 4).T.tolist()
@@ -124,6 +127,14 @@ def partition(
     """
     given = settings if isinstance(settings, Partition) else dict(settings or {})
     chosen = make_settings(partitions[name], given, f"partition {name!r}")
+    if groups is not None and not chosen.by_site and not chosen.by_boxes:
+        return _of_whole_groups(chosen, labels, clients, classes, streams, groups, like)
+    return _cut(chosen, labels, clients, classes, streams, like)
+
+
+def _cut(
+    chosen: Partition, labels: Tensor, clients: int, classes: int, streams: Streams, like: Tensor | None
+) -> Shards:
     if clients < 1:
         raise InputError(f"a partition needs at least one client, not {clients}")
     if clients > len(labels) and not (chosen.by_boxes and len(labels)):
@@ -133,6 +144,32 @@ def partition(
     if like is not None:
         return chosen.cut_alike(labels, like, clients, max(classes, int(like.max()) + 1), streams)
     return chosen.cut(labels, clients, classes, streams)
+
+
+def _of_whole_groups(
+    chosen: Partition, labels: Tensor, clients: int, classes: int, streams: Streams, groups: Tensor, like: Tensor | None
+) -> Shards:
+    kinds, group = group_labels(labels, groups)
+    if clients > len(kinds) and like is None:
+        raise InputError(
+            f"{clients:,} clients cannot share {len(kinds):,} whole groups: ask for at most {len(kinds):,}"
+        )
+    shards = _cut(chosen, kinds, clients, classes, streams, like)
+    owner = torch.empty(len(kinds), dtype=torch.int64)
+    owner[shards.order] = torch.repeat_interleave(torch.arange(len(shards)), shards.sizes())
+    return Shards.by_owner(owner[group].numpy(), clients)
+
+
+def group_labels(labels: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """The most frequent label of each group, the lowest of several, and the number of every row's group.
+
+    >>> group_labels(torch.tensor([0, 1, 1, 2]), torch.tensor([7, 7, 7, 3]))[0].tolist()
+    [2, 1]
+    """
+    _, group = groups.unique(return_inverse=True)
+    held = torch.zeros(int(group.max()) + 1, int(labels.max()) + 1, dtype=torch.int64)
+    held.index_put_((group, labels), torch.ones_like(labels), accumulate=True)
+    return held.argmax(dim=1), group
 
 
 @partitions.register("iid")
@@ -167,7 +204,7 @@ class Pooled(Partition):
 
 @partitions.register("sites")
 class Sites(Partition):
-    """Each site has its own data, in deployments and where data is given client by client: nothing is partitioned."""
+    """Each site has its own data, by a column or by folders, or given client by client: nothing is partitioned."""
 
     by_site: ClassVar[bool] = True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedstill.core.dataset import Dataset, column, every_row, has_boxes
+from fedstill.core.dataset import Dataset, column, every_row, has_boxes, has_several_labels, rarest_class
 from fedstill.core.errors import InputError
 from fedstill.data.bundle import Bundle
 from fedstill.data.partitions import partitions
@@ -18,7 +18,7 @@ from fedstill.data.partitions import partitions
 def has_point_labels(data: Dataset) -> bool:
     """Whether the data has a label for every point: labels are then (samples, points)."""
     labels = data.labels()
-    return labels is not None and labels.ndim == 2 and not has_boxes(data)
+    return labels is not None and labels.ndim == 2 and not has_several_labels(data) and not has_boxes(data)
 
 
 def shape_kinds(data: Dataset) -> Tensor:
@@ -26,12 +26,14 @@ def shape_kinds(data: Dataset) -> Tensor:
 
     These are the labels if each sample has one. If every point or box has one, the `category` column contains the kind
     of object of a cloud or the type of room of a scene; without it all samples are of one kind, so that partitions by
-    label distribute them without skew.
+    label distribute them without skew. If samples have any number of classes, it is the rarest of them.
     """
     labels = data.labels()
     assert labels is not None, "partitions and splits are made by label"
     if labels.ndim == 1:
         return labels
+    if labels.dtype == torch.bool:
+        return rarest_class(labels)
     return torch.cat([data.batch(rows).get("category", torch.zeros_like(rows)) for rows in every_row(data, 1024)])
 
 
@@ -43,6 +45,8 @@ def kind_names(bundle: Bundle) -> tuple[str, ...]:
     labels = bundle.train.labels()
     if labels is None or labels.ndim == 1:
         return bundle.classes
+    if labels.dtype == torch.bool:
+        return (*bundle.classes, "none of these")
     count = int(shape_kinds(bundle.train).max()) + 1
     if count == 1 and not bundle.categories:
         return ("scenes" if bundle.kind == "scene" else "shapes",)
@@ -63,7 +67,12 @@ def partition_labels(name: str, data: Dataset, classes: int) -> tuple[Tensor, in
     if labels.ndim == 1 or (partitions[name].by_boxes and has_boxes(data)):
         return labels, classes
     kinds = shape_kinds(data)
-    return kinds, int(kinds.max()) + 1
+    return kinds, classes + 1 if labels.dtype == torch.bool else int(kinds.max()) + 1
+
+
+def groups_of(data: Dataset) -> Tensor | None:
+    """The group (the patient) of every sample, as numbers; None where the data has no groups."""
+    return column(data, "group")
 
 
 def _sites(data: Dataset) -> tuple[Tensor, int]:
@@ -71,6 +80,7 @@ def _sites(data: Dataset) -> tuple[Tensor, int]:
     sites = column(data, "site")
     if sites is None:
         raise InputError(
-            "partition 'sites' is for deployments and for data that is given client by client: choose another one"
+            "partition 'sites' needs the site of every sample: a column `site` in the table of labels, a folder per"
+            " site (data.site=folder), or data that is given client by client; or choose another partition"
         )
     return sites, int(sites.max()) + 1

@@ -26,6 +26,7 @@ from fedstill.data.bundle import Kind, Source
 from fedstill.data.data_kinds import data_kinds
 from fedstill.data.file_sources import FromFiles
 from fedstill.data.findings import find_faults
+from fedstill.data.image_layout import arrange_samples
 from fedstill.data.layout import Samples
 from fedstill.data.readers import npz
 from fedstill.data.readers.raw import Array, FileFindings
@@ -33,7 +34,13 @@ from fedstill.data.readers.raw import Array, FileFindings
 PARTS = ("train", "test")
 _SHORT = {"inputs": "x", "labels": "y", "sample_id": "id"}
 _LONG = {short: name for name, short in _SHORT.items()}
-_SIDES = {"image": 4, "cloud": 3, "scene": 3}  # dimensions of the whole column, samples included
+_SIDES = {
+    "image": 4,
+    "cloud": 3,
+    "scene": 3,
+    "signal": 3,
+    "array": None,
+}  # dimensions of the whole column, samples included
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ class FilesOrShard(FromFiles):
         classes: tuple[str, ...] = ()
         with found.collecting():
             splits, classes = _read(source.path)
+            arrange_samples(splits, source.settings)
             find_faults(splits, classes, found, every_class=False)
         return splits, classes
 
@@ -131,14 +139,18 @@ def _check(columns: Mapping[str, Tensor], kind: str, where: str) -> None:
     lengths = {len(column) if column.ndim else -1 for column in columns.values()}
     if len(lengths) != 1:
         raise InputError(f"{where} differ in length: have the file written again")
-    fine = inputs.ndim == _SIDES[kind] and (inputs.dtype == torch.uint8 or inputs.is_floating_point())
-    if not fine or (kind != "image" and inputs.shape[2] != 3):
+    fine = inputs.ndim == (_SIDES[kind] or inputs.ndim) >= 2
+    fine = fine and (inputs.dtype == torch.uint8 or inputs.is_floating_point())
+    if fine and kind in ("cloud", "scene"):  # points of scenes may have features
+        fine = inputs.shape[2] == 3 or (kind == "scene" and inputs.shape[2] > 3)
+    if not fine:
         raise InputError(f"{where} are no {kind}s: have the file written again")
     # Clouds that were cut to their first points may have labels for the removed ones.
     points = kind == "cloud" and labels.ndim == 2 and labels.shape[1] >= inputs.shape[1]
     boxes = kind == "scene" and "boxes" in columns and columns["boxes"].shape == (*labels.shape, 7)
-    proper = boxes if kind == "scene" else labels.ndim == 1 or points
-    if labels.dtype != torch.int64 or not proper or columns["sample_id"].dtype != torch.int64:
+    several = labels.ndim == 2 and labels.dtype == torch.bool
+    proper = boxes if kind == "scene" else labels.ndim == 1 or points or several
+    if (labels.dtype != torch.int64 and not several) or not proper or columns["sample_id"].dtype != torch.int64:
         raise InputError(f"{where} have no proper labels or ids: have the file written again")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Batch, Dataset, every_row
+from fedstill.core.class_losses import class_weighted_nll
+from fedstill.core.dataset import Batch, Dataset, class_counts, every_row, read_ahead
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.own_training import loss_on
 from fedstill.core.sections import HasSections
@@ -19,9 +20,18 @@ from fedstill.core.streams import Streams
 from fedstill.core.task import OWN_LOSS, Output, Tensors
 from fedstill.core.training import FloatType
 from fedstill.data.augmentation import Augmentation, NoAugmentation
-from fedstill.models import build_model
+from fedstill.models import build_model, models
 from fedstill.models.model_outputs import ModelOutput, read_outputs
 from fedstill.models.surgery import copies_of
+from fedstill.tasks.class_metrics import (
+    ClassMetrics,
+    ScoreSums,
+    metrics_from_confusion,
+    metrics_from_scores,
+    metrics_from_sums,
+    outcomes_of,
+    sums_of_scores,
+)
 
 if TYPE_CHECKING:
     from fedstill.models.portable.file_form import FileForm
@@ -29,6 +39,9 @@ if TYPE_CHECKING:
 Weigh = Callable[[Tensor, Tensor], Tensor]
 """`(probability of the true class, label) -> weight`, (n,) each: how much every labelled thing counts in a loss."""
 
+OUTPUTS, LABELS = "log-probabilities", "labels"  # of every scored sample: they stay where they were computed
+BINS = "bins/"  # prefix of counts of scores
+_BINNED = ("calibration", "positives", "negatives")
 _TYPES: dict[FloatType, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast
 _LOSS_SCALE = 1024.0  # with fp16: small gradients would be rounded to zero
 
@@ -51,6 +64,7 @@ class Classification:
     finds_boxes: ClassVar[bool] = False  # True: models predict bounding boxes
     measures: ClassVar[Mapping[str, str]] = {}  # metrics beside accuracy with their titles; the first ranks rounds
     variants: ClassVar[tuple[str, ...]] = ()  # names before metrics that are measured in other ways, too
+    sums_meaning: ClassVar[str] = "right and wrong answers on test data by class, and summed losses"
     refuses: ClassVar[Mapping[str, str]] = {}  # settings of training that do not go with it, each with why
 
     classes: tuple[str, ...]
@@ -63,6 +77,8 @@ class Classification:
     initial: Tensors = field(default_factory=dict, compare=False, repr=False)  # loaded into a new model
     own_loss: str | None = None  # the name of a loss that training uses in place of the cross-entropy
     precision: FloatType = "fp32"
+    class_weights: Literal["balanced"] | tuple[float, ...] | None = None  # in the loss of training
+    counts_scores: bool = False  # whether sites send counts of scores, for AUC and calibration
     _templates: _Templates = field(default_factory=_Templates, compare=False, repr=False)
 
     def configured(self, experiment: HasSections) -> Self:
@@ -100,7 +116,8 @@ class Classification:
         found = self._read(model, batch["inputs"].to(self.device))
         terms = self._terms(model, found, batch) if "labels" in batch else {}
         scale = _LOSS_SCALE if self.precision == "fp16" else 1.0
-        return Output(found.log_probabilities, found.features, terms, found.returned, scale)
+        weights = self._weights(found.log_probabilities) if model.training else None
+        return Output(found.log_probabilities, found.features, terms, found.returned, weights, scale)
 
     def _read(self, model: nn.Module, inputs: Tensor) -> ModelOutput:
         """A model's outputs in single precision, whatever the precision in which they are computed."""
@@ -116,9 +133,19 @@ class Classification:
         """The cross-entropy; or, in training, the user's own loss of what the model returned."""
         labels = self.labels_of(batch)
         if self.own_loss is None or not model.training:
-            return {"cross-entropy": F.nll_loss(*self.labelled_rows(found.log_probabilities, labels))}
+            weight = self._weights(found.log_probabilities) if model.training else None
+            return {"cross-entropy": class_weighted_nll(*self.labelled_rows(found.log_probabilities, labels), weight)}
         logits = found.log_probabilities if found.returned is None else found.returned
         return {OWN_LOSS: loss_on(self.own_loss, self.device)(*self.labelled_rows(logits, labels))}
+
+    def trained_on(self, data: Dataset) -> Self:
+        """With balanced class weights, those of this data."""
+        if self.class_weights != "balanced" or data.labels() is None:
+            return self
+        return replace(self, class_weights=balanced_weights(class_counts(data, len(self.classes))))
+
+    def _weights(self, like: Tensor) -> Tensor | None:
+        return None if isinstance(self.class_weights, str | None) else like.new_tensor(self.class_weights)
 
     def labels_of(self, batch: Batch) -> Tensor:
         return batch["labels"].to(self.device)
@@ -135,7 +162,9 @@ class Classification:
         """
         if "labels" not in batch:
             return {}
-        return {"cross-entropy": weighted_nll(output.log_probabilities, batch["labels"].to(self.device), weigh)}
+        return {
+            "cross-entropy": weighted_nll(output.log_probabilities, self.labels_of(batch), weigh, output.class_weights)
+        }
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         """Confusion matrix (rows: truth), sums of loss and squared error, and non-finite outputs, over all models."""
@@ -143,9 +172,10 @@ class Classification:
         confusion = torch.zeros(size, size, dtype=torch.int64)
         loss, squares = torch.zeros(2, dtype=torch.float64)
         broken = torch.zeros((), dtype=torch.int64)
+        said, true = [torch.zeros(0, size)], [torch.zeros(0, dtype=torch.int64)]
         for model in models:
             model.eval()
-            for rows in every_row(data):
+            for rows in read_ahead(data, every_row(data)):
                 batch = data.batch(rows)
                 with torch.inference_mode():
                     logits = self.forward(model, batch).log_probabilities.cpu()
@@ -158,10 +188,32 @@ class Classification:
                 loss += F.nll_loss(logits, labels, reduction="sum").double()
                 squares += (logits.exp() - F.one_hot(labels, size)).square().sum().double()
                 broken += (~finite).sum()
-        return {"confusion": confusion, "loss": loss, "squared-error": squares, "non-finite": broken}
+                said.append(logits)
+                true.append(labels)
+        return {
+            "confusion": confusion,
+            "loss": loss,
+            "squared-error": squares,
+            "non-finite": broken,
+            OUTPUTS: torch.cat(said),
+            LABELS: torch.cat(true),
+        }
 
     def sums(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return scores
+        counted = {name: scores[name] for name in scores if name not in (OUTPUTS, LABELS)}
+        if not self.counts_scores or OUTPUTS not in scores:
+            return counted
+        found = sums_of_scores(scores[OUTPUTS], scores[LABELS])
+        return {**counted, **{f"{BINS}{name}": getattr(found, name) for name in _BINNED}}
+
+    def class_metrics(self, scores: Mapping[str, Tensor]) -> ClassMetrics | None:
+        """Metrics beside accuracy and loss, from scores or their sums; None for tasks without one class per sample."""
+        if OUTPUTS in scores:
+            return metrics_from_scores(scores[OUTPUTS], scores[LABELS])
+        if f"{BINS}{_BINNED[0]}" not in scores:
+            return metrics_from_confusion(scores["confusion"]) if "confusion" in scores else None
+        binned = {name: scores[f"{BINS}{name}"] for name in _BINNED}
+        return metrics_from_sums(ScoreSums(outcomes_of(scores["confusion"]), **binned))
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         return metrics_from(scores)
@@ -178,7 +230,13 @@ class Classification:
         """What exported files of its models compute; raises an error if they cannot be exported."""
         from fedstill.models.portable.file_form import classifier_form  # imported here: few runs are exported
 
-        return classifier_form(self.shape)
+        return classifier_form(self.shape, signal=self.reads_signals)
+
+    @property
+    def reads_signals(self) -> bool:
+        """Whether inputs with two axes are signals, not clouds, as the model's builder says."""
+        first = self.architectures[0]
+        return first in models and getattr(models[first], "kind", "") == "signal"
 
     def predict(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Class probabilities, one row per input."""
@@ -187,8 +245,21 @@ class Classification:
             return self.forward(model, {"inputs": inputs}).log_probabilities.exp().cpu()
 
 
-def weighted_nll(log_probabilities: Tensor, labels: Tensor, weigh: Weigh) -> Tensor:
-    """The mean of weight times negative log-likelihood over rows.
+def balanced_weights(counts: Tensor) -> tuple[float, ...]:
+    """Weights that are inverse to class counts, with mean 1 over the samples; absent classes weigh nothing.
+
+    n / (k n_c) for n samples of k classes that are present, as in scikit-learn.
+
+    >>> balanced_weights(torch.tensor([6, 2, 0]))
+    (0.6666666666666666, 2.0, 0.0)
+    """
+    present = int((counts > 0).sum())
+    total = int(counts.sum())
+    return tuple(total / (present * count) if count else 0.0 for count in counts.tolist())
+
+
+def weighted_nll(log_probabilities: Tensor, labels: Tensor, weigh: Weigh, by_class: Tensor | None = None) -> Tensor:
+    """The mean of weight times negative log-likelihood over rows; with weights by class, their weighted mean.
 
     >>> certain = torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log()
     >>> double = weighted_nll(certain, torch.tensor([0, 1]), lambda probability, label: 2.0 * label)
@@ -198,7 +269,7 @@ def weighted_nll(log_probabilities: Tensor, labels: Tensor, weigh: Weigh) -> Ten
     with torch.no_grad():
         weights = weigh(log_probabilities.gather(1, labels.unsqueeze(1)).squeeze(1).exp(), labels)
     # Computed through torch's own loss, to keep its order of summation.
-    return F.nll_loss(log_probabilities * weights.unsqueeze(1), labels)
+    return class_weighted_nll(log_probabilities * weights.unsqueeze(1), labels, by_class)
 
 
 def mixed(by_class: Tensor, known: Tensor, counts: Tensor) -> float:

@@ -57,7 +57,7 @@ class Segmentation(Classification):
         if "labels" not in batch:
             return {}
         rows, labels = self.labelled_rows(output.log_probabilities, self.labels_of(batch))
-        return {"cross-entropy": weighted_nll(rows, labels, weigh)}
+        return {"cross-entropy": weighted_nll(rows, labels, weigh, output.class_weights)}
 
     def score(self, models: Iterable[nn.Module], data: Dataset) -> Mapping[str, Tensor]:
         """Sums over points (confusion matrix with truth in rows, loss, non-finite outputs) and over shapes."""
@@ -88,6 +88,9 @@ class Segmentation(Classification):
 
     def summarise(self, scores: Mapping[str, Tensor]) -> Mapping[str, float]:
         return segmentation_metrics(scores)
+
+    def class_metrics(self, scores: Mapping[str, Tensor]) -> None:
+        """A cloud has a class for each of its points: its own metrics are those of `summarise`."""
 
 
 def point_labels(batch: Batch) -> Tensor:

@@ -8,6 +8,7 @@ from fedstill.core.errors import InputError
 from fedstill.core.registry import Registry
 from fedstill.data.data_kinds import data_kinds
 from fedstill.models import models
+from fedstill.models.model_settings import has_several_targets
 from fedstill.tasks.classification import Classification
 
 ACCURACY = "accuracy"  # ranks rounds if a task has no metric of its own
@@ -15,18 +16,25 @@ ACCURACY = "accuracy"  # ranks rounds if a task has no metric of its own
 tasks: Registry[type[Classification]] = Registry("task")
 tasks.register("classification")(Classification)
 tasks.declare("fedstill.tasks.segmentation", "segmentation")
+tasks.declare("fedstill.tasks.multilabel", "multilabel")
 
 
-def task_kind(kind: str, points: bool, model: str, name: str) -> type[Classification]:
+def task_kind(kind: str, points: bool, model: str, name: str, several: bool = False) -> type[Classification]:
     """The task for data of a kind; a model for another task is refused.
 
-    Data and model must both be about points (`points`: every point has a label), boxes, or whole samples.
+    Data and model must both be about points (`points`: every point has a label), boxes, or whole samples, of which
+    each has one class, or `several` of them.
     """
-    wanted = "segmentation" if points else data_kinds[kind].task
+    wanted = "segmentation" if points else "multilabel" if several else data_kinds[kind].task
     answered = task_name(model)
+    if {wanted, answered} == {"classification", "multilabel"}:
+        if several:
+            raise InputError(f"{name} has several classes for a sample: set targets=several of model {model!r}")
+        raise InputError(f"model {model!r} finds several classes, but {name} has one for each sample: set targets=one")
     if answered == wanted:
         return tasks[wanted]
-    known = ", ".join(each for each in models.names() if task_name(each) == wanted)
+    found = "classification" if several else wanted
+    known = ", ".join(each for each in models.names() if task_name(each) == found)
     if tasks[wanted].finds_boxes:
         raise InputError(f"{name} holds scenes with boxes, which model {model!r} cannot find: choose one of {known}")
     if tasks[answered].finds_boxes:
@@ -40,7 +48,8 @@ def task_kind(kind: str, points: bool, model: str, name: str) -> type[Classifica
 
 def task_name(model: str) -> str:
     """The name of a model's task; a builder declares it as `task`."""
-    return str(getattr(models[model], "task", "classification"))
+    named = str(getattr(models[model], "task", "classification"))
+    return "multilabel" if named == "classification" and has_several_targets(model) else named
 
 
 def task_of(model: str) -> type[Classification]:

@@ -60,16 +60,15 @@ def test_class_folders_without_a_split(tmp_path: Path) -> None:
     assert torch.equal(bundle.train.columns["inputs"][:, 0, 0, 0] >= 100, bundle.train.labels().bool())
 
 
-def test_odd_sizes_are_resized_and_noted(tmp_path: Path) -> None:
+def test_other_files_and_hidden_folders_are_left_out(tmp_path: Path) -> None:
     for number in range(5):
         paint(tmp_path / "a" / f"{number}.png", number)
-        paint(tmp_path / "b" / f"{number}.png", 50 + number, (9, 9) if number == 0 else (6, 4))
+        paint(tmp_path / "b" / f"{number}.png", 50 + number)
     (tmp_path / "a" / "notes.txt").write_text("hello")
     (tmp_path / ".hidden").mkdir()
     report = check(f"folder:{tmp_path}")
     assert report.ok
     assert report.shapes["train"] == (3, 4, 6)
-    assert "1 of 10 are resized to the most common, 6x4" in str(report.notes)
     assert "1 files in" in str(report.notes)
 
 
@@ -121,4 +120,46 @@ def test_empty_classes_and_one_sided_classes_are_told(tmp_path: Path) -> None:
     assert "class 'empty' has no training samples" in report.problems
     assert "class 'b' has no test samples: its accuracy cannot be measured" in report.problems
     with pytest.raises(InputError, match="class 'empty' has no training samples"):
+        load(f"folder:{tmp_path}")
+
+
+def test_images_that_are_not_read_are_reported(tmp_path: Path) -> None:
+    """Beside the classes, below them, further pictures of a file, other formats; but not the files of a Mac."""
+    for kind in "ab":
+        for number in range(5):
+            paint(tmp_path / kind / f"{number}.png", 40 * number + (kind == "a"))
+    Image.new("RGB", (6, 4)).save(
+        tmp_path / "a" / "9.gif", save_all=True, append_images=[Image.new("RGB", (6, 4), "red")]
+    )
+    paint(tmp_path / "a" / "deep" / "0.png", 7)
+    paint(tmp_path / "loose.png", 8)
+    for name in ("._0.png", "Thumbs.heic"):
+        (tmp_path / "b" / name).write_bytes(b"x")
+    report = check(f"folder:{tmp_path}")
+    for said in (
+        f"1 images in {tmp_path} itself are in no class folder and are left out: {tmp_path}/loose.png",
+        f"1 images in folders below {tmp_path}/a are left out: {tmp_path}/a/deep/0.png",
+        f"1 files hold several pictures, and the first is read: {tmp_path}/a/9.gif",
+    ):
+        assert said in report.problems
+    assert f"1 files in {tmp_path}/b are not images (.heic) and are left out" in report.notes
+    assert report.usable
+    assert len(report.problems) == 3
+
+
+def test_twelve_bits_in_sixteen_are_doubted(tmp_path: Path) -> None:
+    for kind in "ab":
+        for number in range(5):
+            pixels = np.full((8, 8), 400 * number + 2000 * (kind == "a"), dtype=np.uint16)
+            (tmp_path / kind).mkdir(exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / kind / f"{number}.png")
+    said = f"images of more than 8 bits in {tmp_path} end at 14 of 255"  # 3,600 of 65,535
+    assert any(problem.startswith(said) for problem in check(f"folder:{tmp_path}").problems)
+
+
+def test_folders_two_deep_may_be_sites(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        for kind in "ab":
+            paint(tmp_path / site / kind / "0.png", len(site))
+    with pytest.raises(InputError, match="if its folders are sites, set site=folder"):
         load(f"folder:{tmp_path}")

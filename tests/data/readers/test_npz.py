@@ -125,7 +125,7 @@ def test_clouds_without_points_or_size_are_named(tmp_path: Path) -> None:
     [
         ({"y_train": np.arange(5) % 3}, "6 samples but 5 labels"),
         ({"y_train": np.array([0.0, 1.5, 2, 0, 1, 2])}, "labels are of type float64, expected are whole numbers"),
-        ({"y_train": np.zeros((6, 14), dtype=int)}, r"labels have the shape \(6, 14\)"),
+        ({"y_train": np.full((6, 14), 2)}, r"labels have the shape \(6, 14\)"),
         ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "1 train labels lie outside 0..2, the first is -1"),
         ({"y_test": np.array([0, 1, 3])}, "1 test labels lie outside 0..2, the first is 3"),
         ({"y_train": np.array([0, 1, 1, 0, 1, 0])}, "class 'c' has no training samples"),

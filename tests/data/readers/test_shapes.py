@@ -42,7 +42,9 @@ def test_splits_above_the_classes_and_a_class_called_train(tmp_path: Path, write
     assert bundle.classes == ("bus", "train")
     assert {name: len(data) for name, data in bundle.splits().items()} == {"train": 4, "validation": 4, "test": 4}
     shutil.rmtree(tmp_path / "test")
-    assert load(f"folder:{tmp_path}").classes == ("train", "val")  # no test folder, so these are classes
+    bundle = load(f"folder:{tmp_path}")  # as many data sets are published
+    assert (bundle.classes, bundle.validation) == (("bus", "train"), None)
+    assert "there is no test split: the validation split is tested on" in bundle.notes
 
 
 @pytest.mark.parametrize("suffix", [".xyz", ".pts", ".txt", ".npy", ".ply", ".obj", ".off", ".stl"])
@@ -187,7 +189,7 @@ def test_everything_wrong_is_listed_at_once(tmp_path: Path, write_box: Write, wr
     for number in range(4):
         for kind in "ab":
             write_cloud(tmp_path / kind / f"{number}.xyz", number + 10 * (kind == "a"), points=30)
-    write_cloud(tmp_path / "a" / "few.xyz", 50, points=14)
+    write_cloud(tmp_path / "a" / "few.xyz", 50, points=3)
     (tmp_path / "a" / "empty.pts").write_text("")
     (tmp_path / "b" / "broken.ply").write_text("ply?")
     (tmp_path / "b" / "gaps.xyz").write_text("1 2 3\nnan 1 2\n")
@@ -197,7 +199,7 @@ def test_everything_wrong_is_listed_at_once(tmp_path: Path, write_box: Write, wr
         "a/empty.pts is empty",
         "b/broken.ply is no PLY file that can be read",
         "b/gaps.xyz: 1 of 2 points are NaN or infinite",
-        "a/few.xyz holds 14 points: too few, the others hold about 30",
+        "a/few.xyz holds 3 points: too few, the others hold about 30",
     ]
     assert report.sizes == {"train": 6, "test": 2}
     with pytest.raises(InputError, match=r"empty.pts is empty .*and 3 more"):
@@ -250,3 +252,35 @@ def test_one_training_sample_in_files_with_a_split_is_told(tmp_path: Path, write
     report = check(f"folder:{tmp_path}")
     assert report.usable
     assert report.problems[0] == "class 'a' has a single training sample: it can hardly be learned"
+
+
+def test_pcd_files_are_shapes_and_files_that_are_not_read_are_reported(tmp_path: Path, write_cloud: Write) -> None:
+    for number in range(4):
+        write_cloud(tmp_path / "a" / f"{number}.xyz", number)
+        points = np.random.default_rng(number).random((40, 3))
+        rows = "\n".join(" ".join(f"{one:.4f}" for one in point) for point in points)
+        head = "VERSION 0.7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH 40\nHEIGHT 1\n"
+        (tmp_path / "b").mkdir(exist_ok=True)
+        (tmp_path / "b" / f"{number}.pcd").write_text(f"{head}POINTS 40\nDATA ascii\n{rows}\n")
+        (tmp_path / "c").mkdir(exist_ok=True)
+        (tmp_path / "c" / f"{number}.fbx").write_bytes(b"mesh")
+    found = FileFindings()
+    raw = read(tmp_path, found, ReaderHints(points=32))
+    assert raw.classes == ("a", "b")
+    assert len(raw.splits["whole"].labels) == 8
+    assert f"4 files of {tmp_path} are no shapes and are left out: 4 .fbx" in found.notes
+    assert "the folder c holds no file that can be read (4 .fbx)" in found.doubts[0]
+
+
+def test_sparse_clouds_repeat_points_and_leave_the_others_theirs(tmp_path: Path, write_cloud: Write) -> None:
+    for number in range(5):
+        for kind in "ab":
+            write_cloud(tmp_path / kind / f"{number}.npy", number + 10 * (kind == "a"), points=40)
+    write_cloud(tmp_path / "a" / "sparse.npy", 50, points=8)
+    bundle = load(f"folder:{tmp_path}")
+    assert bundle.shape == (40, 3)
+    distinct = [
+        len(torch.unique(cloud, dim=0)) for part in (bundle.train, bundle.test) for cloud in part.columns["inputs"]
+    ]
+    assert sorted(distinct) == [8, *[40] * 10]
+    assert f"1 clouds hold fewer points than 40, and repeat some: the first is {tmp_path}/a/sparse.npy" in bundle.notes

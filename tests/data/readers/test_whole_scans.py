@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,52 @@ def test_a_large_las_counts_in_64_bits(tmp_path: Path) -> None:
     np.testing.assert_allclose(read_las(tmp_path / "large.las"), POINTS, atol=6e-4)
 
 
+def packed_las(path: Path, layout: int, version: str, points: np.ndarray = POINTS) -> Path:
+    """A scan written by laspy, with colours where the format of points has them; compressed if called .laz."""
+    laspy = pytest.importorskip("laspy")
+    header = laspy.LasHeader(point_format=layout, version=version)
+    header.scales, header.offsets = np.full(3, 0.001), np.array([10.0, 20.0, 0.0])
+    file = laspy.LasData(header)
+    file.x, file.y, file.z = points.T.astype(np.float64)
+    file.intensity = np.arange(len(points))
+    if "red" in file.point_format.dimension_names:
+        file.red = file.green = file.blue = np.linspace(0, 65535, len(points)).astype(np.uint16)
+    file.write(str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("layout", "version"), [(0, "1.2"), (1, "1.2"), (2, "1.2"), (3, "1.3"), (6, "1.4"), (7, "1.4")]
+)
+def test_a_compressed_scan_is_the_one_that_is_not(tmp_path: Path, layout: int, version: str) -> None:
+    plain, packed = (packed_las(tmp_path / name, layout, version) for name in ("scan.las", "scan.laz"))
+    assert plain.read_bytes()[104] == layout
+    assert packed.read_bytes()[104] == layout + 128
+    assert np.array_equal(read_las(plain), read_las(packed))
+    np.testing.assert_allclose(read_scan(packed, 50, "scan"), POINTS, atol=6e-4)
+    packed.rename(tmp_path / "other.LAS")  # the content decides, not the name
+    assert np.array_equal(read_las(tmp_path / "other.LAS"), read_las(plain))
+    if layout in (2, 3, 7):
+        assert np.array_equal(read_las(plain, colour=True), read_las(tmp_path / "other.LAS", colour=True))
+    else:
+        with pytest.raises(InputError, match="colour"):
+            read_las(tmp_path / "other.LAS", colour=True)
+
+
+def test_a_damaged_compressed_scan(tmp_path: Path) -> None:
+    data = packed_las(tmp_path / "scan.laz", 1, "1.2").read_bytes()
+    (tmp_path / "torn.laz").write_bytes(data[:-300])
+    with pytest.raises(InputError, match=r"torn.laz is damaged \(.+\): fetch it again"):
+        read_las(tmp_path / "torn.laz")
+
+
+def test_without_the_extra_a_compressed_scan_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed_las(tmp_path / "scan.laz", 1, "1.2")
+    monkeypatch.setitem(sys.modules, "lazrs", None)
+    with pytest.raises(InputError, match=r"lazrs is not installed: pip install 'fedstill\[las\]' brings it"):
+        read_las(tmp_path / "scan.laz")
+
+
 def depth(folder: Path, values: list[list[int]], camera: object = CAMERA, name: str = "room.camera.json") -> Path:
     Image.fromarray(np.array(values, np.uint16)).save(folder / "room.png")
     if camera is not None:
@@ -175,8 +222,9 @@ BAD: dict[str, tuple[bytes, str]] = {
     "magic.las": (b"LAZF" + las()[4:], "does not begin with LASF"),
     "short.las": (las()[:100], "its header is incomplete"),
     "torn.las": (las()[:-1], "it has 99 of 100 points"),
-    "packed.las": (las(layout=129), "is compressed (LAZ)"),
-    "packed.laz": (las(layout=129), "convert it to .las"),
+    "packed.las": (las(layout=129), "packed.las is "),
+    "bomb.laz": (las(layout=129, count=2**31), "cannot hold 2,147,483,648 points"),
+    "within.las": (las()[:96] + bytes(4) + las()[100:], "its points begin within its header"),
     "scale.las": (las(scale=float("nan")), "impossible"),
     "zero.las": (las(scale=0.0), "impossible"),
     "none.las": (las(count=0), "holds no points"),

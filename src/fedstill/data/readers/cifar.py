@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import parse_json
 from fedstill.data.readers.pictures import decode
 from fedstill.data.readers.raw import Array, FileFindings, Part, Raw, Split, content, joined
 from fedstill.data.readers.unpickle import unpickle
@@ -98,7 +98,7 @@ def _labels(home: Path, part: Part) -> Array:
     if path is None:
         raise InputError(f"{home} lacks {part}_lables.json")
     try:
-        return np.asarray(json.loads(content(path)))
+        return np.asarray(parse_json(content(path)))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no list of labels in JSON ({error})") from None
 

@@ -2,6 +2,7 @@
 
     room.png, room.camera.json      the camera of one image
     room.png, camera.json           or of all images in the folder
+    room.png, room.colour.jpg       its colours, pixel by pixel (.jpg, .jpeg or .png), read where they are asked for
 
 `{"fx": 525.0, "fy": 525.0, "cx": 319.5, "cy": 239.5, "scale": 1000}`: focal lengths and principal point in pixels, and
 the depth values of one metre; optionally `width` and `height`, which are then checked, and `pose`, a 4 x 4 matrix from
@@ -11,7 +12,6 @@ the origin and looks along +y.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -21,11 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import parse_json
+from fedstill.data.readers.pictures import decode
+from fedstill.data.readers.point_colours import with_colours
 from fedstill.data.readers.raw import content
 
 Floats = NDArray[np.float64]
 
-SUFFIX, CAMERA = ".png", "camera.json"
+SUFFIX, CAMERA, COLOUR = ".png", "camera.json", ".colour"
+_COLOUR_SUFFIXES = (".jpg", ".jpeg", ".png")
 _NUMBERS = ("fx", "fy", "cx", "cy", "scale")
 _LEVEL = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
 
@@ -42,7 +46,7 @@ class DepthCamera:
     pose: Floats
 
     def unproject(self, depth: Floats) -> Floats:
-        """Points (points, 3) of the pixels (height, width) that have a depth."""
+        """Points (points, 3) of the pixels (height, width) that have a depth, row by row."""
         rows, columns = np.nonzero(depth > 0)
         far = depth[rows, columns] / self.scale
         seen = np.stack([(columns - self.cx) / self.fx * far, (rows - self.cy) / self.fy * far, far], axis=1)
@@ -55,8 +59,13 @@ def camera_file(image: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def read_depth(path: Path) -> Floats:
-    """The points (points, 3) of a depth image, in the room's coordinates."""
+def is_colour_image(path: Path) -> bool:
+    """Whether an image is meant as the colours of a depth image beside it."""
+    return path.stem.endswith(COLOUR)
+
+
+def read_depth(path: Path, colour: bool = False) -> Floats:
+    """The points (points, 3) of a depth image, in the room's coordinates; with `colour`, (points, 6)."""
     depth = _depths(path)
     where = camera_file(path)
     if where is None:
@@ -67,13 +76,29 @@ def read_depth(path: Path) -> Floats:
     points = camera.unproject(depth)
     if not len(points):
         raise InputError(f"{path} has no pixel with a depth above 0")
-    return points
+    return with_colours(points, _colours(path, depth.shape)[depth > 0], path) if colour else points
+
+
+def _colours(image: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The colours (height, width, 3) of a depth image of this height and width, from the image beside it."""
+    beside = [image.with_name(f"{image.stem}{COLOUR}{suffix}") for suffix in _COLOUR_SUFFIXES]
+    found = next((place for place in beside if place.is_file()), None)
+    if found is None:
+        raise InputError(
+            f"{image} has no colours of points: write {beside[0].name} beside it, of the same size, or leave colour out"
+            " of the features"
+        )
+    colours = decode(found, "RGB")
+    if colours.shape[:2] != shape:
+        (height, width), (tall, wide) = shape, colours.shape[:2]
+        raise InputError(f"{found} has {wide} x {tall} pixels, and {image.name} {width} x {height}: give both one size")
+    return colours
 
 
 def read_camera(path: Path, shape: tuple[int, ...]) -> DepthCamera:
     """A camera whose numbers are possible for an image of this height and width."""
     try:
-        given = json.loads(content(path))
+        given = parse_json(content(path))
     except ValueError as error:
         raise InputError(f"{path} is no JSON file ({error})") from None
     if not isinstance(given, dict):

@@ -10,14 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
+from fedstill.data.readers.point_colours import no_colours, with_colours
 from fedstill.data.readers.raw import content
 
 SUFFIXES = (".ply", ".obj", ".off", ".stl")  # in order of preference, if an object has several formats
 Floats = NDArray[np.float64]
 
 
-def read_mesh(path: Path) -> tuple[Floats, NDArray[np.int64]]:
-    """Vertices, and faces as triples of vertices; without faces the file is a point cloud."""
+def read_mesh(path: Path, colour: bool = False) -> tuple[Floats, NDArray[np.int64]]:
+    """Vertices (vertices, 3), with `colour` (vertices, 6), and faces as triples of vertices.
+
+    Without faces the file is a point cloud.
+    """
     import trimesh  # imported here, because it takes a second that most commands do not need
 
     data = content(path)
@@ -32,12 +36,17 @@ def read_mesh(path: Path) -> tuple[Floats, NDArray[np.int64]]:
             for part in parts
             if len(part.vertices)
         ]
+        colours = [_vertex_colours(part) for part in parts if len(part.vertices)] if colour else []
     except Exception as error:  # its parsers raise any kind of error
         raise InputError(f"{path} is no {kind.upper()} file that can be read ({_one_line(error)})") from None
     if not pieces:
         raise InputError(f"{path} holds no points: it is empty, or no {kind.upper()} file")
+    for number, found in enumerate(colours):
+        if found is None:
+            raise no_colours(path)
+        pieces[number] = with_colours(pieces[number][0], found, path), pieces[number][1]
     # Parts come in the order of their materials; sorting gives the same mesh under any trimesh version.
-    pieces.sort(key=lambda piece: (len(piece[0]), piece[0].tobytes()))
+    pieces.sort(key=lambda piece: (len(piece[0]), piece[0][:, :3].tobytes()))
     starts = np.cumsum([0, *(len(vertices) for vertices, _ in pieces[:-1])])
     faces = np.concatenate([corners + start for (_, corners), start in zip(pieces, starts, strict=True)])
     vertices = np.concatenate([vertices for vertices, _ in pieces])
@@ -49,13 +58,13 @@ def read_mesh(path: Path) -> tuple[Floats, NDArray[np.int64]]:
 def sample_surface(
     vertices: Floats, faces: NDArray[np.int64], points: int, generator: np.random.Generator, where: Path
 ) -> Floats:
-    """Points sampled uniformly by area from the surface.
+    """Points sampled uniformly by area from the surface, with colours between those of the corners if these have any.
 
     A row of three numbers is drawn per point, so that the first n points do not depend on how many follow.
     """
     a, b, c = (vertices[faces[:, corner]] for corner in range(3))
     with np.errstate(invalid="ignore", over="ignore"):
-        areas = np.linalg.norm(np.cross(b - a, c - a), axis=1) / 2
+        areas = np.linalg.norm(np.cross(b[:, :3] - a[:, :3], c[:, :3] - a[:, :3]), axis=1) / 2
         reach = np.cumsum(areas)
     if not np.isfinite(reach[-1]):
         raise InputError(f"{where} holds vertices that are NaN or infinite")
@@ -67,6 +76,15 @@ def sample_surface(
     far, along = np.sqrt(draws[:, 1:2]), draws[:, 2:3]
     cloud: Floats = (1 - far) * a[face] + far * (1 - along) * b[face] + far * along * c[face]
     return cloud
+
+
+def _vertex_colours(part: Any) -> NDArray[np.uint8] | None:
+    """The colours of a part's vertices (vertices, 3), unless they are only trimesh's default."""
+    visual = part.visual
+    if getattr(visual, "kind", None) != "vertex":
+        return None
+    colours: NDArray[np.uint8] = np.asarray(visual.vertex_colors, np.uint8)
+    return colours[:, :3] if colours.ndim == 2 and len(colours) == len(part.vertices) else None
 
 
 def _one_line(error: Exception) -> str:

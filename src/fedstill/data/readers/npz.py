@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import check_regular
 from fedstill.data.readers.raw import Array, FileFindings, Part, Raw, Split, larger_than_memory
 
 
@@ -115,6 +116,7 @@ def lone_array(path: Path) -> Array:
 
 
 def _first_bytes(path: Path) -> bytes:
+    check_regular(path)
     try:
         with path.open("rb") as file:
             return file.read(2)

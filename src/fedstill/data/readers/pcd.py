@@ -5,21 +5,26 @@ Rows with NaN are left out: the format marks missing returns of a sensor so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
+from fedstill.data.readers.point_colours import no_colours, with_colours
 from fedstill.data.readers.raw import content
 
 Floats = NDArray[np.float64]
+Column = NDArray[Any]
 
 _KINDS = {"F": "f", "I": "i", "U": "u"}
 _MOST_LINES = 32  # of a header
 _ENCODINGS = ("ascii", "binary", "binary_compressed")
+_PACKED = ("rgb", "rgba")  # colours in one number
 
 
 @dataclass(frozen=True)
@@ -40,28 +45,49 @@ class _Header:
         return list(zip(self.fields, self.types, self.counts, strict=True))
 
     @property
-    def first_columns(self) -> list[int]:
-        """The columns of x, y and z in a table of all numbers of a point."""
-        starts = np.cumsum([0, *self.counts[:-1]])
-        return [int(starts[self.fields.index(axis)]) for axis in "xyz"]
+    def colour_fields(self) -> tuple[str, ...]:
+        """The fields that hold the colours, if there are any: one packed number, or three."""
+        for names in (("rgb",), ("rgba",), ("r", "g", "b"), ("red", "green", "blue")):
+            if set(names) <= set(self.fields):
+                return names
+        return ()
 
 
-def read_pcd(path: Path) -> Floats:
-    """The coordinates (points, 3) of a file, in its order."""
+def read_pcd(path: Path, colour: bool = False) -> Floats:
+    """The coordinates (points, 3) of a file, in its order; with `colour`, (points, 6)."""
     data = content(path)
     try:
         header, start = _header(data)
-        body = data[start:]
-        if header.encoding == "ascii":
-            table = _table(header, body)
-        elif header.encoding == "binary":
-            table = _rows(header, body)
-        else:
-            table = _columns(header, body)
+        names = header.colour_fields if colour else ()
+        found = _fields(header, data[start:], ("x", "y", "z", *names))
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         why = " ".join(str(error).split())
         raise InputError(f"{path} is no PCD file that can be read ({why}): write it again") from None
-    return table[~np.isnan(table).any(axis=1)]
+    points = np.stack([column.astype(np.float64) for column in found[:3]], axis=1)
+    there = ~np.isnan(points).any(axis=1)
+    if not colour:
+        return points[there]
+    if not names:
+        raise no_colours(path)
+    colours = _unpacked(found[3]) if len(names) == 1 else np.stack(found[3:], axis=1)
+    return with_colours(points[there], colours[there], path)
+
+
+def _unpacked(packed: Column) -> NDArray[np.uint8]:
+    """Red, green and blue of packed colours: bytes of a 32-bit number, blue first, whatever type it is declared as.
+
+    >>> _unpacked(np.array([0x00FF8000], "<u4")).tolist()
+    [[255, 128, 0]]
+    """
+    if packed.dtype.itemsize != 4:
+        raise ValueError("packed colours are no 32-bit numbers")
+    return np.ascontiguousarray(packed).view(np.uint8).reshape(-1, 4)[:, 2::-1]
+
+
+def _fields(header: _Header, body: bytes, names: tuple[str, ...]) -> list[Column]:
+    """The first number of each of these fields, of all points."""
+    read = {"ascii": _table, "binary": _rows, "binary_compressed": _columns}[header.encoding]
+    return read(header, body, [header.fields.index(name) for name in names])
 
 
 def _header(data: bytes) -> tuple[_Header, int]:
@@ -104,24 +130,37 @@ def _described(entries: dict[str, list[str]]) -> _Header:
     return _Header(fields, types, counts, points, encoding)
 
 
-def _table(header: _Header, body: bytes) -> Floats:
+def _table(header: _Header, body: bytes, places: Sequence[int]) -> list[Column]:
     lines = [line for line in body.decode("ascii", errors="replace").splitlines() if line.strip()]
     if len(lines) < header.points:
         raise ValueError(f"it has {len(lines):,} of {header.points:,} points")
+    starts = np.cumsum([0, *header.counts[:-1]])
+    columns = [int(starts[at]) for at in places]
     if not header.points:
-        return np.zeros((0, 3))
-    return np.loadtxt(lines[: header.points], np.float64, usecols=header.first_columns, ndmin=2)
+        return [np.zeros(0) for _ in columns]
+    table = np.loadtxt(lines[: header.points], np.float64, usecols=columns, ndmin=2)
+    return [_typed(column, header, at) for column, at in zip(table.T, places, strict=True)]
 
 
-def _rows(header: _Header, body: bytes) -> Floats:
+def _typed(column: Floats, header: _Header, at: int) -> Column:
+    """A column of text; packed colours in a type with their bytes.
+
+    Those declared as floats are printed as the number itself or as the float with its bytes, tiny or negative.
+    """
+    if header.fields[at] not in _PACKED:
+        return column
+    as_number = bool(((column >= 0) & (column < 2**32) & (column == np.rint(column))).all())
+    return column.astype("<u4" if as_number else header.types[at])
+
+
+def _rows(header: _Header, body: bytes, places: Sequence[int]) -> list[Column]:
     if len(body) < header.points * header.row.itemsize:
         raise ValueError(f"it has {len(body) // header.row.itemsize:,} of {header.points:,} points")
     rows = np.frombuffer(body, header.row, header.points)
-    names = [f"{header.fields.index(axis)} {axis}" for axis in "xyz"]
-    return np.stack([rows[name][:, 0].astype(np.float64) for name in names], axis=1)
+    return [rows[f"{at} {header.fields[at]}"][:, 0] for at in places]
 
 
-def _columns(header: _Header, body: bytes) -> Floats:
+def _columns(header: _Header, body: bytes, places: Sequence[int]) -> list[Column]:
     """Compressed points are stored field by field."""
     packed, size = (int.from_bytes(body[at : at + 4], "little") for at in (0, 4))
     if len(body) < 8 + packed or size != header.points * header.row.itemsize:
@@ -130,12 +169,10 @@ def _columns(header: _Header, body: bytes) -> Floats:
     starts = np.cumsum(
         [0, *(header.points * kind.itemsize * count for kind, count in zip(header.types, header.counts, strict=True))]
     )
-    places = [header.fields.index(axis) for axis in "xyz"]
-    found = [
+    return [
         np.frombuffer(whole, header.types[at], header.points * header.counts[at], int(starts[at]))[:: header.counts[at]]
         for at in places
     ]
-    return np.stack([column.astype(np.float64) for column in found], axis=1)
 
 
 def decompressed(data: bytes, size: int) -> bytes:

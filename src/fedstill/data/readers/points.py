@@ -13,33 +13,40 @@ from fedstill.core.streams import Streams
 from fedstill.data.clouds import finite_points
 from fedstill.data.readers import meshes
 from fedstill.data.readers.npz import lone_array
+from fedstill.data.readers.pcd import read_pcd
+from fedstill.data.readers.point_colours import no_colours, with_table_colours
 from fedstill.data.readers.raw import content, refuse_empty
 
 TABLES = (".xyz", ".pts", ".txt")
 SUFFIXES = (*meshes.SUFFIXES, ".npy", *TABLES)
+SHAPES = (*SUFFIXES, ".pcd")  # in folders of shapes; a scan of a room in this format is read whole
 _KEYS = ("points", "x", "cloud", "pc")  # names of a cloud in an archive
 Cloud = NDArray[np.float32]
 
 
-def read_shape(path: Path, points: int, key: str, notes: list[str] | None = None) -> Cloud:
+def read_shape(path: Path, points: int, key: str, notes: list[str] | None = None, colour: bool = False) -> Cloud:
     """At most this many points of a shape, in random order, so that the first of them are a fair sample too.
 
     They are drawn from a stream named by `key`, the file's path in its data set: a shape does not depend on which
-    others exist, or on the folder of the data set. With `notes`, a few points that are not finite are left out.
+    others exist, or on the folder of the data set. With `notes`, a few points that are not finite are left out. With
+    `colour` there are six columns, the colours last.
     """
     generator = Streams(0).draw("shape", key)
     if path.suffix.lower() in meshes.SUFFIXES:
-        vertices, faces = meshes.read_mesh(path)
+        vertices, faces = meshes.read_mesh(path, colour)
         if len(faces):
             return sound(meshes.sample_surface(vertices, faces, points, generator, path), path)
         every = sound(vertices, path, notes)
+    elif path.suffix.lower() == ".pcd":
+        every = sound(read_pcd(path, colour), path, notes)
     else:
-        every = sound(_array(path) if path.suffix.lower() == ".npy" else read_table(path), path, notes)
+        table = _array(path) if path.suffix.lower() == ".npy" else read_table(path, columns=6 if colour else 3)
+        every = sound(with_table_colours(table, path) if colour else table[:, :3], path, notes)
     return every[generator.permutation(len(every))[:points]]
 
 
-def read_archive(path: Path, notes: list[str] | None = None) -> Cloud:
-    """The one cloud of an .npz file, all its points in their order."""
+def read_archive(path: Path, notes: list[str] | None = None, colour: bool = False) -> Cloud:
+    """The one cloud of an .npz file, all its points in their order; with `colour`, six columns."""
     content(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -52,13 +59,14 @@ def read_archive(path: Path, notes: list[str] | None = None) -> Cloud:
             f"{path} should hold one cloud of the shape (points, 3), called {', '.join(_KEYS[:-1])} or"
             f" {_KEYS[-1]}; of an archive of many clouds give npz:FILE:ROW"
         )
-    return sound(cloud[:, :3], path, notes)
+    return sound(with_table_colours(cloud, path) if colour else cloud[:, :3], path, notes)
 
 
-def read_table(path: Path, most: int | None = None) -> Cloud:
+def read_table(path: Path, most: int | None = None, columns: int = 3) -> Cloud:
     """The first rows of a text file with x, y and z in its first columns, separated by commas or blanks.
 
-    A first line with a single number (the number of points, in .pts files) is skipped.
+    Colours, if six columns are asked for, come next. A first line with a single number (the number of points, in .pts
+    files) is skipped.
     """
     refuse_empty(path)
     lines = _lines(path, None if most is None else most + 1)
@@ -66,9 +74,11 @@ def read_table(path: Path, most: int | None = None) -> Cloud:
         del lines[0]
     if not lines:
         raise InputError(f"{path} holds no points")
+    if len(lines[0].replace(",", " ").split()) < columns != 3:
+        raise no_colours(path)
     try:
         table: Cloud = np.loadtxt(
-            lines[:most], np.float32, delimiter="," if "," in lines[0] else None, usecols=(0, 1, 2), ndmin=2
+            lines[:most], np.float32, delimiter="," if "," in lines[0] else None, usecols=range(columns), ndmin=2
         )
     except (ValueError, IndexError) as error:
         why = " ".join(str(error).split())
@@ -95,7 +105,7 @@ def _array(path: Path) -> NDArray[np.floating]:
     array = lone_array(path)
     if array.ndim != 2 or array.shape[1] < 3 or array.dtype.kind not in "fiu":
         raise InputError(f"{path} should hold numbers of the shape (points, 3)")
-    return array[:, :3]
+    return array
 
 
 def sound(cloud: NDArray[np.floating], path: Path, notes: list[str] | None = None) -> Cloud:
@@ -108,6 +118,6 @@ def sound(cloud: NDArray[np.floating], path: Path, notes: list[str] | None = Non
     if not np.isfinite(cloud).all():
         bad = int((~np.isfinite(cloud)).any(axis=1).sum())
         raise InputError(f"{path}: {bad:,} of {len(cloud):,} points are NaN or infinite")
-    if (cloud == cloud[0]).all():
+    if (cloud[:, :3] == cloud[0, :3]).all():
         raise InputError(f"{path} holds one place only, {len(cloud):,} times")
     return cloud.astype(np.float32)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstill.core.errors import InputError
+from fedstill.data.clouds import SPARSE
 from fedstill.data.readers.cache import Slot
 from fedstill.data.readers.raw import FileFindings
 
@@ -34,16 +35,16 @@ def stack(
         found.notes += kept[1]
         return kept[0], list(range(len(files)))
     clouds: dict[int, Cloud] = {}
-    before = len(found.faults)
+    before = len(found.faults) + len(found.skipped)
     for row, path in enumerate(files):
-        with found.collecting():
+        with found.reading():
             clouds[row] = read(path)
     notes: list[str] = []
     if clouds:
         clouds = _of_one_length(clouds, files, found, notes)
     found.notes += notes
     pile = np.stack(list(clouds.values())) if clouds else np.empty((0, 1, 3), np.float32)
-    if slot is not None and clouds and len(found.faults) == before:
+    if slot is not None and clouds and len(found.faults) + len(found.skipped) == before:
         slot.keep(pile, notes)
     return pile, list(clouds)
 
@@ -51,20 +52,32 @@ def stack(
 def _of_one_length(
     clouds: dict[int, Cloud], files: Sequence[Path], found: FileFindings, notes: list[str]
 ) -> dict[int, Cloud]:
-    """All clouds cut to the shortest.
+    """All clouds cut to the shortest, but for clouds with less than half of the usual number of points.
 
-    A cloud with less than half of the usual number of points is a fault instead: otherwise a single broken scan would
-    reduce the points of all others.
+    These repeat some of their points: otherwise a single sparse scan would reduce the points of all others. One with
+    less than an eighth is probably broken, and a fault.
     """
     usual = int(np.median([len(cloud) for cloud in clouds.values()]))
+    length = min(len(cloud) for cloud in clouds.values() if 2 * len(cloud) >= usual)
     enough: dict[int, Cloud] = {}
     for row, cloud in clouds.items():
-        with found.collecting():
-            if 2 * len(cloud) < usual:
+        with found.reading():
+            if SPARSE * len(cloud) < usual:
                 raise InputError(f"{files[row]} holds {len(cloud):,} points: too few, the others hold about {usual:,}")
-            enough[row] = cloud
-    lengths = [len(cloud) for cloud in enough.values()]
-    shortest = min(lengths)
-    if shortest < max(lengths):
-        notes.append(f"clouds hold {shortest:,} points or more: {shortest:,} of each are kept")
-    return {row: cloud[:shortest] for row, cloud in enough.items()}
+            enough[row] = repeated(cloud, length)
+    if sparse := [files[row] for row in enough if len(clouds[row]) < length]:
+        notes.append(
+            f"{len(sparse):,} clouds hold fewer points than {length:,}, and repeat some: the first is {sparse[0]}"
+        )
+    if enough and max(len(clouds[row]) for row in enough) > length:
+        notes.append(f"clouds hold {length:,} points or more: {length:,} of each are kept")
+    return enough
+
+
+def repeated(cloud: Cloud, length: int) -> Cloud:
+    """The first points of a cloud, whose points are in random order; all of them over again where there are too few.
+
+    >>> repeated(np.array([[0.0], [1.0]], dtype=np.float32), 3).ravel().tolist()
+    [0.0, 1.0, 0.0]
+    """
+    return cloud[np.arange(length) % len(cloud)] if len(cloud) < length else cloud[:length]

@@ -1,0 +1,357 @@
+"""Tables of features: numbers and categories in columns, with a column of classes.
+
+What is missing is filled in, and numbers are scaled, by statistics of the training rows. Without anything said they are
+those of each site: a site of a deployment has no others, so a simulation gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstill.core.errors import InputError
+from fedstill.data.data_settings import DataSettings
+from fedstill.data.readers.label_table import SITE_COLUMNS, SPLIT_COLUMNS, alike, class_of_numbers, sorted_names
+from fedstill.data.readers.raw import PARTS, FileFindings, Part
+from fedstill.data.readers.target_columns import Targets, read_targets
+from fedstill.data.readers.text_table import SUFFIXES, TextTable, is_identifier, read_text_table
+
+Floats = NDArray[np.float64]
+MISSING = frozenset({"", "nan", "na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "?", "-", "."})
+_LABELS = ("label", "target", "class", "diagnosis", "outcome")
+_MOST_CATEGORIES = 50
+_MOST_CLASSES = 100
+_FEW_VALUES = 20  # of a column that is tried as a copy of the classes
+_ROUNDING = 1e-12  # deviation of equal numbers as a share of their mean: nothing may be divided by it
+_COPY = 0.999  # of the rows whose class one column gives
+_COMMA = re.compile(r"[-+]?\d*,\d+|[-+]?\d+")  # a number with a decimal comma, or a whole one
+_DECIMAL = re.compile(r"[-+]?\d*,(?!\d{3}$)\d+")  # a comma that separates no thousands
+_STAND_INS = (-9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)  # for missing numbers, in many a register
+_NUMBERED = 10  # rows from which a column that numbers them is no coincidence
+
+
+@dataclass
+class FeatureTable:
+    """The columns of a table by their use; cells of features are still texts."""
+
+    where: str
+    labels: list[str]
+    features: dict[str, list[str]]
+    sites: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)  # of every row, where there is a column of splits
+    targets: list[Targets] = field(default_factory=list)  # of every row, where it has any number of classes
+    names: tuple[str, ...] = ()  # of these classes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def read_features(path: Path, settings: DataSettings, found: FileFindings, needs_labels: bool = True) -> FeatureTable:
+    """One table, or a folder with one table per site; where no labels are needed, they are empty if there are none."""
+    if path.is_file():
+        return _used(read_text_table(path), settings, found, needs_labels)
+    files = sorted(one for one in path.iterdir() if one.suffix.lower() in SUFFIXES and not one.name.startswith("."))
+    if not files:
+        raise InputError(f"{path} holds no table ({', '.join(SUFFIXES)}): name a file, or a folder with one per site")
+    if settings.table is not None:
+        chosen = path / settings.table
+        if not chosen.is_file():
+            raise InputError(f"{path} holds no table {settings.table!r}: it has {', '.join(one.name for one in files)}")
+        return _used(read_text_table(chosen), settings, found, needs_labels)
+    tables = {one: _used(read_text_table(one), settings, found, needs_labels) for one in files}
+    return next(iter(tables.values())) if len(tables) == 1 else _joined(tables)
+
+
+def _joined(tables: dict[Path, FeatureTable]) -> FeatureTable:
+    """The tables of several sites as one; each is named by its file."""
+    first_path, first = next(iter(tables.items()))
+    for path, table in tables.items():
+        for mine, other, where in ((first, table, path), (table, first, first_path)):
+            if lacking := [name for name in mine.features if name not in other.features]:
+                raise InputError(f"{where} lacks the column {lacking[0]!r}, which other sites have: add or drop it")
+        if bool(table.parts) != bool(first.parts):
+            raise InputError(f"{path} and {first_path} differ in having a column of splits: give one to all or none")
+    names = sorted_names({name for table in tables.values() for name in table.names}) if first.names else ()
+    if all(table.names == first.names for table in tables.values()):
+        names = first.names
+    return FeatureTable(
+        ", ".join(str(path) for path in tables),
+        [label for table in tables.values() for label in table.labels],
+        {name: [cell for table in tables.values() for cell in table.features[name]] for name in first.features},
+        [path.stem for path, table in tables.items() for _ in table.labels],
+        [f"{path.stem}/{group}" for path, table in tables.items() for group in table.groups],
+        [part for table in tables.values() for part in table.parts],
+        [
+            tuple(name in table.names and row[table.names.index(name)] for name in names)
+            for table in tables.values()
+            for row in table.targets
+        ],
+        names,
+    )
+
+
+def _used(table: TextTable, settings: DataSettings, found: FileFindings, needs_labels: bool) -> FeatureTable:
+    """The columns of a table by their use; rows without a class are left out, unless there is no column of classes."""
+    names, targets = read_targets(table, settings.labels, settings.classes) if settings.labels else ((), [])
+    label = table.find(_LABELS) if settings.label is None else table.named(settings.label)
+    if settings.labels:
+        label = table.named(settings.labels[0])
+    if label is None and needs_labels:
+        raise InputError(
+            f"{table.path} has the columns {_few(table.columns)}, and none is called label: name it, as in"
+            f" table:{table.path},label=COLUMN"
+        )
+    site, split, group = (
+        (table.find(usual) if given is None else table.named(given))
+        for given, usual in (
+            (settings.site, SITE_COLUMNS),
+            (settings.split, SPLIT_COLUMNS),
+            (settings.group, ()),
+        )
+    )
+    dropped = {table.named(name) for name in settings.drop}
+    like_groups = [name for name in table.like_groups() if name != group and name not in dropped]
+    for name in like_groups if group is None else ():
+        found.doubts.append(
+            f"{table.path.name} has fewer values of {name} than rows: rows of one {name} may be in training and in"
+            f" testing; set group={name} to keep them together"
+        )
+    answers = {table.named(name) for name in settings.labels} | (set(names) & set(table.columns))
+    apart = {label, site, split, group, *answers, *dropped, *like_groups}
+    cells = {name: table.column(name) for name in table.columns}
+    labels = [""] * len(table.rows) if label is None else cells[label]
+    kept = [row for row, text in enumerate(labels) if label is None or text.lower() not in MISSING]
+    if targets:
+        kept = [row for row, held in enumerate(targets) if held is not None]
+    if len(kept) < len(table.rows):
+        found.notes.append(f"{len(table.rows) - len(kept):,} rows of {table.path.name} have no {label}: left out")
+    if not kept:
+        raise InputError(f"{table.path} has no row with a {label or 'value'}: fill that column in")
+
+    def some(name: str | None) -> list[str]:
+        return [] if name is None else [cells[name][row] for row in kept]
+
+    for named in (site, group):
+        if named is not None and (empty := [row for row in kept if not cells[named][row]]):
+            raise InputError(f"{table.path}: row {empty[0] + 2} has no {named}: fill it in, or leave the row out")
+    features = {name: some(name) for name in table.columns if name not in apart}
+    if not features:
+        raise InputError(f"{table.path} has no column beside {label or site!r} that is a feature: add some")
+    return FeatureTable(
+        str(table.path),
+        [labels[row] for row in kept],
+        features,
+        some(site),
+        some(group),
+        _parts(table, split, some(split)),
+        [held for row in kept if targets and (held := targets[row]) is not None],
+        names,
+    )
+
+
+def _parts(table: TextTable, split: str | None, cells: Sequence[str]) -> list[Part]:
+    if strange := [text for text in cells if text.lower() not in PARTS]:
+        raise InputError(f"{table.path} has {strange[0]!r} in {split}: write train, validation or test")
+    return [PARTS[text.lower()] for text in cells]
+
+
+def class_names(table: FeatureTable, settings: DataSettings, found: FileFindings) -> tuple[str, ...]:
+    """The classes in the order that was asked for, else sorted."""
+    if table.names:
+        return table.names
+    table.labels, notes = class_of_numbers(table.labels, settings.classes)
+    held = set(table.labels)
+    found.notes += notes
+    found.doubts += [f"{table.where} has {pair}" for pair in alike(held) if not settings.classes]
+    if settings.classes:
+        if strange := sorted(held - set(settings.classes)):
+            raise InputError(f"{table.where} has the label {strange[0]!r}, which is not among the classes given")
+        return settings.classes
+    if len(held) > _MOST_CLASSES:
+        raise InputError(
+            f"{table.where} has {len(held):,} different labels: give a column of classes, with label=COLUMN"
+        )
+    return sorted_names(held)
+
+
+def as_numbers(
+    table: FeatureTable, train: NDArray[np.bool_], settings: DataSettings, found: FileFindings
+) -> NDArray[np.float32]:
+    """The features of all rows as numbers: scaled, filled in, categories as columns of 0 and 1."""
+    for name in settings.categorical:
+        if name not in table.features:
+            raise InputError(f"{table.where} has no feature {name!r}, which categorical names: leave it out")
+    sites = _site_numbers(table, settings.scale)
+    by_site = _site_numbers(table, "site")
+    columns: list[Floats] = []
+    missing: dict[str, int] = {}
+    for name, cells in table.features.items():
+        numbers = None if name in settings.categorical else _parsed(cells)
+        if numbers is None:
+            if name not in settings.categorical:
+                _doubt_texts(name, cells, found)
+            columns += _one_hot(name, cells, train, table.where, found)
+            missing[name] = sum(_absent(cell) for cell in cells)
+            continue
+        _doubt_numbers(name, numbers, found)
+        absent = np.isnan(numbers)
+        missing[name] = int(absent.sum())
+        filled = _filled(numbers, train, by_site, settings.impute)
+        columns.append(filled if settings.scale == "none" else _scaled(filled, train, sites))
+        if settings.indicators and absent.any():
+            columns.append(absent.astype(np.float64))
+    if missing := {name: count for name, count in missing.items() if count}:
+        rule = "0" if settings.impute == "zero" else f"the {settings.impute} of the training rows of its site"
+        found.notes.append(f"{sum(missing.values()):,} missing values in {_few(missing)}: each becomes {rule}")
+    with np.errstate(over="ignore"):  # infinity is a fault that is found where samples are looked at
+        return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _doubt_texts(name: str, cells: Sequence[str], found: FileFindings) -> None:
+    """Report texts that are no categories: among numbers, or of a name of each row."""
+    known = [cell for cell in cells if not _absent(cell)]
+    texts = [cell for cell in known if _parsed([cell]) is None]
+    if texts and all(_COMMA.fullmatch(cell) for cell in texts):
+        found.doubts.append(
+            f"the column {name!r} has numbers with commas, the first {texts[0]!r}, and is taken for categories: write a"
+            " decimal point, and no separator of thousands"
+        )
+    elif 2 * len(texts) < len(known):
+        found.doubts.append(
+            f"the column {name!r} has {len(known) - len(texts):,} numbers and {len(texts):,} texts, the first"
+            f" {texts[0]!r}, and is taken for categories: mend or empty these cells, or set categorical={name}"
+        )
+    elif len(set(known)) == len(known) >= _NUMBERED:
+        found.doubts.append(f"the column {name!r} has another text in every row: if it names the rows, drop={name}")
+
+
+def _doubt_numbers(name: str, numbers: Floats, found: FileFindings) -> None:
+    """Report numbers that are no measurements: of the rows, or in place of a missing value."""
+    known = numbers[~np.isnan(numbers)]
+    distinct = np.unique(known)
+    if _NUMBERED <= len(known) == len(distinct):
+        if (np.diff(distinct) == 1).all() or is_identifier(name) or name.lower() == "id":
+            remedy = f"drop={name}" if name else "remove it from the file"
+            found.doubts.append(f"the column {name!r} numbers the rows: if it is no measurement, {remedy}")
+        return
+    for value in distinct[[0, -1]] if len(distinct) > 2 else ():
+        others = distinct[distinct != value]
+        away = min(abs(value - others[0]), abs(value - others[-1]))
+        if value in _STAND_INS and away > others[-1] - others[0] and (known == value).sum() > 1:
+            found.doubts.append(
+                f"the column {name!r} has {value:g} in {(known == value).sum():,} rows, far from all others: if it"
+                " stands for a missing value, empty these cells"
+            )
+
+
+def find_copies(table: FeatureTable, found: FileFindings) -> None:
+    """Report columns that give away the class, as a column that the label was made from does."""
+    if table.targets:
+        return
+    labels = np.unique(np.array(table.labels), return_inverse=True)[1]
+    majority = np.bincount(labels).max() / len(labels)
+    for name, cells in table.features.items():
+        values = np.unique(np.array(cells), return_inverse=True)[1]
+        count = int(values.max()) + 1
+        if not 1 < count <= _FEW_VALUES:
+            continue
+        held = np.zeros((count, int(labels.max()) + 1))
+        np.add.at(held, (values, labels), 1)
+        if held.max(axis=1).sum() >= _COPY * len(labels) > majority * len(labels):
+            found.doubts.append(
+                f"the column {name!r} alone gives the class of every row: if it is made from it, drop={name}"
+            )
+
+
+def _site_numbers(table: FeatureTable, scale: str) -> NDArray[np.int64]:
+    """The site of every row whose statistics count; one for all if they are shared."""
+    if scale != "site" or not table.sites:
+        return np.zeros(len(table), dtype=np.int64)
+    return np.unique(np.array(table.sites), return_inverse=True)[1].astype(np.int64)
+
+
+def _absent(cell: str) -> bool:
+    return cell.lower() in MISSING
+
+
+def _parsed(cells: Sequence[str]) -> Floats | None:
+    """Cells as numbers, NaN where one is missing or infinite; None where some cell is a text.
+
+    Decimal commas are read, unless they may separate thousands.
+
+    >>> _parsed(["1,5", "2", ""]).tolist(), _parsed(["1,000", "2,500"]), _parsed(["1,5", "2.5"])
+    ([1.5, 2.0, nan], None, None)
+    """
+    if any(_DECIMAL.fullmatch(cell) for cell in cells) and all(
+        _absent(cell) or _COMMA.fullmatch(cell) for cell in cells
+    ):
+        cells = [cell.replace(",", ".") for cell in cells]
+    numbers = np.full(len(cells), np.nan)
+    for row, cell in enumerate(cells):
+        if not _absent(cell):
+            try:
+                numbers[row] = float(cell)
+            except ValueError:
+                return None
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def _one_hot(
+    name: str, cells: Sequence[str], train: NDArray[np.bool_], where: str, found: FileFindings
+) -> list[Floats]:
+    """A column of 0 and 1 for each category of the training rows; other categories and missing ones are all 0."""
+    held = np.array(cells)
+    known = sorted_names({cell for cell in held[train].tolist() if not _absent(cell)})
+    if len(known) > _MOST_CATEGORIES:
+        raise InputError(
+            f"{where}: the column {name!r} has {len(known):,} categories, more than {_MOST_CATEGORIES}: leave it out,"
+            f" drop={name}"
+        )
+    unknown = [cell for cell in held[~train].tolist() if not _absent(cell) and cell not in set(known)]
+    if unknown:
+        found.notes.append(
+            f"{len(unknown):,} values of {name} are in no training row, the first {unknown[0]!r}: each is taken for"
+            " none of its categories"
+        )
+    return [(held == category).astype(np.float64) for category in known]
+
+
+def _filled(numbers: Floats, train: NDArray[np.bool_], sites: NDArray[np.int64], rule: str) -> Floats:
+    """Missing numbers by the rule, from the training rows of the same site; 0 where the site has none at all."""
+    filled = numbers.copy()
+    for site in np.unique(sites):
+        here = sites == site
+        known = numbers[here & train]
+        filled[here & np.isnan(numbers)] = _statistic(known[~np.isnan(known)], rule)
+    return filled
+
+
+def _statistic(known: Floats, rule: str) -> float:
+    if rule == "zero" or not len(known):
+        return 0.0
+    if rule == "most-frequent":
+        values, counts = np.unique(known, return_counts=True)
+        return float(values[counts.argmax()])
+    return float(np.mean(known) if rule == "mean" else np.median(known))
+
+
+def _scaled(numbers: Floats, train: NDArray[np.bool_], sites: NDArray[np.int64]) -> Floats:
+    """Centred and divided by the standard deviation of training rows of the same site; constant columns become 0."""
+    scaled = np.zeros_like(numbers)
+    for site in np.unique(sites):
+        here = sites == site
+        known = numbers[here & train]
+        centre, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
+        scaled[here] = (numbers[here] - centre) / spread if spread > _ROUNDING * abs(centre) else 0.0
+    return scaled
+
+
+def _few(names: Sequence[str] | dict[str, int], most: int = 8) -> str:
+    listed = list(names)
+    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")
