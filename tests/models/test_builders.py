@@ -16,9 +16,14 @@ from fedstill.core.errors import InputError
 from fedstill.core.streams import Streams
 from fedstill.models import Classifier, build_model, models
 
-NAMES = [name for name in models.names() if not hasattr(models[name], "points")]  # those that read images
+NAMES = [name for name in models.names() if not hasattr(models[name], "points")]  # those that read images, or signals
 QUICK = [name for name in NAMES if name not in ("resnet18", "resnet50")]
-IMAGES = [name for name in NAMES if name != "mlp"]
+IMAGES = [name for name in NAMES if name not in ("mlp", "cnn1d")]
+
+
+def readable(name: str, channels: int, height: int, width: int) -> tuple[int, ...]:
+    """The shape of an image, or of a signal with as many numbers."""
+    return (channels, height * width) if name == "cnn1d" else (channels, height, width)
 
 
 def test_the_models_of_the_catalogue() -> None:
@@ -29,7 +34,8 @@ def test_the_models_of_the_catalogue() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)], ids=["grey", "colour"])
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_of_a_batch_of_two(name: str, shape: tuple[int, ...]) -> None:
+def test_outputs_of_a_batch_of_two(name: str, shape: tuple[int, int, int]) -> None:
+    shape = readable(name, *shape)
     model = build_model(name, shape, 7)
     x = torch.rand(2, *shape)
     for mode in (True, False):
@@ -41,15 +47,17 @@ def test_outputs_of_a_batch_of_two(name: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_the_head_reads_exactly_the_features_that_are_returned(name: str) -> None:
-    model = build_model(name, (1, 12, 12), 5).eval()
-    log_probabilities, features = model(torch.rand(2, 1, 12, 12))
+    shape = readable(name, 1, 12, 12)
+    model = build_model(name, shape, 5).eval()
+    log_probabilities, features = model(torch.rand(2, *shape))
     assert torch.equal(log_probabilities, model.head(features).log_softmax(1))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_learns(name: str) -> None:
-    model = build_model(name, (3, 16, 16), 4)
-    F.nll_loss(model(torch.randn(4, 3, 16, 16))[0], torch.arange(4)).backward()
+    shape = readable(name, 3, 16, 16)
+    model = build_model(name, shape, 4)
+    F.nll_loss(model(torch.randn(4, *shape))[0], torch.arange(4)).backward()
     still = [path for path, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert still == []
     assert all(p.is_contiguous() and p.grad.is_contiguous() for p in model.parameters() if p.grad is not None)
@@ -57,9 +65,10 @@ def test_every_parameter_learns(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_evaluation_is_deterministic_and_changes_nothing(name: str) -> None:
-    model = build_model(name, (1, 8, 8), 3).eval()
+    shape = readable(name, 1, 8, 8)
+    model = build_model(name, shape, 3).eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    x = torch.rand(2, 1, 8, 8)
+    x = torch.rand(2, *shape)
     generator = torch.default_generator.get_state()
     first, second = model(x), model(x)
     assert torch.equal(generator, torch.default_generator.get_state())
@@ -72,7 +81,7 @@ def test_evaluation_is_deterministic_and_changes_nothing(name: str) -> None:
 def test_initial_weights_come_from_the_ambient_generator_alone(name: str) -> None:
     def fresh(seed: int) -> dict[str, torch.Tensor]:
         with Streams(seed).ambient("initial"):
-            return build_model(name, (1, 8, 8), 3).state_dict()
+            return build_model(name, readable(name, 1, 8, 8), 3).state_dict()
 
     one, again, other = fresh(0), fresh(0), fresh(1)
     assert all(torch.equal(value, again[key]) for key, value in one.items())
@@ -100,6 +109,8 @@ def test_bad_names_classes_and_sizes_are_one_sentence() -> None:
         build_model("cnn", (1, 8, 8), 1)
     with pytest.raises(InputError, match="no size called 'widht': did you mean 'width'"):
         build_model("cnn", (1, 8, 8), 10, widht=4)
+    with pytest.raises(InputError, match="norm is no size: write it behind the name, cnn:norm=group"):
+        build_model("cnn", (1, 8, 8), 10, norm="group")  # type: ignore[arg-type]
 
 
 def test_sizes_are_passed_on() -> None:

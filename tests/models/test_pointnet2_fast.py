@@ -12,10 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
-from fedstill.models import build_model
+from fedstill.core.kinds import norm_layers
+from fedstill.core.streams import Streams
+from fedstill.methods.recalibration import recalibrate, recalibrate_exactly
+from fedstill.models import build_model, pointnet, pointnet2_levels
+from fedstill.models.batchnorm import normalise
 from fedstill.models.kernels import compact
 from fedstill.models.kernels.buffers import pool
+from fedstill.tasks.classification import Classification
 
 from ..warm import Warm
 
@@ -246,6 +252,27 @@ def test_hooks_double_precision_and_gradients_of_points_are_served_by_plain_torc
     assert x.grad is not None
     assert x.grad.abs().sum() > 0
     assert copy.deepcopy(made).double()(x.detach().double())[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("architecture", ["pointnet2", "pointnet"])
+@pytest.mark.parametrize("exactly", [True, False], ids=["layer-by-layer", "one-pass"])
+def test_statistics_are_measured_on_the_fast_path(
+    architecture: str, exactly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all hooks of recalibration, in training and in evaluation, on batches of different sizes."""
+    made = model(seed_norms=True) if architecture == "pointnet2" else build_model("pointnet-tiny", (150, 3), 5)
+    data = ArrayDataset(inputs=clouds(10), labels=torch.zeros(10, dtype=torch.int64))
+    task = Classification(("a", "b", "c", "d", "e"), (150, 3), (architecture,))
+    other, on_plain_path = plain(made), []
+    monkeypatch.setattr(pointnet2_levels, "normalise", lambda *given: on_plain_path.append(1) or normalise(*given))
+    monkeypatch.setattr(pointnet, "normalise", lambda *given: on_plain_path.append(1) or normalise(*given))
+    for one, expected in ((made, False), (other, True)):
+        recalibrate_exactly(one, task, data) if exactly else recalibrate(one, task, data, Streams(1), 4)
+        assert bool(on_plain_path) is expected
+    for layer, same in zip(norm_layers(made).values(), norm_layers(other).values(), strict=True):
+        sd = same.running_var.sqrt()
+        torch.testing.assert_close(layer.running_mean / sd, same.running_mean / sd, rtol=0, atol=1e-4)
+        torch.testing.assert_close(layer.running_var, same.running_var, rtol=1e-4, atol=0)
 
 
 def test_a_second_level_cannot_sample_more_than_the_first() -> None:

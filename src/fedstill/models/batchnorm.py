@@ -1,17 +1,38 @@
-"""BatchNorm statistics and folding, for models that do not materialise BatchNorm's inputs."""
+"""BatchNorm statistics and folding, for models that do not materialise BatchNorm's inputs; GroupNorm in its place."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 
-def normalise(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """BatchNorm of rows of channels, treated as one sample with many positions.
+class MomentsHook:
+    """A forward pre-hook of a BatchNorm layer that needs only the mean and the variance of the layer's inputs.
+
+    A model that computes BatchNorm without materialising its inputs passes the moments it has, and so does not have to
+    leave its fast path for such a hook.
+    """
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        raise TypeError("a hook of this kind reads inputs in its own way")
+
+    def moments(self, rows: float, mean: npt.NDArray[Any], variance: npt.NDArray[Any]) -> None:
+        """What `__call__` would have found: the number of rows, and their mean and biased variance by channel."""
+        raise TypeError("a hook of this kind reads moments in its own way")
+
+
+def normalise(norm: nn.BatchNorm1d | nn.GroupNorm, rows: Tensor, clouds: int = 1) -> Tensor:
+    """BatchNorm of rows of channels, treated as one sample with many positions; GroupNorm of each cloud's rows.
 
     On a CPU torch sums a matrix of rows sequentially in single precision, and the mean of 400,000 rows is then wrong in
     the third digit. This shape avoids the problem; on other devices it makes no difference.
     """
+    if isinstance(norm, nn.GroupNorm):
+        each = norm(rows.reshape(clouds, -1, rows.shape[1]).transpose(1, 2))
+        return each.transpose(1, 2).reshape(rows.shape)  # type: ignore[no-any-return]
     normalised: Tensor = norm(rows.t().unsqueeze(0))
     return normalised.squeeze(0).t()
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.registry import Registry
+from fedstill.models.model_settings import ArchitectureSettings, apply_settings, split_model
 
 Made = TypeVar("Made")
 Sizes = TypeVar("Sizes", bound=Any)  # a dataclass of numbers
@@ -26,7 +27,18 @@ Sizes are keyword-only with defaults. Builders draw initial weights from torch's
 else, so that a caller who scopes that generator decides them.
 """
 
-models: Registry[ModelBuilder] = Registry("model")
+
+class ModelRegistry(Registry[ModelBuilder]):
+    """Models by name; settings behind a name (`resnet18:norm=group`) do not change which builder is meant."""
+
+    def current(self, name: str) -> str:
+        return super().current(name.partition(":")[0])
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name.partition(":")[0] if isinstance(name, str) else name)
+
+
+models = ModelRegistry("model")
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, **sizes: int | float) -> nn.Module:
@@ -40,17 +52,29 @@ def build_model(name: str, shape: tuple[int, ...], classes: int, **sizes: int | 
 (channels x height x width) of at least 8x8 pixels
     """
     builder = models[name]
+    plain, settings, own = split_model(name)
+    sizes = {**own, **sizes}
     if classes < 2:
         raise InputError(f"model {name!r} needs at least 2 classes to tell apart, not {classes}")
     for size in sizes:
         known = [parameter.name for parameter in signature(builder).parameters.values()][2:]
         if size not in known:
-            raise InputError(f"model {name!r} has no size called {size!r}: {did_you_mean(size, known)}")
+            every = [*known, *ArchitectureSettings.model_fields]
+            if size in ArchitectureSettings.model_fields:
+                raise InputError(f"{size} is no size: write it behind the name, {plain}:{size}={sizes[size]}")
+            raise InputError(f"model {plain!r} has no size called {size!r}: {did_you_mean(size, every)}")
     try:
-        return builder(shape, classes, **sizes)
+        model = builder(shape, classes, **sizes)
     except UnreadableShapeError as error:
         given = "x".join(str(side) for side in shape) or "()"
-        raise InputError(f"model {name!r} cannot read inputs of shape {given}: it needs {error}") from None
+        raise InputError(f"model {plain!r} cannot read inputs of shape {given}: it needs {error}") from None
+    except (TypeError, RuntimeError, ZeroDivisionError) as error:
+        if not own:
+            raise
+        why = " ".join(str(error).split())[:200]
+        raise InputError(f"model {name!r} cannot be built with these sizes ({why})") from error
+    apply_settings(model, settings, plain, shape)
+    return model
 
 
 class UnreadableShapeError(ValueError):

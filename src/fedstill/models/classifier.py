@@ -6,7 +6,7 @@ A model can also be split between two machines: the first receives inputs and th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -34,10 +34,13 @@ class Classifier(nn.Module):
         self.head = head
         self.feature_size = feature_size
         self.cut = cut
+        self.input_norm: InputNorm | None = None
+        self.several = False  # whether a sample has any number of classes: each has a probability of its own
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        features: Tensor = self.extractor(inputs)
-        return F.log_softmax(self.head(features), dim=1), features
+        features: Tensor = self.extractor(inputs if self.input_norm is None else self.input_norm(inputs))
+        logits = self.head(features)
+        return log_sigmoid(logits) if self.several else F.log_softmax(logits, dim=1), features
 
     def parts(self) -> tuple[nn.Module, nn.Module]:
         """The client's part and the server's part, which compose to the whole model and share its tensors.
@@ -46,13 +49,23 @@ class Classifier(nn.Module):
         >>> [type(one).__name__ for one in model.parts()]
         ['Flatten', 'Linear']
         """
+        begin = [] if self.input_norm is None else [self.input_norm]
         if self.cut is None:
-            return self.extractor, self.head
+            return nn.Sequential(*begin, self.extractor) if begin else self.extractor, self.head
         layers = dict(self.extractor.named_children())
         place = list(layers).index(self.cut) + 1
         # Received activations are contiguous by channel; the second part then computes as in the whole model.
-        first = nn.Sequential(*list(layers.values())[:place])
+        first = nn.Sequential(*begin, *list(layers.values())[:place])
         return first, nn.Sequential(ChannelsLast(), *list(layers.values())[place:], self.head)
+
+
+def log_sigmoid(logits: Tensor) -> Tensor:
+    """Log-probabilities of independent classes, of operations that exported files compute with the same precision.
+
+    >>> log_sigmoid(torch.tensor([-200.0, 0.0, 200.0])).tolist()
+    [-200.0, -0.6931471824645996, 0.0]
+    """
+    return torch.minimum(logits, torch.zeros_like(logits)) - torch.log1p(torch.exp(-logits.abs()))
 
 
 def part_state(model: nn.Module, part: nn.Module) -> dict[str, Tensor]:
@@ -77,6 +90,28 @@ def _names(model: nn.Module, part: nn.Module) -> dict[str, str]:
     kinds = {name.split("/", 1)[1]: name.split("/", 1)[0] for name in state_of(part)}
     tensors = part.state_dict(keep_vars=True)
     return {f"{kinds[name]}/{name}": f"{kinds[name]}/{known[id(tensor)]}" for name, tensor in tensors.items()}
+
+
+class InputNorm(nn.Module):
+    """Normalises images by mean and standard deviation of each channel, which count on the scale 0..1.
+
+    Images reach models on the scale -1..1. The numbers are part of the model, not of its state.
+
+    >>> InputNorm([0.5], [0.25])(torch.tensor([[[[-1.0, 0.0, 1.0]]]])).flatten().tolist()
+    [-2.0, 0.0, 2.0]
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        super().__init__()
+        middle, width = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (mean, deviation))
+        self.register_buffer("scale", (0.5 / width).float(), persistent=False)
+        self.register_buffer("shift", ((0.5 - middle) / width).float(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * self.scale + self.shift
 
 
 class ChannelsLast(nn.Module):

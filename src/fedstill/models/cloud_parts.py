@@ -30,6 +30,13 @@ def cloud_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
+def cloud_channels(shape: tuple[int, ...]) -> tuple[int, int]:
+    """`shape` as (points, channels), for models that read normals behind coordinates; refuses other shapes."""
+    if len(shape) != 2 or shape[0] < 1 or shape[1] not in (3, 6):
+        raise UnreadableShapeError("point clouds (points x 3), or with normals (points x 6)")
+    return shape[0], shape[1]
+
+
 def mlp_head(features: int, first: int, second: int, classes: int, dropout: float) -> nn.Sequential:
     """Two hidden layers with BatchNorm, ReLU and Dropout, then logits."""
     return nn.Sequential(

@@ -40,7 +40,7 @@ class EdgeConv(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         _, index = nearest(features, features, self.neighbours)
-        if self.norm._forward_pre_hooks or self.norm._forward_hooks:
+        if self.norm._forward_pre_hooks or self.norm._forward_hooks or isinstance(self.norm, nn.GroupNorm):
             return self._plain(features, index)
         a, b = self.linear.weight.chunk(2, dim=1)
         own, other = F.linear(features, a - b), F.linear(features, b)
@@ -62,11 +62,11 @@ class EdgeConv(nn.Module):
         return F.leaky_relu((own + top * sign - mean) * scale + self.norm.bias, SLOPE)
 
     def _plain(self, features: Tensor, index: Tensor) -> Tensor:
-        """A row for each edge, to measure the inputs of BatchNorm."""
+        """A row for each edge: to measure the inputs of BatchNorm, and for GroupNorm."""
         around = group(features, index)
         own = features.unsqueeze(2).expand_as(around)
         rows = torch.cat([own, around - own], dim=-1)
-        normalised = normalise(self.norm, self.linear(rows.flatten(0, 2)))
+        normalised = normalise(self.norm, self.linear(rows.flatten(0, 2)), features.shape[0])
         return F.leaky_relu(normalised, SLOPE).reshape(*index.shape, -1).amax(dim=2)
 
     @torch.no_grad()
@@ -107,7 +107,7 @@ class Dgcnn(nn.Module):
         for layer in self.edges:
             found.append(layer(found[-1]))
         rows = torch.cat(found[1:], dim=2).flatten(0, 1)
-        rows = F.leaky_relu(normalise(self.norm, self.linear(rows)), SLOPE)
+        rows = F.leaky_relu(normalise(self.norm, self.linear(rows), points.shape[0]), SLOPE)
         embedded = rows.reshape(*points.shape[:2], rows.shape[1])
         return torch.cat([embedded.amax(dim=1), embedded.mean(dim=1)], dim=1)
 

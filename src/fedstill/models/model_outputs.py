@@ -165,8 +165,10 @@ def reading(name: str, shape: tuple[int, ...]) -> Iterator[None]:
         ) from error
 
 
-def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: int, points: bool = False) -> None:
-    """Refuse a model that cannot be used for inputs of this shape and so many classes."""
+def check_outputs(
+    model: nn.Module, name: str, shape: tuple[int, ...], classes: int, points: bool = False, several: bool = False
+) -> None:
+    """Refuse a model that cannot be used for inputs of this shape and so many classes; `several` of them for each."""
     with reading(name, shape):
         copy = duplicate(model).eval()
         with torch.enable_grad():
@@ -177,6 +179,11 @@ def check_outputs(model: nn.Module, name: str, shape: tuple[int, ...], classes: 
         raise InputError(
             f"the model {name} returns outputs of shape {found} for two samples, and must return {wanted}, since there"
             f" are {classes} classes: give its last layer {classes} outputs"
+        )
+    if several and output.returned is None:
+        raise InputError(
+            f"the model {name} declares log-probabilities of which one is true, and samples have several classes:"
+            " return logits, and declare nothing"
         )
     _check_normalised(name, output)
     own = {id(parameter) for parameter in copy.parameters()}

@@ -40,9 +40,9 @@ class PointNet(SetAbstraction):
             rows = latest.of(points, "whole clouds", lambda: whole_clouds(points))
             return (self.train_rows if way == "train" else self.infer_rows)(rows, None)
         out = points.flatten(0, 1)
-        out = normalise(self.norm1, self.linear1(out)).relu()
-        out = normalise(self.norm2, self.linear2(out)).relu()
-        out = normalise(self.norm3, self.linear3(out))
+        out = normalise(self.norm1, self.linear1(out), points.shape[0]).relu()
+        out = normalise(self.norm2, self.linear2(out), points.shape[0]).relu()
+        out = normalise(self.norm3, self.linear3(out), points.shape[0])
         # The maximum first: ReLU is monotone, so it is the same function at a fraction of the work.
         return out.reshape(*points.shape[:2], out.shape[1]).amax(dim=1).relu()
 

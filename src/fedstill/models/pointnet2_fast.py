@@ -17,7 +17,7 @@ Only the second layer's output is stored for the gradient; activations are recom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from fedstill.models.kernels.buffers import Buffer, pool
 from fedstill.models.kernels.compact import Rows
 
 Array = npt.NDArray[Any]
+Report = Callable[[Array, Array], None]  # receives mean and biased variance of a layer's inputs to BatchNorm
 
 
 def single(values: Array) -> Array:
@@ -272,10 +273,28 @@ class TrainLevel(torch.autograd.Function):
         return None, None, None, into_features, *layer1, *layer2, into_w3, zeros[2], *vectors[4:]
 
 
-def infer_level(rows: Rows, features: Tensor | None, layers: list[tuple[nn.Linear, nn.BatchNorm1d]]) -> Tensor:
-    """(groups, channels) in evaluation: three layers on every row with folded BatchNorm, and each group's maximum."""
+def infer_level(
+    rows: Rows,
+    features: Tensor | None,
+    layers: list[tuple[nn.Linear, nn.BatchNorm1d]],
+    moments: Mapping[int, Report] | None = None,
+) -> Tensor:
+    """(groups, channels) in evaluation: three layers on every row with folded BatchNorm, and each group's maximum.
+
+    `moments` receive the mean and variance of a layer's inputs to BatchNorm, without the linear map's bias, by the
+    number of the layer. Those of the second and third layer cost one more product.
+    """
     from fedstill.models.kernels import compiled_rows as kernels
 
+    moments = moments or {}
+    if 0 in moments:
+        linear, norm = layers[0]
+        weight = linear.weight.detach()
+        below = weight.new_empty(0, len(weight)) if features is None else features @ weight[:, 3:].t()
+        first_norm = First(rows, below, weight, norm.weight, norm.bias, norm.eps).norm
+        moments[0](first_norm.mean, first_norm.variance)
+    plain = {which: linear.weight.detach() for which, (linear, _) in enumerate(layers) if which in moments}
+    sums = {which: (np.zeros(len(weight)), np.zeros(len(weight))) for which, weight in plain.items()}
     (w1, b1), (w2, b2), (w3, b3) = ([part.float() for part in fold(*layer)] for layer in layers)
     width1, width2, width3 = len(w1), len(w2), len(w3)
     mapped = w1.new_empty(0, width1) if features is None else features @ w1[:, 3:].t()
@@ -289,7 +308,16 @@ def infer_level(rows: Rows, features: Tensor | None, layers: list[tuple[nn.Linea
         first, second, third = one.view(size, width1), two.view(size, width2), three.view(size, width3)
         source, offset = rows.source[piece.rows], rows.offset[piece.rows]
         kernels.first_layer(source, offset, mapped.numpy(), across, b1.numpy(), first.numpy())
+        if 1 in plain:
+            torch.mm(first, plain[1].t(), out=second)
+            kernels.add_moments(second.numpy(), piece.weight, *sums[1])
         torch.addmm(b2, first, w2.t(), out=second).relu_()
+        if 2 in plain:
+            torch.mm(second, plain[2].t(), out=third)
+            kernels.add_moments(third.numpy(), piece.weight, *sums[2])
         torch.mm(second, w3.t(), out=third)
         kernels.pool_rows(third.numpy(), piece.starts, best[piece.groups].numpy())
+    for which in plain.keys() - {0}:
+        total, squares = sums[which]
+        moments[which](total / rows.total, squares / rows.total - (total / rows.total) ** 2)
     return best.add_(b3).relu_()

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedstill.models.batchnorm import begin_batch, normalise, unbiased
+from fedstill.models.batchnorm import MomentsHook, begin_batch, normalise, unbiased
 from fedstill.models.kernels import ball_query, group
 from fedstill.models.kernels.compact import Rows
-from fedstill.models.pointnet2_fast import TrainLevel, infer_level
+from fedstill.models.pointnet2_fast import Report, TrainLevel, infer_level
 
 Array = npt.NDArray[Any]
 
@@ -61,9 +61,9 @@ class SetAbstraction(nn.Module):
         if features is not None:
             rows = torch.cat([rows, features], dim=-1)
         out = rows.flatten(0, -2)
-        out = normalise(self.norm1, self.linear1(out)).relu()
-        out = normalise(self.norm2, self.linear2(out)).relu()
-        out = normalise(self.norm3, self.linear3(out)).relu()
+        out = normalise(self.norm1, self.linear1(out), points.shape[0]).relu()
+        out = normalise(self.norm2, self.linear2(out), points.shape[0]).relu()
+        out = normalise(self.norm3, self.linear3(out), points.shape[0]).relu()
         return out.reshape(*rows.shape[:-1], out.shape[1]).amax(dim=2)
 
     def layers(self) -> list[tuple[nn.Linear, nn.BatchNorm1d]]:
@@ -84,14 +84,22 @@ class SetAbstraction(nn.Module):
 
     def infer_rows(self, rows: Rows, features: Tensor | None) -> Tensor:
         """The result of `forward` in evaluation, computed on distinct rows and without gradients."""
+        layers = self.layers()
+
+        def report(which: int) -> Report:
+            linear, norm = layers[which]
+            bias = linear.bias.detach().double().numpy()
+            return lambda mean, variance: tell(norm, mean + bias, variance, rows.total)
+
         with torch.no_grad():
-            return infer_level(rows, features, self.layers())
+            return infer_level(rows, features, layers, {at: report(at) for at in range(3) if before(layers[at][1])})
 
 
 def way_of(points: Tensor, model: nn.Module, levels: Sequence[SetAbstraction]) -> Literal["plain", "train", "infer"]:
     """Which implementation of the levels to use: distinct rows, in training or in evaluation, or plain torch.
 
-    Plain torch is used for other devices and precisions, gradients of coordinates or in evaluation, hooks and tracing.
+    Plain torch is used for other devices and precisions, gradients of coordinates or in evaluation, hooks,
+    tracing and GroupNorm. Hooks that need moments only (`MomentsHook`) do not count.
     """
     parameters = list(model.parameters())
     learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)
@@ -104,7 +112,11 @@ def way_of(points: Tensor, model: nn.Module, levels: Sequence[SetAbstraction]) -
     ):
         return "plain"
     layers = [layer for level in levels for layer in level.layers()]
-    if any(part._forward_hooks or part._forward_pre_hooks for layer in layers for part in layer):
+    if any(part._forward_hooks for layer in layers for part in layer) or any(before(linear) for linear, _ in layers):
+        return "plain"
+    if any(not isinstance(hook, MomentsHook) for _, norm in layers for hook in before(norm)):
+        return "plain"
+    if any(isinstance(norm, nn.GroupNorm) for _, norm in layers):
         return "plain"
     modes = {norm.training for _, norm in layers}
     if modes == {True}:
@@ -112,9 +124,21 @@ def way_of(points: Tensor, model: nn.Module, levels: Sequence[SetAbstraction]) -
     return "infer" if modes == {False} and not learns else "plain"
 
 
+def tell(norm: nn.BatchNorm1d, mean: Array, variance: Array, total: float) -> None:
+    """Call the hooks of a layer, which need the moments of its inputs only: `way_of` has seen to that."""
+    for hook in before(norm):
+        hook.moments(total, mean, variance)
+
+
+def before(part: nn.Module) -> list[Any]:
+    """The hooks that are called before a layer."""
+    return list(part._forward_pre_hooks.values())
+
+
 @torch.no_grad()
 def track(norm: nn.BatchNorm1d, mean: Array, variance: Array, total: float) -> None:
     """Update running statistics as BatchNorm does."""
+    tell(norm, mean, variance, total)
     if not norm.track_running_stats:
         return
     running_mean, running_var, share = begin_batch(norm)

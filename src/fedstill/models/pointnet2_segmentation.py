@@ -74,8 +74,8 @@ class FeaturePropagation(nn.Module):
         """`own` features of the points come first, then those interpolated from the known ones."""
         out = torch.cat([own, interpolate(points, known, features)], dim=2).flatten(0, 1)
         for linear, norm in zip(self.linears, self.norms, strict=True):
-            assert isinstance(norm, nn.BatchNorm1d)
-            out = normalise(norm, linear(out)).relu()
+            assert isinstance(norm, nn.BatchNorm1d | nn.GroupNorm)
+            out = normalise(norm, linear(out), points.shape[0]).relu()
         return out.reshape(*points.shape[:2], out.shape[1])
 
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedstill.core.errors import InputError
+from fedstill.core.logs import only_from
 
 WRITING = ("onnx", "onnxscript", "onnxruntime")
 _TALKATIVE = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")
@@ -39,15 +40,7 @@ def package(name: str) -> Any:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Suppresses the exporters' developer messages; users only see what failed."""
-    loggers = [logging.getLogger(None if name == "root" else name) for name in _TALKATIVE]
-    before = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+    """Suppress the messages that exporters write for their developers; failures are still raised."""
+    with only_from(logging.CRITICAL, _TALKATIVE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -33,17 +33,21 @@ class FileForm:
         return torch.from_numpy(generator.uniform(self.low, self.high, (count, *shape))).float()
 
 
-def classifier_form(shape: tuple[int, ...]) -> FileForm:
-    """The form of classifiers of whole inputs."""
-    cloud = len(shape) == 2
+def classifier_form(shape: tuple[int, ...], signal: bool = False) -> FileForm:
+    """The form of classifiers of whole inputs; what has two axes is a cloud or a `signal`."""
+    cloud = len(shape) == 2 and not signal
     axes: tuple[str, ...] = ("points", "coordinates") if cloud else ("channels", "height", "width")
-    if len(shape) not in (2, 3):
+    if signal:
+        axes = ("channels", "time")
+    elif len(shape) not in (2, 3):
         axes = tuple(f"axis {number}" for number in range(1, len(shape) + 1))
     return FileForm(
         task="classification",
         axes=axes,
         meaning="points (x, y, z): each cloud centred on its mean, its largest norm 1"
         if cloud
+        else "values as they were in training"
+        if signal
         else "pixels: 8-bit values divided by 127.5, minus 1; other values as they were in training",
         outputs={
             OUTPUTS[0]: "natural logarithms of class probabilities",

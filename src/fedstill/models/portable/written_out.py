@@ -45,18 +45,37 @@ def folded(linear: nn.Linear, norm: nn.BatchNorm1d) -> nn.Linear:
     return joint
 
 
+class PortableLayer(nn.Module):
+    """A linear map with its normalisation: folded into the map, or GroupNorm of each cloud's rows."""
+
+    def __init__(self, linear: nn.Linear, norm: nn.BatchNorm1d | nn.GroupNorm) -> None:
+        super().__init__()
+        grouped = isinstance(norm, nn.GroupNorm)
+        self.linear = linear if isinstance(norm, nn.GroupNorm) else folded(linear, norm)
+        self.norm = norm if grouped else None
+
+    def forward(self, rows: Tensor, clouds: int) -> Tensor:
+        return self.normalised(self.linear(rows), clouds)
+
+    def normalised(self, rows: Tensor, clouds: int) -> Tensor:
+        """Rows of channels after the normalisation that is not part of the map."""
+        if self.norm is None:
+            return rows
+        each = self.norm(rows.reshape(clouds, -1, rows.shape[1]).transpose(1, 2))
+        return each.transpose(1, 2).reshape(rows.shape)  # type: ignore[no-any-return]
+
+
 class PortablePointNet(nn.Module):
     """See `fedstill.models.pointnet.PointNet`."""
 
     def __init__(self, model: PointNet) -> None:
         super().__init__()
-        self.layer1 = folded(model.linear1, model.norm1)
-        self.layer2 = folded(model.linear2, model.norm2)
-        self.layer3 = folded(model.linear3, model.norm3)
+        self.layer1, self.layer2, self.layer3 = (PortableLayer(*layer) for layer in model.layers())
 
     def forward(self, points: Tensor) -> Tensor:
-        rows = self.layer1(points.flatten(0, 1)).relu()
-        rows = self.layer3(self.layer2(rows).relu())
+        clouds = points.shape[0]
+        rows = self.layer1(points.flatten(0, 1), clouds).relu()
+        rows = self.layer3(self.layer2(rows, clouds).relu(), clouds)
         pooled: Tensor = rows.reshape(*points.shape[:2], rows.shape[1]).amax(dim=1).relu()
         return pooled
 
@@ -70,7 +89,8 @@ class PortableLevel(nn.Module):
 
     def __init__(self, level: SetAbstraction) -> None:
         super().__init__()
-        (first, second, third) = (folded(*layer) for layer in level.layers())
+        self.layer1, self.layer2, self.layer3 = (PortableLayer(*layer) for layer in level.layers())
+        first = self.layer1.linear
         self.ball, self.unit = level.ball, level.unit
         self.across, self.mapped = first, None
         if first.in_features > 3:
@@ -80,7 +100,6 @@ class PortableLevel(nn.Module):
                 self.across.weight.copy_(first.weight[:, :3])
                 self.across.bias.copy_(first.bias)
                 self.mapped.weight.copy_(first.weight[:, 3:])
-        self.layer2, self.layer3 = second, third
 
     def forward(self, points: Tensor, centres: Tensor, distances: Tensor | None, features: Tensor | None) -> Tensor:
         known = None
@@ -97,7 +116,9 @@ class PortableLevel(nn.Module):
         rows = self.across(offsets.flatten(0, 2))
         if known is not None:
             rows = rows + known.flatten(0, 2)
-        rows = self.layer3(self.layer2(rows.relu()).relu())
+        clouds = points.shape[0]
+        rows = self.layer1.normalised(rows, clouds)
+        rows = self.layer3(self.layer2(rows.relu(), clouds).relu(), clouds)
         pooled: Tensor = rows.reshape(*offsets.shape[:3], rows.shape[1]).amax(dim=2).relu()
         return pooled
 
@@ -128,7 +149,12 @@ class PortableEdges(nn.Module):
 
     def __init__(self, layer: EdgeConv) -> None:
         super().__init__()
-        weight, bias = fold(layer.linear, layer.norm)
+        self.norm: nn.GroupNorm | None = None
+        if isinstance(layer.norm, nn.GroupNorm):
+            self.norm = layer.norm
+            weight, bias = layer.linear.weight, torch.zeros(layer.linear.out_features)
+        else:
+            weight, bias = fold(layer.linear, layer.norm)
         a, b = weight.chunk(2, dim=1)
         self.neighbours = layer.neighbours
         self.own = nn.Linear(a.shape[1], a.shape[0])
@@ -141,6 +167,10 @@ class PortableEdges(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         index = nearest(rows, self.neighbours)
         along = take(self.other(rows), index)
+        if self.norm is not None:
+            edges = self.own(rows).unsqueeze(2) + along
+            each = self.norm(edges.flatten(1, 2).transpose(1, 2)).transpose(1, 2)
+            return F.leaky_relu(each, SLOPE).reshape(edges.shape).amax(dim=2)
         return F.leaky_relu(self.own(rows) + along.amax(dim=2), SLOPE)
 
 
@@ -151,13 +181,15 @@ class PortableDgcnn(nn.Module):
         super().__init__()
         layers = [layer for layer in model.edges if isinstance(layer, EdgeConv)]
         self.edges = nn.ModuleList(PortableEdges(layer) for layer in layers)
-        self.embedding = folded(model.linear, model.norm)
+        self.embedding = PortableLayer(model.linear, model.norm)
 
     def forward(self, points: Tensor) -> Tensor:
         found = [points]
         for layer in self.edges:
             found.append(layer(found[-1]))
-        rows = F.leaky_relu(self.embedding(torch.cat(found[1:], dim=2)), SLOPE)
+        joined = torch.cat(found[1:], dim=2)
+        rows = self.embedding(joined.flatten(0, 1), points.shape[0]).reshape(*joined.shape[:2], -1)
+        rows = F.leaky_relu(rows, SLOPE)
         return torch.cat([rows.amax(dim=1), rows.mean(dim=1)], dim=1)
 
 
