@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -109,14 +110,17 @@ def test_what_changed_or_is_gone_is_named(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_memory_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 scenes of 4,000 points are 14 MB as single-precision numbers; opening, checking and reading them takes 3."""
-    write(tmp_path, [4000] * 300)
-    write(tmp_path, [4000] * 2, "test")
+    """150 scenes of 4,000 points are 7 MB as single-precision numbers; opening, checking and reading them takes 3."""
+    for name, sizes in (("first", [100] * 3), ("", [4000] * 150)):
+        write(tmp_path / name, sizes)
+        write(tmp_path / name, sizes[:2], "test")
+    assert check(f"folder:{tmp_path / 'first'}").usable  # its modules are loaded now, and not counted
+    shutil.rmtree(tmp_path / "first")
     tracemalloc.start()
     try:
         bundle = opened(tmp_path, 2**20, monkeypatch)
         bundle.fingerprint()
-        for rows in torch.arange(300).split(8):
+        for rows in torch.arange(150).split(8):
             bundle.train.batch(rows)
         assert check(f"folder:{tmp_path}").usable
         assert tracemalloc.get_traced_memory()[1] < 4e6
@@ -147,10 +151,19 @@ def test_check_reports_units_numbers_of_boxes_and_empty_scenes(tmp_path: Path) -
     write(tmp_path, [100], boxes=[[0.0, 0, 0, 500, 500, 500, 0]], points=millimetres)
     write(tmp_path, [100], "test", boxes=[BOX] * 70, labels=[0] * 70)
     write(tmp_path, [100, 101], "test", boxes=[BOX] * 70, labels=[0] * 70)
-    np.savez(tmp_path / "test" / "z", points=np.eye(3).repeat(40, 0), boxes=[], labels=[], classes=["chair", "table"])
+    np.savez(
+        tmp_path / "test" / "z", points=np.eye(3).repeat(40, 0) / 5, boxes=[], labels=[], classes=["chair", "table"]
+    )
     found = check(f"folder:{tmp_path}")
     assert any(
         problem.startswith("a train scene is ") and "scenes must be in metres: divide millimetres" in problem
+        for problem in found.problems
+    )
+    assert (
+        "a train box is 500 units long, and boxes must be in metres, like points: divide millimetres by 1,000"
+    ) in found.problems
+    assert any(
+        problem.startswith("z (test) is 0.2 units across, and scenes must be in metres: give scenes scaled")
         for problem in found.problems
     )
     assert (

@@ -21,8 +21,6 @@ from fedstill.runtime.plan import make_plan
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import execute
 
-pytestmark = pytest.mark.xdist_group("detect")  # so that the run is made once
-
 Call = Callable[..., tuple[int, str, str]]
 POINTS = 256
 
@@ -150,7 +148,7 @@ def test_bad_input_gets_a_sentence(call: Call, run: Path, scan: np.ndarray, tmp_
         ("empty",): "there is no scan in the folder empty",
         ("picture.png",): "picture.png is empty",
         ("torn.pcd",): "torn.pcd is no PCD file that can be read (it has 0 of 600 points)",
-        ("scan.laz",): "scan.laz is compressed (LAZ), which cannot be read: convert it to .las",
+        ("scan.laz",): "scan.laz is damaged",
         ("notes.md",): "notes.md is no cloud: give .npz",
         ("room.npy", "--least", "30"): "--least is a score from 0 to 1, not 30",
         ("room.npy", "--out", "empty"): "empty is a folder: name a file in it",

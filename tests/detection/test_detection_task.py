@@ -13,7 +13,8 @@ from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.errors import InputError
 from fedstill.core.fit import Learner, Schedule, fit, task_loss
 from fedstill.core.kinds import state_of
-from fedstill.core.protocols import Meter
+from fedstill.core.message import Message, under
+from fedstill.core.protocols import Meter, Profile, Reply
 from fedstill.core.streams import Streams
 from fedstill.core.training import Training
 from fedstill.detection.detection_section import MAIN, PROTOCOLS, ProtocolName
@@ -22,9 +23,14 @@ from fedstill.detection.model import Layer, Predictions, TokenPredictions
 from fedstill.detection.rooms import CLASSES, make_rooms
 from fedstill.detection.scene_augmentation import SceneAugmentation
 from fedstill.models import build_model
+from fedstill.runtime.on_site_evaluation import OnSiteEvaluator, SiteScores
 from fedstill.tasks.classification import Classification
 from fedstill.tasks.segmentation import Segmentation
 from fedstill.tasks.task_choice import task_kind, task_of
+
+from ..methods.sites import build
+from .small_scenes import SCENES, bare
+from .small_scenes import rooms as some_rooms
 
 LITE = "detr3d-lite"
 TINY = {"width": 16, "heads": 2, "tokens": 24, "neighbours": 8, "queries": 8, "candidates": 12, "feedforward": 16}
@@ -131,7 +137,8 @@ def test_sums_of_sites_add_up(rooms: ArrayDataset) -> None:
             torch.testing.assert_close(both, value, rtol=1e-5, atol=1e-5)
         else:
             assert torch.equal(both, value)
-    assert asked.scored(whole) == asked.scored(exact) == 24
+    assert asked.scored(whole) == asked.scored(exact) == int((rooms.columns["labels"] >= 0).sum())
+    assert whole["scenes"] == 24
     one, other = asked.summarise(whole), asked.summarise({name: sums[0][name] + sums[1][name] for name in whole})
     assert {**one, "loss": 0.0} == {**other, "loss": 0.0}
     assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
@@ -308,3 +315,25 @@ def test_data_and_model_must_ask_and_answer_the_same() -> None:
 def test_tasks_with_the_same_settings_are_equal() -> None:
     assert task() == task()
     assert replace(task(), classes=("a", "b")).tally.classes == 2
+
+
+def test_sites_without_objects_measure_nothing_and_count_where_others_have_some() -> None:
+    """Average precision of no object is no number: nothing is recorded then, and false positives count otherwise."""
+    data, model = some_rooms(2), SCENES.build("tiny")
+    full, empty = (dict(SCENES.sums(SCENES.score([model], one))) for one in (data, bare(data)))
+    assert (SCENES.scored(empty), SCENES.scored(full)) == (0, int((data.columns["labels"] >= 0).sum()))
+    evaluator = OnSiteEvaluator(SCENES, Streams(0), 1)
+    replies = [
+        Reply(Profile(0, 1, "tiny"), Message(under("scores/shared/tiny/", sums)), None) for sums in (empty, full)
+    ]
+    assert evaluator._shared(["tiny"], replies[:1], "scores/shared/") == {}
+    both, alone = (evaluator._shared(["tiny"], some, "scores/shared/") for some in (replies, replies[1:]))
+    assert all(np.isfinite(list(both.values())))
+    assert both["ar_25"] == alone["ar_25"]
+    assert both["map_25"] <= alone["map_25"]
+
+
+def test_the_manifest_of_a_detector_names_histograms() -> None:
+    (line,) = SiteScores(build("fedavg", SCENES, {}), SCENES).egress
+    assert "histograms of the scores of detections" in line.why
+    assert line.by_class

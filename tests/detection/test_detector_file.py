@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import fedstill
 from fedstill.core.errors import InputError, RunError
-from fedstill.detection.detector_file import OUTPUTS, ReadDetector, WrittenDetector
+from fedstill.detection.detector_file import OUTPUTS, ReadDetector, WrittenDetector, detector_form
 from fedstill.detection.model import Detector
+from fedstill.detection.point_features import with_height
 from fedstill.detection.rooms import make_rooms
 from fedstill.detection.scene_sets import scene_bundle, some_scenes
 from fedstill.engines import InProcess
@@ -35,8 +36,6 @@ from fedstill.runtime.run import execute
 
 from ..pages import blocks
 from .small_scenes import tiny_detector
-
-pytestmark = pytest.mark.xdist_group("detector file")  # so that the run is exported once
 
 Call = Callable[..., tuple[int, str, str]]
 POINTS = 256
@@ -167,15 +166,25 @@ def test_latency_of_a_detector(run: Run, outcome: Outcome, monkeypatch: pytest.M
     assert measured.parameters == sum(parameter.numel() for parameter in run.model().parameters())
 
 
-@pytest.mark.parametrize(("bins", "points"), [(6, 300), pytest.param(1, 96, marks=pytest.mark.slow)])
-def test_other_sizes_and_headings(bins: int, points: int) -> None:
+@pytest.mark.parametrize(
+    ("bins", "points", "columns", "layers"),  # writing a file takes seconds for each layer
+    [
+        (6, 300, 7, 1),
+        pytest.param(6, 300, 3, 2, marks=pytest.mark.slow),
+        pytest.param(1, 96, 3, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_other_sizes_headings_and_features(bins: int, points: int, columns: int, layers: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         tiny = tiny_detector((points, 3), 4, 0.0)
         assert isinstance(tiny, Detector)
-        written = WrittenDetector(Detector(replace(tiny.sizes, angle_bins=bins), 4, "tiny")).eval()
-    exported = OnnxModel(onnx_bytes(written, (points, 3), {}, tuple(OUTPUTS)), outputs=tuple(OUTPUTS))
+        sizes = replace(tiny.sizes, angle_bins=bins, encoder_layers=layers, decoder_layers=layers)
+        written = WrittenDetector(Detector(sizes, 4, "tiny", channels=columns - 3)).eval()
+        colours = torch.rand(4, points, 3) - 0.5
+    exported = OnnxModel(onnx_bytes(written, (points, columns), {}, tuple(OUTPUTS)), outputs=tuple(OUTPUTS))
     rooms = make_rooms(4, points=points, seen=3).points
+    rooms = rooms if columns == 3 else with_height(torch.cat([rooms, colours], dim=-1))
     rooms[3, points // 2 :] = rooms[3, 0]  # fewer locations than tokens or points
     parity = check_parity(written, exported, rooms, tuple(OUTPUTS), "query_positions")
     assert parity.difference < 1e-4
@@ -260,3 +269,14 @@ def test_samples_with_another_choice_are_counted_and_must_be_few() -> None:
         check_parity(model, _Chooses([0, 0, 1, 1, 1], 1.0), inputs, names, "chosen")
     with pytest.raises(RunError, match="value are up to 5 off"):
         check_parity(model, _Chooses([0, 0, 0, 1, 0], 1.0), inputs, names)
+
+
+def test_a_file_says_which_features_it_reads() -> None:
+    form = detector_form((64, 7), 0.25)
+    assert json.loads(form.about["features"]) == ["colour", "height"]
+    assert "red, green and blue" in form.meaning
+    assert "above the floor" in form.meaning
+    drawn = form.drawn(2, (64, 7), np.random.default_rng(0))
+    assert drawn.shape == (2, 64, 7)
+    assert drawn[..., 3:6].abs().max() <= 0.5
+    assert "features" not in detector_form((64, 3), 0.25).about

@@ -45,8 +45,6 @@ from .detection_by_hand import (
     token_cost,
 )
 
-pytestmark = pytest.mark.xdist_group("distillation-by-hand")  # so that the package plays its rounds once
-
 SCENES = 5
 ALPHA, BETA, TEMPERATURE, LEAST = 0.3, 1.7, 2.5, 0.4
 OPTIONS = {"alpha": ALPHA, "beta": BETA, "temperature": TEMPERATURE, "least": LEAST}

@@ -80,7 +80,6 @@ def engine(engines: dict[str, Engine]) -> Engine:
     return engines["in-process"]
 
 
-@pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 def test_every_engine_and_a_resumed_run_give_the_same_bits(
     teacher: Any, engines: dict[str, Engine], stop_after: Any, tmp_path: Path
 ) -> None:

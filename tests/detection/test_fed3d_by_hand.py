@@ -47,8 +47,6 @@ from .detection_by_hand import (
     task_for,
 )
 
-pytestmark = pytest.mark.xdist_group("fed3d-by-hand")  # so that the package plays its rounds once
-
 TRAINING = {**SAME_PACE, "epochs": 2}
 COHORTS = ((0, 1), (1, 2), (0, 2))  # who is asked in each of three rounds
 

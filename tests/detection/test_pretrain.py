@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fedstill.runtime import checkpoint
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.run_folder import RunFolder
+from fedstill.tracking.tracker import TrackedRun
 
 MODEL = "small-detr3d-lite"
 
@@ -99,6 +100,36 @@ def test_the_same_bits_always_and_others_with_another_seed(rooms: Bundle, tmp_pa
         torch.manual_seed(number)  # must not matter
         files.append(made(rooms, tmp_path / str(number), f"seed={seed}").file.read_bytes())
     assert files[0] == files[1] != files[2]
+
+
+class Tracker:
+    """Records what a tracker is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.steps = 0
+
+    def open(self, run: TrackedRun) -> int:
+        self.told.append("open")
+        return self.steps
+
+    def log(self, run: TrackedRun, step: int, metrics: Mapping[str, float]) -> None:
+        self.told.append(f"epoch {step}")
+        self.steps = step
+
+    def close(self, run: TrackedRun, status: str) -> None:
+        self.told.append(status)
+
+
+def test_a_tracked_run_is_opened_once_by_each_attempt(rooms: Bundle, tmp_path: Path) -> None:
+    tracker = Tracker()
+    with pytest.raises(KeyboardInterrupt):
+        made(rooms, tmp_path, observers=[Watch(stop=2)], track=tracker)
+    made(rooms, tmp_path, track=tracker)
+    (stopped, *_) = [number for number, word in enumerate(tracker.told) if word == "stopped"]
+    assert [tracker.told[:stopped].count("open"), tracker.told[stopped:].count("open")] == [1, 1]
+    assert [word for word in tracker.told if word.startswith("epoch")] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert tracker.told[-1] == "finished"
 
 
 def test_made_already_means_nothing_to_do(rooms: Bundle, tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ def test_mistakes_are_one_sentence_and_leave_nothing(call: Call, words: list[str
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.usefixtures("few_rooms")
 def test_supervised_then_imported(call: Call) -> None:
-    words = ("pretrain", "rooms[:1%]", "--model", "small-detr3d-lite", "--epochs", "1", "--set", "points=256")
+    words = ("pretrain", "rooms[:50%]", "--model", "small-detr3d-lite", "--epochs", "1", "--set", "points=256")
     code, out, err = call(*words, "--kind", "supervised", "--out", "boxes.safetensors")
     assert code == 0, err
     assert "loss of detection" in out
@@ -87,7 +88,7 @@ def test_supervised_then_imported(call: Call) -> None:
     assert err == ""
     assert "fitting layers: " in out
     assert Path("encoder.safetensors").read_bytes() == Path("boxes.safetensors").read_bytes()
-    code, _, err = call("pretrain", "rooms[:1%]", "--weights", "boxes.safetensors", "--out", "other.safetensors")
+    code, _, err = call("pretrain", "rooms[:50%]", "--weights", "boxes.safetensors", "--out", "other.safetensors")
     assert code == 2
     assert "do not fit detr3d-lite" in err
     assert len(err.splitlines()) == 1

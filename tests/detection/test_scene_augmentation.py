@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedstill.core.dataset import Batch
 from fedstill.data.augmentation import augmentations
+from fedstill.detection.point_features import with_height
 from fedstill.detection.scene_augmentation import SceneAugmentation, mirrored, quarter_turned, scaled, turned
 from fedstill.detection.scenes import Scenes, inside
 
@@ -164,3 +165,19 @@ def test_refitted_boxes_hold_what_they_held_and_leave_the_streams_as_they_are(ro
     now = members(refitted["inputs"], refitted["boxes"], rooms.classes, 1e-4)
     assert all((after | ~before).all() for before, after in zip(held, now, strict=True))
     assert "refit" not in SceneAugmentation().hashed()
+
+
+def test_heights_are_scaled_with_their_scene_and_colours_stay(rooms: Scenes) -> None:
+    """Heights of augmented scenes are those that would be computed from their points."""
+    colours = torch.rand(*rooms.points.shape[:2], 3)
+    inputs = with_height(torch.cat([rooms.points, colours], dim=-1))
+    augment = SceneAugmentation(turn=30.0, scale_low=0.5, scale_high=2.0)
+    after = augment({**batch_of(rooms), "inputs": inputs}, np.random.default_rng(0))
+    bare = augment(batch_of(rooms), np.random.default_rng(0))
+    assert torch.equal(after["inputs"][..., :3], bare["inputs"])
+    assert torch.equal(after["boxes"], bare["boxes"])
+    assert torch.equal(after["inputs"][..., 3:6], colours)
+    torch.testing.assert_close(after["inputs"], with_height(after["inputs"][..., :6]), rtol=0, atol=1e-5)
+    assert not torch.allclose(after["inputs"][..., 6], inputs[..., 6])
+    only = augment({**batch_of(rooms), "inputs": inputs[..., :6]}, np.random.default_rng(0))
+    assert torch.equal(only["inputs"], after["inputs"][..., :6])

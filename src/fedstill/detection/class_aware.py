@@ -36,10 +36,11 @@ from torch import Tensor
 
 from fedstill.core.dataset import Batch
 from fedstill.core.fit import Terms
-from fedstill.core.task import Output
+from fedstill.core.task import Output, Tensors
 from fedstill.tasks.classification import Classification
 
 SUMS, COUNTS = "class-statistics/sum", "class-statistics/count"  # prefixes of the class statistics in a reply
+MEANS, HOLDERS = "class-statistics/mean", "class-statistics/holders"  # of what is added up of them over clients
 
 
 def object_weights(shortfall: Tensor, pull: Tensor) -> Tensor:
@@ -67,10 +68,21 @@ def class_weights(before: Tensor, found: Sequence[Mapping[str, Tensor]]) -> Tens
     """
     total, held = torch.zeros_like(before), torch.zeros_like(before, dtype=torch.bool)
     for one in found:
-        has = one[COUNTS] > 0
-        mean = (one[SUMS].to(before.dtype) / one[COUNTS].clamp(min=1)).clamp(0, 1)
-        total += torch.where(has, mean, 0)
-        held |= has
+        shares = class_shares({name: one[name].to(before.dtype) if name == SUMS else one[name] for name in one})
+        total += shares[MEANS]
+        held |= shares[HOLDERS] > 0
+    return weights_of_shares(before, total, held)
+
+
+def class_shares(found: Tensors) -> dict[str, Tensor]:
+    """What one client's class statistics add to the sums over clients: its mean error by class, and what it has."""
+    has = found[COUNTS] > 0
+    mean = (found[SUMS] / found[COUNTS].clamp(min=1)).clamp(0, 1)
+    return {MEANS: torch.where(has, mean, 0), HOLDERS: has.long()}
+
+
+def weights_of_shares(before: Tensor, total: Tensor, held: Tensor) -> Tensor:
+    """The class weights from the sum of mean errors by class, and which classes any client has."""
     if not total.any():
         return before.clone()
     return torch.where(held, torch.log1p(len(before) * total / total.sum()), before)

@@ -30,7 +30,8 @@ def detect(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Scans (.ply .pcd .las .bin .npy .png ...) in metres with z up, or folders of them.", metavar="SCAN..."
+            help="Scans (.ply .pcd .las .laz .bin .npy .png ...) in metres with z up, or folders of them.",
+            metavar="SCAN...",
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="File for the boxes (.json).")] = None,
@@ -43,7 +44,10 @@ def detect(
     plugin: Plugin = None,
     json: Json = False,
 ) -> None:
-    """Detect objects in your own scans with a run's detector, or with one exported as ONNX."""
+    """Detect objects in your own scans.
+
+    The detector is that of a run, or one that was exported as ONNX.
+    """
     from fedstill.detection.scans import detect as find
     from fedstill.runtime.prediction import trained
 

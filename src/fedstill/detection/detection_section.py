@@ -1,12 +1,13 @@
-"""The section `detection` of an experiment: how detectors are evaluated, and what the metrics are called."""
+"""The section `detection` of an experiment: what detectors read, how they are evaluated, what metrics are called."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedstill.core.sections import HasSections, Section, sections
+from fedstill.detection.point_features import FeatureName, listed_features
 
 ProtocolName = Literal["published", "strict"]  # see `proposals.py`
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
@@ -17,9 +18,9 @@ MEASURES = MAIN | {f"{name}_{metric}": f"{name} {title}" for name in PROTOCOLS f
 
 @sections.register("detection")
 class DetectionSection(Section):
-    """The settings of the evaluation of detectors."""
+    """The settings of the inputs and of the evaluation of detectors."""
 
-    about: ClassVar[str] = "how detectors are evaluated; left out, as in published tables"
+    about: ClassVar[str] = "what detectors read and how they are evaluated; left out, as in published tables"
     task: ClassVar[str] = "detection"
 
     protocol: ProtocolName = Field(
@@ -28,6 +29,18 @@ class DetectionSection(Section):
         " with points, as VoteNet and 3DETR are evaluated; strict, only the most likely class of each box; the figures"
         " of the other one are recorded beside them",
     )
+    features: tuple[FeatureName, ...] = Field(
+        (),
+        description="what detectors read of each point beside its coordinates: colour, height (above the floor of the"
+        " scene), or both as colour,height",
+    )
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"features"})
+
+    _listed = field_validator("features", mode="before")(listed_features)
+
+    def point_features(self) -> tuple[str, ...]:
+        return self.features
 
 
 def protocol_of(experiment: HasSections) -> ProtocolName:

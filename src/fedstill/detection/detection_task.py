@@ -73,12 +73,17 @@ class Detection(Classification):
     finds_boxes: ClassVar[bool] = True
     measures: ClassVar[Mapping[str, str]] = MAIN
     variants: ClassVar[tuple[str, ...]] = PROTOCOLS
+    sums_meaning: ClassVar[str] = (
+        "for each class of the test scenes the number of objects, and histograms of the scores of detections, all and"
+        " right ones; summed losses"
+    )
     refuses: ClassVar[Mapping[str, str]] = {
         "loss": "a detector is trained on losses of classes, boxes and tokens together, not on logits and labels: leave"
         " training.loss out",
         "local_update": "a detector is trained on boxes beside labels, which a local update is not given: leave"
         " training.local_update out",
         "precision": "the losses of a detector are computed in single precision: leave training.precision out",
+        "class_weights": "a detector's loss weighs classes itself: leave training.class_weights out",
     }
 
     terms: tuple[str, ...] = TERMS
@@ -203,7 +208,8 @@ class Detection(Classification):
         return measured(table, average_precision), measured(table, final_recall)
 
     def scored(self, scores: Mapping[str, Tensor]) -> int:
-        return int(scores["scenes"])
+        """The number of objects: precision and recall are defined for classes that have some."""
+        return int(scores[_OBJECTS].sum())
 
     def on_mix(self, scores: Mapping[str, Tensor], counts: Tensor) -> float:
         precisions = self._by_class(scores, self.protocol)[0][0]

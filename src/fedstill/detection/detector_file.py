@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.detection.model import Layer, Predictions, TokenPredictions
+from fedstill.detection.point_features import FeatureName, features_of, split_columns
 from fedstill.models.portable.file_form import FileForm
 
 LEAST = 0.3  # the lowest score of detections that are shown
@@ -17,6 +18,16 @@ OUTPUTS = {
     "objectness": "(batch, queries): the probability that a box contains an object of any class",
     "class_probabilities": "(batch, queries, classes): of each class; they sum to objectness",
     "query_positions": "(batch, queries, 3): where each query starts; not needed to use the boxes",
+}
+
+
+_MEANINGS: dict[FeatureName, str] = {
+    "colour": "; then red, green and blue of each point, from -0.5 to 0.5 (0..255 divided by 255, minus 0.5)",
+    "height": "; then the height of each point above the floor, which is the 0.99th percentile of z of these points",
+}
+_BOUNDS: dict[FeatureName, tuple[tuple[float, ...], tuple[float, ...]]] = {  # of random inputs
+    "colour": ((-0.5,) * 3, (0.5,) * 3),
+    "height": ((0.0,), (2.5,)),
 }
 
 
@@ -46,13 +57,14 @@ class ReadDetector(nn.Module):
         boxes, objectness, probabilities, places = self.exported(points)
         every = torch.cat([probabilities, 1 - objectness.unsqueeze(-1)], dim=-1)
         none = boxes[..., :0]
+        coordinates, _ = split_columns(points)
         smallest = torch.finfo(every.dtype).tiny
         return Predictions(
             (Layer(every.clamp(min=smallest).log(), boxes, none, none),),
             TokenPredictions(places[:, :0], places[:, :0, 0], places[:, :0], probabilities[:, :0]),
             queries=none,
             features=none[:, 0],
-            extent=points.amax(dim=1) - points.amin(dim=1),
+            extent=coordinates.amax(dim=1) - coordinates.amin(dim=1),
             places=places,
         )
 
@@ -66,16 +78,18 @@ def detector_form(shape: tuple[int, ...], overlap: float) -> FileForm:
         "overlap": overlap,
         "rule": "of two boxes of the same class with an IoU above overlap, the one with the lower score is removed",
     }
+    features = features_of(shape[1])
     return FileForm(
         task="detection",
-        axes=("points", "coordinates"),
+        axes=("points", "columns" if features else "coordinates"),
         meaning=f"points (x, y, z) in metres with z up, not normalised: {shape[0]} of a scan's points, drawn at random;"
-        " of a smaller scan some twice",
+        " of a smaller scan some twice" + "".join(_MEANINGS[name] for name in features),
         outputs=OUTPUTS,
         write=WrittenDetector,
         read=ReadDetector,
-        about={"points": str(shape[0]), "suppression": json.dumps(suppression)},
-        low=(-2.0, -2.0, 0.0),
-        high=(2.0, 2.0, 2.5),
+        about={"points": str(shape[0]), "suppression": json.dumps(suppression)}
+        | ({"features": json.dumps(features)} if features else {}),
+        low=(-2.0, -2.0, 0.0, *(bound for name in features for bound in _BOUNDS[name][0])),
+        high=(2.0, 2.0, 2.5, *(bound for name in features for bound in _BOUNDS[name][1])),
         chosen="query_positions",
     )

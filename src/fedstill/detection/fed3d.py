@@ -39,8 +39,19 @@ from fedstill.core.message import Message, part, under
 from fedstill.core.protocols import Client, Exchange, Profile, Reply, RoundContext, Shape
 from fedstill.core.settings import Settings
 from fedstill.core.streams import Streams
+from fedstill.core.sums import Summand, Sums
 from fedstill.core.task import Tensors
-from fedstill.detection.class_aware import COUNTS, EVEN, SUMS, ClassAware, class_weights
+from fedstill.detection.class_aware import (
+    COUNTS,
+    EVEN,
+    HOLDERS,
+    MEANS,
+    SUMS,
+    ClassAware,
+    class_shares,
+    class_weights,
+    weights_of_shares,
+)
 from fedstill.detection.model import Detector, part_of
 from fedstill.detection.model.detector import PROMPT_SCALE
 from fedstill.methods.base import MODEL, MODEL_EGRESS, WORK_EGRESS, methods, same_as, train, work_expected, work_report
@@ -97,6 +108,7 @@ class Fed3D(FedAvg):
     settings: Fed3DSettings  # type: ignore[assignment]  # running statistics are averaged, as far as they travel
     task: Classification
     first_contact_prefix = FROZEN
+    from_sums = True
     local_updates = False
     refuses: ClassVar[Mapping[str, str]] = {
         "loss": "fed3d weights the cross-entropy of each object by its class: leave training.loss out, or use fedavg",
@@ -177,6 +189,33 @@ class Fed3D(FedAvg):
 
     def weights(self, replies: Sequence[Reply]) -> list[float]:
         return weigh(replies, "samples")
+
+    @property
+    def summed(self) -> Sequence[Summand] | None:  # type: ignore[override]
+        mean = super().summed
+        if mean is None or not self.settings.global_weights:
+            return mean
+        return (*mean, Summand(MEANS, "statistics", weighted=False), Summand(HOLDERS, "count", weighted=False))
+
+    def sum_weight(self, who: Profile) -> int:
+        return who.samples
+
+    def contribution(self, request: Message, reply: Message) -> Tensors:
+        """Class statistics as what the server adds up of them: mean errors by class, and which classes there are."""
+        updates = super().contribution(request, reply)
+        return {**updates, **class_shares(reply)} if self.settings.global_weights else updates
+
+    def sum_shapes(self, state: Tensors, expected: Mapping[str, tuple[Shape, torch.dtype]]) -> dict[str, Shape]:
+        by_class = (len(self.task.classes),)
+        own = {MEANS: by_class, HOLDERS: by_class} if self.settings.global_weights else {}
+        return {**super().sum_shapes(state, expected), **own}
+
+    def finish(self, state: Tensors, sums: Sums, context: RoundContext) -> Tensors:
+        merged = super().aggregate(state, [self.mean_reply(state, sums)], context)
+        if not self.settings.global_weights:
+            return merged
+        across = weights_of_shares(state[CLASS_WEIGHTS], sums.totals[MEANS], sums.totals[HOLDERS] > 0)
+        return {**merged, CLASS_WEIGHTS: across}
 
     def metrics(self, server: Tensors) -> Mapping[str, float]:
         """The weight of each class after the round."""

@@ -10,6 +10,7 @@ import torch
 from fedstill.core.dataset import Dataset, every_row
 from fedstill.core.task import Tensors
 from fedstill.detection.detection_task import Detection, proposals
+from fedstill.detection.point_features import split_columns
 from fedstill.detection.proposals import Proposals
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 
@@ -51,7 +52,7 @@ def true_scenes(test: Dataset) -> list[Found]:
                 "classes": batch["labels"][number][there].tolist(),
             }
             if len(scenes) < SHOWN:
-                scene["points"] = _rounded(batch["inputs"][number].tolist())
+                scene["points"] = _rounded(split_columns(batch["inputs"][number])[0].tolist())
             scenes.append(scene)
     return scenes
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from torch import Tensor
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import read_file
 from fedstill.core.kinds import COUNTERS
 from fedstill.core.message import Message, MessageError
 from fedstill.core.task import Tensors
+from fedstill.detection.three_detr_names import is_of_3detr, tensors_of_3detr
 
 _KINDS = ("parameters", "buffers", "counters")
 _WRAPPERS = ("module.", "model.", "detector.")  # what other programs put before the names of a model's tensors
@@ -41,15 +43,19 @@ def read_weights(file: Path, own: Mapping[str, Tensor], model: str) -> Imported:
     """The file's tensors for an encoder with the state `own`; what cannot be used is refused in one sentence.
 
     A tensor fits if it has the name of one of the encoder's, without the kind of state and without usual prefixes, and
-    the same shape and type. Counters of batches may be missing: they change no output.
+    the same shape and type; names of 3DETR's public code are translated. Counters of batches may be missing: they
+    change no output.
     """
     try:
-        given = Message.decode(file.read_bytes())
+        given: Mapping[str, Tensor] = Message.decode(read_file(file))
     except FileNotFoundError:
         raise InputError(f"there is no file {file} of weights to start from") from None
     except (OSError, MessageError) as error:
         raise InputError(f"the weights in {file} cannot be read: {' '.join(str(error).split())[:200]}") from None
     by_name = {name.split("/", 1)[1]: name for name in own}
+    bare = {_bare(name): tensor for name, tensor in given.items()}
+    if is_of_3detr(bare):
+        given = tensors_of_3detr(bare)
     fitting: dict[str, Tensor] = {}
     unused = []
     for name, tensor in given.items():

@@ -7,13 +7,13 @@ can be corrected and used as it is.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import parse_json
 from fedstill.data.readers.depth_images import CAMERA
 from fedstill.data.readers.raw import content
 from fedstill.data.readers.whole_scans import is_scan
@@ -34,7 +34,7 @@ def labelled_scans(folder: Path) -> list[Path]:
 def has_boxes_beside(path: Path) -> bool:
     """Whether the .json file of a scan is about boxes, rather than about a shape."""
     try:
-        given = json.loads(content(path.with_suffix(".json")))
+        given = parse_json(content(path.with_suffix(".json")))
     except (ValueError, InputError):
         return False
     return isinstance(given, dict) and bool({"boxes", "scenes"} & set(given))
@@ -51,7 +51,7 @@ def read_labelled_scan(path: Path) -> tuple[Scene, tuple[str, ...], str]:
 
 def _boxes(path: Path) -> tuple[Any, list[str], tuple[str, ...]]:
     try:
-        given = json.loads(content(path))
+        given = parse_json(content(path))
     except ValueError as error:
         raise InputError(f"{path} is no JSON file ({error})") from None
     listed = _listed(given, path)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,7 @@ from fedstill.detection.linear_probe import LinearProbe
 from fedstill.detection.masked_task import Masked
 from fedstill.detection.model import part_of
 from fedstill.detection.model.masked_autoencoder import MaskedAutoencoder
+from fedstill.detection.pretrain_tracking import PretrainFollower
 from fedstill.detection.pretraining import Pretraining, PretrainingObserver, make_pretraining
 from fedstill.detection.supervised_task import Supervised
 from fedstill.models import build_model, models
@@ -57,6 +58,7 @@ from fedstill.runtime import checkpoint
 from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.experiment import BEHAVIOUR
 from fedstill.runtime.run_folder import RunFolder
+from fedstill.runtime.tracked import TrackInput, tracking_of
 
 FORMAT = 1
 _NAMELESS = ("one thing", "another")  # a detector is built for some classes; its encoder does not depend on them
@@ -102,6 +104,8 @@ def pretrain_encoder(
     overwrite: bool = False,
     observers: Sequence[PretrainingObserver] = (),
     bundle: Bundle | None = None,
+    track: TrackInput = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Pretrained:
     """Pre-train, resume an interrupted pre-training, or find it done; the file of another one is not overwritten."""
     check_device(device)
@@ -121,19 +125,20 @@ def pretrain_encoder(
     }
     task = _task(settings, data, device)
     writable_folder(out.parent)
+    follower = PretrainFollower(tracking_of(track, out.parent, tell), settings, out, identity)
     found = _made_before(out, identity, overwrite)
     if found is not None:
         for observer in observers:
             observer.note(f"{out} has been made with these settings already: nothing is done")
         _discard(_partial(out))
-        return Pretrained(out, found, fresh=False)
+        return follower.finished(Pretrained(out, found, fresh=False))
     folder = RunFolder(writable_folder(_partial(out)))
     lock = folder.lock()
     try:
         for file in (out, out.with_suffix(".json")):
             sweep_temporaries(out.parent, of=file.name)
         with one_thread():
-            attempt = _Attempt(settings, task, data, folder.path, identity, observers)
+            attempt = _Attempt(settings, task, data, folder, identity, observers, follower)
             weights = attempt.finish()
         record |= {"sha256": digest(weights), "losses": attempt.losses, "seconds": attempt.seconds}
         if attempt.probe:
@@ -143,11 +148,12 @@ def pretrain_encoder(
         write_json(out.with_suffix(".json"), record)
         write_atomically(out, Message(weights).encode())
         shutil.rmtree(folder.path, ignore_errors=True)
+        return follower.finished(Pretrained(out, record, fresh=True))
     except OSError as error:
         raise disk_trouble(out, error) from error
     finally:
         lock.release()
-    return Pretrained(out, record, fresh=True)
+        follower.stopped()
 
 
 def resolved(settings: Pretraining, data_root: Path | None = None) -> tuple[Pretraining, int]:
@@ -164,12 +170,13 @@ class _Attempt:
         settings: Pretraining,
         task: Masked | Supervised,
         data: _Scenes,
-        folder: Path,
+        folder: RunFolder,
         identity: str,
         observers: Sequence[PretrainingObserver],
+        follower: PretrainFollower,
     ) -> None:
         self.settings, self.task, self.data, self.folder = settings, task, data, folder
-        self.identity, self.observers = identity, observers
+        self.identity, self.observers, self.follower = identity, observers, follower
         self.streams = Streams(settings.seed).at("pre-training")
         self.model = task.build(settings.model, streams=self.streams)
         self.detector = self.model.detector if isinstance(self.model, MaskedAutoencoder) else self.model
@@ -194,6 +201,7 @@ class _Attempt:
             self.seconds += perf_counter() - began
             self._measure()
             self._keep()
+            self.follower.catch_up(self.losses, self.probe)
             for observer in self.observers:
                 observer.epoch(self.losses[-1])
         return {name: tensor for name, tensor in state_of(self.detector).items() if part_of(name) == "encoder"}
@@ -237,15 +245,16 @@ class _Attempt:
             "seconds": self.seconds,
             "probe": list(self.probe.items()),
         }
-        checkpoint.save(self.folder, Progress(len(self.losses), server, {}, {}, notes=notes))
+        self.folder.check_lock()
+        checkpoint.save(self.folder.path, Progress(len(self.losses), server, {}, {}, notes=notes))
 
     def _resume(self) -> None:
         """Resume from the newest checkpoint that is complete and belongs to this pre-training."""
-        sweep_temporaries(self.folder)
-        found, notes = checkpoint.candidates(self.folder)
+        sweep_temporaries(self.folder.path)
+        found, notes = checkpoint.candidates(self.folder.path)
         ours = [progress for progress in found if progress.notes.get("identity") == self.identity]
         if ours:
-            checkpoint.settle_on(self.folder, ours[0])
+            checkpoint.settle_on(self.folder.path, ours[0])
             load_state(self.model, part(ours[0].server, "model/"))
             self.optimiser.load(part(ours[0].server, "optimiser/"))
             self.losses, self.seconds = list(ours[0].notes["losses"]), ours[0].notes["seconds"]
@@ -263,7 +272,7 @@ def _scenes(settings: Pretraining, bundle: Bundle) -> tuple[Pretraining, _Scenes
     whole = bundle.shape[0]
     builder: Any = models[settings.model]
     points = settings.points or min(builder.points, whole)
-    bundle = bundle.with_points(points)
+    bundle = bundle.with_points(points).with_features(settings.features)
     number = len(bundle.train)
     if settings.rows is not None and settings.rows > number:
         raise InputError(f"{settings.data} has {number:,} scenes to train on: --rows cannot be {settings.rows:,}")
@@ -360,12 +369,13 @@ def pretrain(
     plugins: Sequence[str | Path] = (),
     overwrite: bool = False,
     observers: Sequence[PretrainingObserver] = (),
+    track: TrackInput = None,
     **settings: Any,
 ) -> Pretrained:
     """Pre-train a detector's encoder on scenes, resume it, or find it done; runs can start from it.
 
     `settings` are those of a pre-training, by section or by name: `pretrain("rooms-pretraining", epochs=10, batch=8)`,
-    `pretrain("rooms-pretraining", kind="supervised")`.
+    `pretrain("rooms-pretraining", kind="supervised")`. `track` is as in `fedstill.run`.
 
     >>> import fedstill, numpy as np
     >>> folder = getfixture("tmp_path")
@@ -381,8 +391,9 @@ def pretrain(
     (1, True)
     """
     use_plugins(plugins)
-    chosen = make_pretraining(
-        {"data": data}, [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
-    )
+    given = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
+    chosen = make_pretraining({"data": data}, given)
     root = None if data_root is None else Path(data_root)
-    return pretrain_encoder(chosen, Path(out), data_root=root, device=device, overwrite=overwrite, observers=observers)
+    return pretrain_encoder(
+        chosen, Path(out), data_root=root, device=device, overwrite=overwrite, observers=observers, track=track
+    )

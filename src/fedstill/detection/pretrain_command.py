@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedstill.cli.extensions import commands
-from fedstill.cli.options import Device, DryRun, Json, Plugin, Quiet, Root, Seed, Set, named
+from fedstill.cli.options import Device, DryRun, Json, Plugin, Quiet, Root, Seed, Set, Track, named
 from fedstill.cli.run import print_plan
-from fedstill.cli.screen import console, print_json, sparkline
+from fedstill.cli.screen import CANNOT_RUN, console, print_json, sparkline
 from fedstill.core.errors import InputError
 from fedstill.core.numbers import size
 from fedstill.core.plugins import use_plugins
+from fedstill.runtime.tracked import check_track
 
 if TYPE_CHECKING:  # avoids importing torch for `--help`
     from fedstill.detection.pretrain import Pretrained
@@ -56,11 +58,15 @@ def pretrain(
     data_root: Root = None,
     device: Device = "cpu",
     plugin: Plugin = None,
+    track: Track = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Pre-train a detector's encoder on scenes, without labels or with boxes, or import it."""
+    """Pre-train a detector's encoder on scenes, or import one.
+
+    Pre-training needs no labels; with --kind supervised it uses boxes.
+    """
     from fedstill.detection.pretraining import make_pretraining
 
     use_plugins(plugin or [])
@@ -68,20 +74,21 @@ def pretrain(
     given["weights"] = None if weights is None else str(weights)
     chosen = make_pretraining({key: value for key, value in given.items() if value is not None}, set_ or [])
     if dry_run:
+        check_track(track)
         _show_plan(chosen, data_root, json)
     else:
-        _run_and_show(chosen, out, overwrite, data_root, device, quiet, json)
+        _run_and_show(chosen, out, overwrite, data_root, device, quiet, json, track)
 
 
 def _show_plan(settings: Pretraining, data_root: Path | None, as_json: bool) -> None:
-    """The resolved settings; missing data is reported and is no error."""
+    """The resolved settings; what cannot run here is shown, too, with exit code 2."""
     from fedstill.detection.pretrain import resolved
 
     try:
         settings, scenes = resolved(settings, data_root)
         status = f"found: {scenes:,} scenes to learn from"
     except InputError as error:
-        status = f"cannot run here: {error}"
+        status = f"{CANNOT_RUN}: {error}"
     print_plan(settings, status, as_json, "pretraining")
 
 
@@ -93,6 +100,7 @@ def _run_and_show(
     device: str,
     quiet: bool,
     as_json: bool,
+    track: Sequence[str] | None,
 ) -> None:
     from fedstill.detection.pretrain import pretrain_encoder
     from fedstill.detection.pretrain_progress import PretrainDisplay
@@ -100,7 +108,14 @@ def _run_and_show(
     display = PretrainDisplay(quiet or as_json)
     try:
         made = pretrain_encoder(
-            settings, out, data_root=data_root, device=device, overwrite=overwrite, observers=[display]
+            settings,
+            out,
+            data_root=data_root,
+            device=device,
+            overwrite=overwrite,
+            observers=[display],
+            track=track,
+            tell=display.warn,
         )
     finally:
         display.close()

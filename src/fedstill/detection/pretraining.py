@@ -13,6 +13,7 @@ from fedstill.cli.extensions import documented_settings
 from fedstill.core.errors import InputError
 from fedstill.core.settings import Settings
 from fedstill.core.training import Training
+from fedstill.detection.point_features import FeatureName, listed_features
 from fedstill.models import models
 from fedstill.runtime.assemble import assign, assignments, overlay, place_of, sections_in
 from fedstill.runtime.experiment import BEHAVIOUR, Choice, choose, sentence
@@ -64,7 +65,13 @@ class Pretraining(Settings):
         None, ge=0, description="epochs between scores of the linear probe; unset: ten scores in all; 0: none"
     )
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"kind", "weights", "probe_every"})
+    features: tuple[FeatureName, ...] = Field(
+        (), description="what the encoder reads of each point beside its coordinates: colour, height, or both"
+    )
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"kind", "weights", "probe_every", "features"})
+
+    _listed = field_validator("features", mode="before")(listed_features)
 
     @field_validator("augmentation", mode="before")
     @classmethod

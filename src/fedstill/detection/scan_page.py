@@ -12,6 +12,7 @@ import numpy as np
 
 from fedstill.core.numbers import count, listed
 from fedstill.core.table import Cell, Column, Table, make_table, text
+from fedstill.detection.point_features import split_columns
 from fedstill.detection.scans import Scan
 from fedstill.detection.scene_figure import LOWEST, Box, Finder, SceneView, scene_figure
 from fedstill.report.page import PageSection
@@ -34,7 +35,7 @@ def write_detected_page(
     """One self-contained HTML file that works offline."""
     classes = run.task.classes
     drawn = scans[:_MOST]
-    views = [SceneView(scan.file.name, scan.points.double().numpy().astype(np.float64)) for scan in drawn]
+    views = [SceneView(scan.file.name, split_columns(scan.points)[0].double().numpy()) for scan in drawn]
     found = [
         [
             Box(box, kind, score)

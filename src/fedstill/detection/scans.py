@@ -16,11 +16,11 @@ from fedstill.data.readers.whole_scans import KITTI, SUFFIXES, is_scan
 from fedstill.data.single_input import read_cloud
 from fedstill.detection.detection_task import Detection, Detections
 from fedstill.detection.detector_file import LEAST
+from fedstill.detection.point_features import features_of, split_columns, with_height
+from fedstill.detection.scene_doubts import LARGEST, SMALLEST
 from fedstill.runtime.exported_file import ExportedFile
 from fedstill.runtime.prediction import opened
 from fedstill.runtime.result import Run
-
-LARGEST, SMALLEST = 100.0, 0.5  # metres: the plausible range of room sizes
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Scan:
     """A file, the points of it that the detector received, and the detections, by descending score."""
 
     file: Path
-    points: Tensor  # (points, 3)
+    points: Tensor  # (points, 3), or with the features that the detector reads beside coordinates
     found: Detections
     classes: tuple[str, ...]  # of the detector
     warning: str = ""
@@ -85,7 +85,7 @@ def detect(
             " predict for what it says"
         )
     paths = scan_files(named)
-    read = [read_cloud(path, task.shape[0]) for path in paths]
+    read = [_read(path, task.shape) for path in paths]
     model = held.built(which, client, architecture).to(device)
     task = replace(task, device=device)
     with one_thread():
@@ -94,6 +94,13 @@ def detect(
         Scan(path, cloud, one, tuple(task.classes), "; ".join(filter(None, (note, size_warning(path, cloud)))))
         for path, (cloud, note), one in zip(paths, read, found, strict=True)
     ]
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, str]:
+    """The points of a scan with the features that a detector of this input reads, and a note."""
+    features = features_of(shape[1])
+    cloud, note = read_cloud(path, shape[0], "colour" in features)
+    return with_height(cloud.unsqueeze(0))[0] if "height" in features else cloud, note
 
 
 def scan_files(paths: Sequence[Path]) -> list[Path]:
@@ -112,7 +119,8 @@ def scan_files(paths: Sequence[Path]) -> list[Path]:
 
 def size_warning(file: Path, cloud: Tensor) -> str:
     """A warning for a scan whose unit is probably not the metre; otherwise empty."""
-    across = float((cloud.amax(dim=0) - cloud.amin(dim=0)).max())
+    coordinates, _ = split_columns(cloud)
+    across = float((coordinates.amax(dim=0) - coordinates.amin(dim=0)).max())
     if SMALLEST <= across <= LARGEST or file.suffix.lower() == KITTI:  # which is in metres, and reaches farther
         return ""
     size = f"{across:,.0f}" if across > LARGEST else f"{across:.2g}"

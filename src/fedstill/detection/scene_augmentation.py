@@ -13,6 +13,7 @@ from torch import Tensor
 from fedstill.core.dataset import Batch
 from fedstill.data.augmentation import Augmentation, augmentations
 from fedstill.detection.boxes import aligned_hulls
+from fedstill.detection.point_features import COORDINATES, features_of, split_columns
 
 
 @augmentations.register("scenes")
@@ -25,7 +26,7 @@ class SceneAugmentation(Augmentation):
     exchanged, so that axis-aligned data stays axis-aligned. Any other rotation gives them a heading; or, with `refit`,
     they become the smallest axis-aligned box around the rotated one, as in VoteNet, which is larger than the object by
     up to the factor |cos| + |sin| of the angle along each side of a square. Unlabelled scenes are changed in the same
-    way.
+    way. Heights of points are scaled with their scene; colours are not changed.
     """
 
     kinds = frozenset({"scene"})
@@ -59,7 +60,7 @@ class SceneAugmentation(Augmentation):
         quarters = generator.integers(0, 4, size)
         angles = np.radians(generator.uniform(-1.0, 1.0, size) * self.turn)
         scales = generator.uniform(self.scale_low, self.scale_high, size)
-        points = batch["inputs"]
+        points, features = split_columns(batch["inputs"])
         boxes = batch["boxes"] if "boxes" in batch else points.new_zeros(size, 0, 7)
         points, boxes = mirrored(points, boxes, torch.from_numpy(mirrors & [self.mirror_x, self.mirror_y]))
         if self.quarter_turns:
@@ -69,6 +70,8 @@ class SceneAugmentation(Augmentation):
             points, boxes = turned(points, boxes, torch.from_numpy(angles))
             boxes = torch.where(flat, aligned_hulls(boxes), boxes) if self.refit else boxes
         points, boxes = scaled(points, boxes, torch.from_numpy(scales))
+        if features is not None:
+            points = torch.cat([points, scaled_features(features, torch.from_numpy(scales))], dim=-1)
         return {**batch, "inputs": points} | ({"boxes": boxes} if "boxes" in batch else {})
 
 
@@ -114,6 +117,14 @@ def scaled(points: Tensor, boxes: Tensor, scales: Tensor) -> tuple[Tensor, Tenso
     """Scenes scaled about the origin by a factor each."""
     factor = scales.to(points.device, points.dtype).reshape(-1, 1, 1)
     return points * factor, torch.cat([boxes[..., :6] * factor, boxes[..., 6:]], dim=-1)
+
+
+def scaled_features(features: Tensor, scales: Tensor) -> Tensor:
+    """Features of points in scenes that are scaled: heights are scaled too; flips and rotations change no feature."""
+    if "height" not in features_of(COORDINATES + features.shape[-1]):
+        return features
+    factor = scales.to(features.device, features.dtype).reshape(-1, 1, 1)
+    return torch.cat([features[..., :-1], features[..., -1:] * factor], dim=-1)
 
 
 def _rotated(points: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fedstill.detection.boxes import points_inside
 from fedstill.detection.model.detector_sizes import LITE, PAPER, TURNED
 
 FAR = 0.5  # metres around a box in which there is no point
-LARGEST = 100.0  # metres: the plausible extent of a scene
+LARGEST, SMALLEST = 100.0, 0.5  # metres: the plausible extent of a scene
 _QUERIES = {"detr3d-lite": LITE.queries, "detr3d-turned": TURNED.queries, "detr3d": PAPER.queries}
 
 
@@ -23,7 +23,8 @@ def find_scene_doubts(splits: Mapping[str, Samples], found: FileFindings) -> Non
         boxes = split.columns().get("boxes")
         if boxes is None:
             continue
-        _find_large(part, split, found)
+        _find_units(part, split, found)
+        _find_long(part, boxes[split.labels >= 0], found)
         _find_degrees(part, boxes[split.labels >= 0], found)
         _find_far(part, split, boxes, found)
         _find_many(part, split, found)
@@ -32,12 +33,28 @@ def find_scene_doubts(splits: Mapping[str, Samples], found: FileFindings) -> Non
             found.notes.append(f"{empty:,} of {len(split.labels):,} {part} scenes have no boxes")
 
 
-def _find_large(part: str, split: Samples, found: FileFindings) -> None:
-    extents = [float((some.amax(dim=1) - some.amin(dim=1)).max()) for some in split.pieces() if len(some)]
-    if extents and max(extents) > LARGEST:
+def _find_units(part: str, split: Samples, found: FileFindings) -> None:
+    extents = [float(across) for some in split.pieces() for across in (some.amax(dim=1) - some.amin(dim=1)).amax(dim=1)]
+    largest, smallest = max(extents, default=SMALLEST), min(extents, default=SMALLEST)
+    if largest > LARGEST:
         found.doubts.append(
-            f"a {part} scene is {max(extents):,.0f} units across, and scenes must be in metres: divide millimetres by"
+            f"a {part} scene is {largest:,.0f} units across, and scenes must be in metres: divide millimetres by"
             " 1,000 and centimetres by 100, in points and in boxes"
+        )
+    if smallest < SMALLEST:
+        found.doubts.append(
+            f"{split.name(extents.index(smallest))} ({part}) is {smallest:.2g} units across, and scenes must be in"
+            " metres: give scenes scaled to a unit size, or in kilometres, their true size, in points and in boxes"
+        )
+
+
+def _find_long(part: str, real: Tensor, found: FileFindings) -> None:
+    """Boxes in another unit than the points: one of them around the origin contains all points, so it is not far."""
+    largest = float(real[:, 3:6].max()) if len(real) else 0.0
+    if largest > LARGEST:
+        found.doubts.append(
+            f"a {part} box is {largest:,.0f} units long, and boxes must be in metres, like points: divide millimetres"
+            " by 1,000"
         )
 
 

@@ -11,6 +11,7 @@ from fedstill.data.data_kinds import DataKind, data_kinds
 from fedstill.data.file_sources import FromFiles
 from fedstill.data.layout import Samples
 from fedstill.data.readers.raw import FileFindings
+from fedstill.detection.point_features import columns_with
 from fedstill.detection.scene_files import ScenesFromFiles, holds_scenes
 
 
@@ -30,6 +31,12 @@ def _find_doubts(splits: Mapping[str, Samples], found: FileFindings) -> None:
     find_scene_doubts(splits, found)
 
 
+def _with_features(bundle: Bundle, features: tuple[str, ...]) -> Bundle:
+    from fedstill.detection.scene_features import with_features
+
+    return with_features(bundle, features)
+
+
 data_kinds.register("scene")(
     DataKind(
         "detection",
@@ -40,5 +47,7 @@ data_kinds.register("scene")(
         reader=_reader,
         show=_show,
         find_doubts=_find_doubts,
+        with_features=_with_features,
+        columns=columns_with,
     )
 )

@@ -14,6 +14,7 @@ from fedstill.data.bundle import Bundle, Source, datasets
 from fedstill.data.file_sources import bundled
 from fedstill.data.layout import BoxSamples, Samples
 from fedstill.detection.cloud_files import FileSamples
+from fedstill.detection.point_features import split_columns
 from fedstill.detection.rooms.room_cache import kept_rooms
 from fedstill.detection.scenes import NOBODY, Scenes
 
@@ -38,6 +39,7 @@ def _samples(scenes: Scenes, room: int) -> BoxSamples:
         category=scenes.kinds.clamp(min=0),
         categories=scenes.kind_names,
         boxes=F.pad(scenes.boxes, (0, 0, 0, room)),
+        sources=scenes.sources,
     )
     return FileSamples(**vars(made), files=scenes.files) if scenes.files else made
 
@@ -53,7 +55,7 @@ def scenes_of(bundle: Bundle, data: Dataset, rows: Tensor) -> Scenes:
     batch = data.batch(rows)
     nothing = torch.full((len(rows), 1), NOBODY)
     return Scenes(
-        batch["inputs"],
+        split_columns(batch["inputs"])[0],
         batch.get("boxes", torch.zeros(len(rows), 1, 7)),
         batch.get("labels", nothing) if "boxes" in batch else nothing,
         batch["category"] if "category" in batch and bundle.categories else torch.full((len(rows),), NOBODY),
@@ -73,6 +75,7 @@ def some_scenes(scenes: Scenes, rows: Tensor) -> Scenes:
         kinds=scenes.kinds[rows],
         names=tuple(scenes.names[row] for row in rows.tolist()) if scenes.names else (),
         files=tuple(scenes.files[row] for row in rows.tolist()) if scenes.files else (),
+        sources=tuple(scenes.sources[row] for row in rows.tolist()) if scenes.sources else (),
     )
 
 

@@ -42,6 +42,7 @@ class Scenes:
     names: tuple[str, ...] = ()  # of the scenes
     notes: tuple[str, ...] = ()  # changes made to the files' contents while reading
     files: tuple[CloudFile, ...] = ()  # where clouds are read when they are needed
+    sources: tuple[CloudFile, ...] = ()  # where the clouds are from, also if they are here
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -101,11 +102,11 @@ def stack_files(scenes: Sequence[Scene], class_names: tuple[str, ...], points: i
     files = tuple(scene.file for scene in scenes if scene.file is not None)
     if not fits(len(files), points):
         made = _stacked(scenes, torch.zeros(0, points, 3), class_names, (), 1, notes)
-        return replace(made, files=files)
+        return replace(made, files=files, sources=files)
     clouds = np.zeros((len(files), points, 3), np.float32)
     for row, file in enumerate(files):
         clouds[row] = file.read(points)
-    return _stacked(scenes, torch.from_numpy(clouds), class_names, (), 1, notes)
+    return replace(_stacked(scenes, torch.from_numpy(clouds), class_names, (), 1, notes), sources=files)
 
 
 def _stacked(

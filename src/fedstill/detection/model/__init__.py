@@ -19,8 +19,9 @@ from fedstill.detection.model.detector_sizes import (
 )
 from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
 from fedstill.detection.model.published_detector import PublishedDetector
-from fedstill.models.builders import models, sized
-from fedstill.models.cloud_parts import cloud_shape, wants_points
+from fedstill.detection.point_features import COORDINATES, KNOWN_COLUMNS
+from fedstill.models.builders import UnreadableShapeError, models, sized
+from fedstill.models.cloud_parts import wants_points
 
 __all__ = [
     "Detector",
@@ -58,40 +59,43 @@ def detects(points: int, training: dict[str, Any]) -> Callable[[Builder], Builde
     return note
 
 
+def feature_columns(shape: tuple[int, ...]) -> int:
+    """The columns after the coordinates of a scene of that shape; refuses what is no scene."""
+    if len(shape) != 2 or shape[0] < 1 or shape[1] not in KNOWN_COLUMNS:
+        raise UnreadableShapeError("point clouds (points x 3; with height, colour or both, 4, 6 or 7)")
+    return shape[1] - COORDINATES
+
+
 @detects(50_000, _PAPER_TRAINING)
-@models.register("detr3d", behaviour=2)
+@models.register("detr3d", behaviour=3)
 @sized(PAPER)
 def detr3d(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
     """3DETR with prompts, for tens of thousands of points: set abstraction, six encoder and eight decoder layers."""
-    cloud_shape(shape)
-    return PublishedDetector(sizes, classes, "detr3d")
+    return PublishedDetector(sizes, classes, "detr3d", channels=feature_columns(shape))
 
 
 @detects(50_000, _PAPER_TRAINING)
-@models.register("detr3d-turned", behaviour=2)
+@models.register("detr3d-turned", behaviour=3)
 @sized(TURNED)
 def detr3d_turned(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
     """The same detector for rotated boxes: it predicts headings, too."""
-    cloud_shape(shape)
-    return PublishedDetector(sizes, classes, "detr3d-turned")
+    return PublishedDetector(sizes, classes, "detr3d-turned", channels=feature_columns(shape))
 
 
 @detects(50_000, _PAPER_TRAINING)
-@models.register("detr3d-m")
+@models.register("detr3d-m", behaviour=3)
 @sized(MASKED)
 def detr3d_m(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
     """3DETR-m with prompts: three encoder layers in which tokens attend to nearby ones, and half as many tokens."""
-    cloud_shape(shape)
-    return PublishedDetector(sizes, classes, "detr3d-m", masked=True)
+    return PublishedDetector(sizes, classes, "detr3d-m", masked=True, channels=feature_columns(shape))
 
 
 @detects(50_000, _PAPER_TRAINING)
-@models.register("detr3d-m-turned")
+@models.register("detr3d-m-turned", behaviour=3)
 @sized(MASKED_TURNED)
 def detr3d_m_turned(shape: tuple[int, ...], classes: int, sizes: PublishedSizes) -> PublishedDetector:
     """The detector with a masked encoder for rotated boxes: it predicts headings, too."""
-    cloud_shape(shape)
-    return PublishedDetector(sizes, classes, "detr3d-m-turned", masked=True)
+    return PublishedDetector(sizes, classes, "detr3d-m-turned", masked=True, channels=feature_columns(shape))
 
 
 @detects(2048, _TRAINING)
@@ -99,8 +103,7 @@ def detr3d_m_turned(shape: tuple[int, ...], classes: int, sizes: PublishedSizes)
 @sized(LITE)
 def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """The detector for scenes of about two thousand points, for training on a CPU."""
-    cloud_shape(shape)
-    return Detector(sizes, classes, "detr3d-lite")
+    return Detector(sizes, classes, "detr3d-lite", channels=feature_columns(shape))
 
 
 @detects(2048, _TRAINING)
@@ -108,8 +111,7 @@ def detr3d_lite(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> D
 @sized(LITE_TURNED)
 def detr3d_lite_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """The detector for a CPU that predicts headings, too."""
-    cloud_shape(shape)
-    return Detector(sizes, classes, "detr3d-lite-turned")
+    return Detector(sizes, classes, "detr3d-lite-turned", channels=feature_columns(shape))
 
 
 @detects(2048, _TRAINING)
@@ -117,5 +119,4 @@ def detr3d_lite_turned(shape: tuple[int, ...], classes: int, sizes: DetectorSize
 @sized(SMALL_LITE)
 def small_detr3d_lite(shape: tuple[int, ...], classes: int, sizes: DetectorSizes) -> Detector:
     """The detector for a CPU at half the width, with fewer layers: the student."""
-    cloud_shape(shape)
-    return Detector(sizes, classes, "small-detr3d-lite")
+    return Detector(sizes, classes, "small-detr3d-lite", channels=feature_columns(shape))

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+DropoutKind = type[nn.Dropout]
+
 
 class PromptedAttention(nn.Module):
     """Multi-head attention; `prompts` are further keys and values, prepended after the projections.
@@ -52,18 +54,18 @@ class PromptedAttention(nn.Module):
 class Feedforward(nn.Sequential):
     """Two linear maps for each row."""
 
-    def __init__(self, width: int, hidden: int, dropout: float) -> None:
-        super().__init__(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, width))
+    def __init__(self, width: int, hidden: int, dropout: nn.Dropout) -> None:
+        super().__init__(nn.Linear(width, hidden), nn.ReLU(), dropout, nn.Linear(hidden, width))
 
 
 class EncoderLayer(nn.Module):
     """Tokens attend to each other and to the layer's prompts."""
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float, kind: DropoutKind = nn.Dropout) -> None:
         super().__init__()
-        self.attention, self.feedforward = PromptedAttention(width, heads), Feedforward(width, hidden, dropout)
+        self.attention, self.feedforward = PromptedAttention(width, heads), Feedforward(width, hidden, kind(dropout))
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = kind(dropout)
 
     def forward(self, tokens: Tensor, prompts: Tensor | None, mask: Tensor | None = None) -> Tensor:
         rows = self.norm1(tokens)
@@ -75,12 +77,12 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Queries attend to each other, then to the tokens; positions are part of queries and keys."""
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float, kind: DropoutKind = nn.Dropout) -> None:
         super().__init__()
         self.among, self.across = PromptedAttention(width, heads), PromptedAttention(width, heads)
-        self.feedforward = Feedforward(width, hidden, dropout)
+        self.feedforward = Feedforward(width, hidden, kind(dropout))
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = kind(dropout)
 
     def forward(self, queries: Tensor, at: Tensor, placed: Tensor, values: Tensor) -> Tensor:
         """`at` is the embedding of the queries' positions, `placed` are tokens with the embedding of theirs.

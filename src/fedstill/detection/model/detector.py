@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedstill.core.streams import Streams
-from fedstill.detection.model.attention import DecoderLayer, EncoderLayer
+from fedstill.detection.model.attention import DecoderLayer, DropoutKind, EncoderLayer
 from fedstill.detection.model.detector_sizes import DetectorSizes
 from fedstill.detection.model.predictions import Layer, Predictions, TokenPredictions
 from fedstill.detection.model.tokens import Tokens
+from fedstill.detection.point_features import split_columns
 from fedstill.models.kernels import check_clouds, farthest_points, rows_at, sorting
 from fedstill.models.surgery import freeze
 
@@ -47,17 +48,21 @@ def part_of(name: str) -> Part:
 
 
 class Detector(nn.Module):
-    """Maps clouds (batch, points, 3), in metres with z up, to `Predictions`."""
+    """Maps clouds (batch, points, 3 + channels), in metres with z up, to `Predictions`.
+
+    The `channels` after the coordinates are features of points, such as colour, which only tokens read.
+    """
 
     fourier: Tensor
+    dropout_kind: DropoutKind = nn.Dropout
 
-    def __init__(self, sizes: DetectorSizes, classes: int, name: str) -> None:
+    def __init__(self, sizes: DetectorSizes, classes: int, name: str, channels: int = 0) -> None:
         super().__init__()
-        self.sizes, self.classes = sizes, classes
+        self.sizes, self.classes, self.channels = sizes, classes, channels
         self.prompted = True  # False: the encoder works without its prompts, as in pre-training
         width, layer = sizes.width, (sizes.width, sizes.heads, sizes.feedforward, sizes.dropout)
         self.tokens = self._make_tokens()
-        self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(sizes.encoder_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(*layer, self.dropout_kind) for _ in range(sizes.encoder_layers))
         # Prompts are keys and values of one layer each, (layers, 2, heads, length, width of a head).
         shape = sizes.encoder_layers, 2, sizes.heads, sizes.prompts, width // sizes.heads
         self.prompts = nn.Parameter(torch.empty(shape))
@@ -70,7 +75,13 @@ class Detector(nn.Module):
 
     def _make_tokens(self) -> Tokens:
         width = self.sizes.width
-        return Tokens(self.sizes.ball, (width // 2, width // 2, width), self.sizes.floor, places=self.position_features)
+        return Tokens(
+            self.sizes.ball,
+            (width // 2, width // 2, width),
+            self.sizes.floor,
+            places=self.position_features,
+            channels=self.channels,
+        )
 
     def _make_decoder(self) -> None:
         """All modules after the encoder."""
@@ -90,7 +101,7 @@ class Detector(nn.Module):
         return self.sizes.width + 3
 
     def forward(self, points: Tensor) -> Predictions:
-        check_clouds(points)
+        check_clouds(split_columns(points)[0])
         low, extent = self.bounds(points)
         positions, encoded = self.encode(points, low, extent)
         told = self.projection(encoded)
@@ -109,7 +120,8 @@ class Detector(nn.Module):
 
     def bounds(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """The lowest coordinates of each cloud (batch, 3), and its extent."""
-        low, high = points.amin(dim=1), points.amax(dim=1)
+        coordinates, _ = split_columns(points)
+        low, high = coordinates.amin(dim=1), coordinates.amax(dim=1)
         return low, (high - low).clamp(min=1e-3)
 
     def encode(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from fedstill.detection.model.attention import EncoderLayer
 from fedstill.detection.model.detector import Detector
 from fedstill.detection.model.published_detector import PublishedDetector
 from fedstill.detection.model.tokens import above_the_floor
+from fedstill.detection.point_features import split_columns
 from fedstill.models.kernels import ball_query, check_clouds, group, rows_at
 
 
@@ -69,7 +70,7 @@ class MaskedAutoencoder(nn.Module):
 
     def forward(self, points: Tensor, noise: Tensor) -> Reconstruction:
         """`noise` (batch, tokens) determines the mask: the tokens with the lowest numbers are hidden."""
-        check_clouds(points)
+        check_clouds(split_columns(points)[0])
         low, extent = self.detector.bounds(points)
         positions, features = self.detector.describe(points, low, extent)
         order = noise.argsort(dim=1, stable=True)
@@ -89,10 +90,10 @@ class MaskedAutoencoder(nn.Module):
     def patches(self, points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
         """The reconstruction targets at these positions: points around them, and which are not repetitions.
 
-        At a reach of 1 they are the points from which the tokens are made.
+        At a reach of 1 they are the points from which the tokens are made, without their features.
         """
         tokens = self.detector.tokens
-        points = above_the_floor(points, tokens.floor) if tokens.floor else points
+        points, _ = split_columns(above_the_floor(points, tokens.floor) if tokens.floor else points)
         index = ball_query(points, centres, self.reach * tokens.ball.radius, self.points)
         there = index != index[..., :1]
         there[..., 0] = True

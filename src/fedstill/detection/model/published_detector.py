@@ -27,7 +27,9 @@ from fedstill.detection.model.attention import DecoderLayer
 from fedstill.detection.model.detector import Detector, headings
 from fedstill.detection.model.detector_sizes import PublishedSizes
 from fedstill.detection.model.predictions import Layer, Predictions
-from fedstill.detection.model.tokens import Tokens
+from fedstill.detection.model.quick_dropout import QuickDropout
+from fedstill.detection.model.tokens import Tokens, downsample
+from fedstill.detection.point_features import split_columns
 from fedstill.models.batchnorm import normalise
 from fedstill.models.kernels import check_clouds, farthest_points, rows_at
 from fedstill.models.pointnet2_levels import Ball, SetAbstraction
@@ -40,20 +42,21 @@ _SMALLEST = 0.1  # metres: the least extent of a scene, of which sizes are a fra
 
 
 class PublishedDetector(Detector):
-    """Maps clouds (batch, points, 3), in metres with z up, to `Predictions`; tokens predict nothing."""
+    """Maps clouds (batch, points, 3 + channels), in metres with z up, to `Predictions`; tokens predict nothing."""
 
     sizes: PublishedSizes
+    dropout_kind = QuickDropout
 
-    def __init__(self, sizes: PublishedSizes, classes: int, name: str, masked: bool = False) -> None:
+    def __init__(self, sizes: PublishedSizes, classes: int, name: str, masked: bool = False, channels: int = 0) -> None:
         self.masked = masked
         self.halved = Ball(max(sizes.tokens // 2, sizes.queries), *_DOWNSAMPLING)  # the tokens of a masked encoder
-        super().__init__(sizes, classes, name)
+        super().__init__(sizes, classes, name, channels)
         _initialise(self.encoder)
         _initialise(self.decoder)
 
     def _make_tokens(self) -> Tokens:
         width = self.sizes.width
-        return Tokens(self.sizes.ball, (width // 4, width // 2, width), 0.0, places=0, relative=True)
+        return Tokens(self.sizes.ball, (width // 4, width // 2, width), 0.0, 0, relative=True, channels=self.channels)
 
     def _make_decoder(self) -> None:
         sizes, width = self.sizes, self.sizes.width
@@ -62,7 +65,7 @@ class PublishedDetector(Detector):
         self.projection = nn.Sequential(*(NormalisedLinear(width, width) for _ in range(2 if self.masked else 3)))
         self.query_position = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         layer = (width, sizes.heads, sizes.decoder_feedforward, sizes.dropout)
-        self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(sizes.decoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*layer, QuickDropout) for _ in range(sizes.decoder_layers))
         self.norm = nn.LayerNorm(width)
         bins = sizes.angle_bins if sizes.angle_bins > 1 else 0
         outputs = {"classes": self.classes + 1, "offsets": 3, "sizes": 3} | (
@@ -71,7 +74,7 @@ class PublishedDetector(Detector):
         self.heads = nn.ModuleDict({name: _head(width, out, sizes.head_dropout) for name, out in outputs.items()})
 
     def forward(self, points: Tensor) -> Predictions:
-        check_clouds(points)
+        check_clouds(split_columns(points)[0])
         low, extent = self.bounds(points)
         positions, encoded = self.encode(points, low, extent)
         told = self.projection(encoded)
@@ -95,8 +98,7 @@ class PublishedDetector(Detector):
             near = torch.cdist(positions, positions) < radius
             features = layer(features, prompts if self.prompted else None, near)
             if number == 0:
-                chosen = rows_at(positions, farthest_points(positions, self.halved.centres))
-                positions, features = chosen, self.downsampling(positions, chosen, features)
+                positions, features = downsample(self.downsampling, positions, features)
         return positions, features
 
     def describe(self, points: Tensor, low: Tensor, extent: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,10 +126,10 @@ class NormalisedLinear(nn.Module):
     def __init__(self, channels: int, width: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.linear, self.norm = nn.Linear(channels, width, bias=False), nn.BatchNorm1d(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = QuickDropout(dropout)
 
     def forward(self, rows: Tensor) -> Tensor:
-        mapped = normalise(self.norm, self.linear(rows).flatten(0, -2)).relu()
+        mapped = normalise(self.norm, self.linear(rows).flatten(0, -2), rows.shape[0]).relu()
         out: Tensor = self.dropout(mapped.unflatten(0, rows.shape[:-1]))
         return out
 
