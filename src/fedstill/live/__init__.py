@@ -1,0 +1,1 @@
+"""The live page: runs, studies and deployments under way, from what their folders hold."""
