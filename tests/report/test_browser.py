@@ -34,6 +34,9 @@ PROBE = """
   seen.push("overflow " + (document.documentElement.scrollWidth - document.documentElement.clientWidth));
   Plotly.toImage(plot, { format: "png" }).then((picture) => {
     seen.push(picture.slice(0, 22), fedstillTables.csv(table), fedstillTables.latex(table));
+    const cells = table.tBodies[0].rows[0].cells;
+    ["=SUM(A1)", "-0.5", "@x", "+1+cmd"].forEach((text, place) => { cells[place].dataset.value = text; });
+    seen.push(fedstillTables.csv(table));
     document.getElementById("probe").textContent = seen.join("\\n");
   });
 """
@@ -108,5 +111,6 @@ def test_tables_sort_and_save_keys_switch_nothing_sticks_out_and_strange_scripts
     text = "\n".join(files)
     assert text.startswith("way,method,partition,clients,rounds,accuracy_last")
     assert '"top, 100 % & more",fedavg,iid,4,2,0.9,0.9,' in text
+    assert "'=SUM(A1),-0.5,'@x,'+1+cmd," in text, "spreadsheets take such text for formulas"
     assert "\\begin{tabular}{lllrr" in text
     assert "top, 100 \\% \\& more & fedavg & iid & 4 & 2 & 90.00~\\%" in text

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from fedstill.core.metric_records import ModelMetrics
 from fedstill.report.classes import classes_section
 from fedstill.runtime.result import Run
 
@@ -17,6 +18,7 @@ class Kept:
         self, truth: list[int] | None, said: list[int] | None, classes: tuple[str, ...] = ("a", "b", "c")
     ) -> None:
         self.test_labels, self.said, self.config = truth, said, {"classes": classes}
+        self.metrics: dict[str, ModelMetrics] = {}
 
     def predictions(self, which: str) -> list[int] | None:
         assert which == "last"

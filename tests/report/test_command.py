@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ from typer.testing import CliRunner
 
 from fedstill.cli.app import app
 from fedstill.cli.flags import parse_queries
-from fedstill.report.command import command
+from fedstill.report.command import command, missing_reference, reference_sentence
 from fedstill.runtime.assemble import make_experiment, named_part, overlay, override
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import make_plan
 from fedstill.runtime.recipes import given_by
+from fedstill.runtime.reference_runs import LOCAL_ONLY, Reference, reference_experiment
 
 EXPERIMENTS: list[dict[str, Any]] = [
     {"method": "fedavg"},
@@ -99,3 +102,16 @@ def test_nothing_is_said_that_goes_without_saying() -> None:
 
 def test_a_shell_gets_odd_names_in_one_piece() -> None:
     assert "--data 'npz:my data.npz'" in command(make_experiment({"method": "fedavg", "data": "npz:my data.npz"}))
+
+
+@pytest.mark.parametrize(("data", "deployed"), [("trial", True), ("digits", False), ("npz:trial.npz", False)])
+def test_no_command_finds_the_data_of_a_deployment(data: str, deployed: bool) -> None:
+    """It goes by the deployment's name, and is at its sites."""
+    given = {"method": "fedavg", "data": data, "partition": "sites", "evaluation": "on-site", "clients": 2}
+    wanted = reference_experiment(make_experiment(given))
+    assert wanted is not None
+    run: Any = SimpleNamespace(reference=Reference(LOCAL_ONLY, wanted), path=Path("runs/a"))
+    again = missing_reference(run)
+    assert (again is None) == deployed
+    what = "what clients reach alone is not known"
+    assert reference_sentence(run) == (what if again is None else f"{what}; to find out: {again}")

@@ -131,3 +131,13 @@ def test_headings(make_run: MakeRun) -> None:
     one, two = Facts.of("a", make_run()), Facts.of("b", make_run({"method": "fedavg", "data": "mnist"}))
     assert heading([one]) == "One way to learn digits"
     assert heading([one, two]) == "Two ways to learn digits and mnist"
+
+
+def test_many_runs_are_counted_and_not_named(make_run: MakeRun) -> None:
+    text = told(**{f"run{number}": make_run(accuracies=(0.5, 0.9)) for number in range(6)})
+    assert "All ended level" in text
+    assert "the clients together sent 8.0 KiB in each." in text.replace("\u00a0", " ")
+    assert "run3" not in text
+    methods = ["fedavg"] * 4 + ["fedprox"] * 2
+    runs = {f"run{number}": make_run(method, (0.5, 0.9 if number else 0.8)) for number, method in enumerate(methods)}
+    assert "Five ways got furthest" in told(**runs)

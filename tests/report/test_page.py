@@ -193,7 +193,7 @@ def test_nothing_to_report_and_unfinished_runs_are_said(make_run: MakeRun, tmp_p
 def test_a_real_run(tmp_path: Path) -> None:
     run = fedstill.run("fedavg", rounds=2, clients=2, partition={"name": "dirichlet", "alpha": 0.3}, out=tmp_path)
     page = Page(write_report({"tiny": run}, tmp_path / "report.html"))
-    assert list(page.specs) == ["accuracy", "loss", "traffic", "confusion-0", "partition-0"]
+    assert list(page.specs) == ["accuracy", "loss", "traffic", "reliability", "confusion-0", "partition-0"]
     (folder,) = [one["href"] for one in page.all("a") if one["href"].endswith("/")]
     assert (tmp_path / folder / "result.json").is_file()
     assert page.specs["accuracy"]["data"][0]["y"] == [record.metrics["accuracy"] for record in run.journal]

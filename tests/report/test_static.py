@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from fedstill.report import Holdings, write_report
 from fedstill.report.figure import HATCHES, QUIET, SYMBOLS, Figure, Key, axis, label, level, names_axis
 from fedstill.report.static import draw, draw_files, paint
+from fedstill.report.study.marks import STUDENTS, TEACHERS, student_keys, teacher_keys
 from fedstill.report.traces import HATCHES as DRAWN_HATCHES
 from fedstill.report.traces import MARKERS
 from fedstill.runtime.result import Run
@@ -91,6 +92,12 @@ def test_cells_have_their_texts_and_holes_have_none() -> None:
     assert texts(bottom) == ["100"]
     assert bottom.texts[0].get_color() == paint("var(--ink)")  # dark on white
     assert len(top.patches) == 2
+
+
+def test_every_verdict_has_a_hatch_that_pages_and_pictures_know() -> None:
+    for key in [*teacher_keys(TEACHERS), *student_keys(STUDENTS)]:
+        assert key.shape != "hatched" or key.outline
+    assert {mark.hatch for mark in (*TEACHERS.values(), *STUDENTS.values())} <= {*DRAWN_HATCHES}
 
 
 def test_every_marker_and_hatch_of_a_key_can_be_drawn() -> None:

@@ -236,21 +236,43 @@ def test_a_killed_study_leaves_nobody_behind_and_goes_on(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_a_worker_that_dies_is_one_failure(recipe: Make, tmp_path: Path) -> None:
-    """A plugin whose data set ends the process that loads it, anywhere but in the process that planned the study."""
-    plugin = tmp_path / "deadly.py"
-    plugin.write_text(
-        "import os\n"
-        "from fedstill.data.bundle import datasets\n"
-        f"HOME = {os.getpid()}\n"
-        "@datasets.register('deadly')\n"
-        "def deadly(source):\n"
-        "    '''Not for long.'''\n"
-        "    if os.getpid() != HOME:\n"
-        "        os._exit(9)\n"
-        "    return datasets['digits'](source)\n"
-    )
+DEADLY = """
+import os, pathlib, signal
+from fedstill.data.bundle import datasets
+HOME, DEATHS = {home}, pathlib.Path({deaths!r})
+@datasets.register('deadly')
+def deadly(source):
+    '''Not for long.'''
+    if os.getpid() != HOME and (not DEATHS.exists() or len(DEATHS.read_text()) < {most}):
+        with DEATHS.open('a') as file:
+            file.write('x')
+        os.kill(os.getpid(), signal.SIGKILL)
+    return datasets['digits'](source)
+"""
+
+
+class StudyNotes:
+    """Callbacks that remember."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_a_run_whose_worker_is_killed_goes_on_in_another_one(recipe: Make, tmp_path: Path, most: int) -> None:
+    """A plugin whose data set kills the processes that load it, but not the one that planned the study."""
+    plugin, deaths = tmp_path / "deadly.py", tmp_path / "deaths"
+    plugin.write_text(DEADLY.format(home=os.getpid(), deaths=str(deaths), most=most))
     study = Study(recipe({"data": ["deadly", "digits"]}, method="fedavg"), plugins=[plugin])
-    results = study.run(tmp_path / "runs", workers=2)
-    assert results.failures == {("deadly",): "its worker process ended with code 9"}
-    assert list(results.runs) == [("digits",)]
+    notes = StudyNotes()
+    results = study.run(tmp_path / "runs", workers=2, callbacks=notes)
+    assert len(deaths.read_text()) == min(most, 3)
+    if most > 3:
+        assert results.failures == {("deadly",): "its worker process was ended by SIGKILL, in each of 3 attempts"}
+        assert list(results.runs) == [("digits",)]
+    else:
+        assert notes.notes == ["deadly: its worker process was ended by SIGKILL: the run went on in another one"]
+        assert contents(tmp_path / "runs") == contents(study.run(tmp_path / "whole") and tmp_path / "whole")

@@ -16,7 +16,6 @@ from fedstill.studies.results import EARLIER_TORCH, load_results
 from fedstill.studies.results_table import make_table
 from fedstill.studies.verification import study_of
 
-pytestmark = pytest.mark.xdist_group("verified-study")  # so that the study is made once
 RECIPE = {
     "experiment": {
         "data": "digits",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fedstill.core.metric_records import ModelMetrics
 from fedstill.core.numbers import share
 from fedstill.core.table import Column, Table, make_table, percent, text, whole
 from fedstill.report.figure import Figure, axis, label
@@ -27,6 +28,9 @@ class ClassFigures:
     right: int
     predicted: int
     taken_for: str  # the class that its samples are most often mistaken for; empty: none
+    auc: float | None = None  # against the rest
+    f1: float | None = None
+    specificity: float | None = None
 
     @property
     def recall(self) -> float | None:
@@ -46,7 +50,8 @@ def classes_section(runs: Mapping[str, Run]) -> PageSection:
     about = "Of the last models, on the test samples." if pairs else ""
     if without and pairs:
         about += f" {len(without)} of {len(runs)} runs keep no predictions of one class for each sample."
-    tables = [_table(pairs)] if pairs else []
+    kept = {title: run.metrics.get("last") for title, run in runs.items()}
+    tables = [_table(pairs, kept)] if pairs else []
     return PageSection("classes", "Classes", [one for one in figures if one is not None], tables, about=about)
 
 
@@ -100,17 +105,39 @@ def _matrix(number: int, title: str, names: Sequence[str], pairs: Counter[tuple[
     )
 
 
-def _table(pairs: Mapping[str, tuple[Sequence[str], Counter[tuple[int, int]]]]) -> Table:
-    rows = [one for title, (names, counted) in pairs.items() for one in _figures(title, names, counted)]
+def _table(
+    pairs: Mapping[str, tuple[Sequence[str], Counter[tuple[int, int]]]], kept: Mapping[str, ModelMetrics | None]
+) -> Table:
+    rows = [
+        _with_metrics(one, kept[title], place)
+        for title, (names, counted) in pairs.items()
+        for place, one in enumerate(_figures(title, names, counted))
+    ]
     columns: tuple[Column[ClassFigures], ...] = (
         Column("Class", "class", lambda row: text(row.name), right=False),
         Column("Run", "run", lambda row: text(row.run), right=False),
         Column("Test samples", "samples", lambda row: whole(row.samples)),
         Column("Recall", "recall", lambda row: percent(row.recall)),
         Column("Precision", "precision", lambda row: percent(row.precision)),
+        Column("Specificity", "specificity", lambda row: percent(row.specificity), always=False),
+        Column("F1", "f1", lambda row: percent(row.f1), always=False),
+        Column("AUC", "auc", lambda row: percent(row.auc), always=False),
         Column("Most often taken for", "taken_for", lambda row: text(row.taken_for), right=False),
     )
     return make_table("classes", "Every class in every run", columns, rows)
+
+
+def _with_metrics(row: ClassFigures, kept: ModelMetrics | None, place: int) -> ClassFigures:
+    """With what the run kept of this class."""
+    if kept is None:
+        return row
+    auc, f1, specificity = (kept.by_class.get(name) for name in ("auc", "f1", "specificity"))
+    return replace(
+        row,
+        auc=None if auc is None else auc[place],
+        f1=None if f1 is None else f1[place],
+        specificity=None if specificity is None else specificity[place],
+    )
 
 
 def _figures(title: str, names: Sequence[str], pairs: Counter[tuple[int, int]]) -> list[ClassFigures]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedstill.core.numbers import listed
 from fedstill.core.passed_objects import is_passed
 from fedstill.core.sections import sections
+from fedstill.data.bundle import datasets
 from fedstill.data.data_kinds import data_kinds
+from fedstill.data.data_settings import split_name
 from fedstill.data.lookup import is_object_name
 from fedstill.methods import methods
 from fedstill.models import models
@@ -19,6 +22,7 @@ from fedstill.report.descriptions import changed_settings
 from fedstill.runtime.assemble import make_experiment, parse_value, with_defaults
 from fedstill.runtime.defaults import decided_by
 from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import task_name
 
 _FLAGS = ("data", "model", "clients", "rounds", "seed")
@@ -65,6 +69,42 @@ def command(experiment: Experiment) -> str:
         else:
             settings.append(f"{path}={_value(value)}")
     return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+
+
+def reference_sentence(run: Run) -> str | None:
+    """The figure that a run is to be held against or, where that is not here, the command that makes it."""
+    reference = run.reference
+    if reference is None:
+        return None
+    if reference.accuracy is not None:
+        return reference.sentence(run.result.accuracy.get("last"))
+    missing = missing_reference(run)
+    return f"{reference.missing()}; to find out: {missing}" if missing else reference.missing()
+
+
+def missing_reference(run: Run) -> str | None:
+    """The command that makes the run which this one is to be held against; None where it is here, or none applies.
+
+    None after a deployment too: the data is at its sites, where no command of this machine finds it.
+    """
+    reference = run.reference
+    if reference is None or reference.accuracy is not None or _deployed(reference.experiment):
+        return None
+    return beside(run, command(reference.experiment))
+
+
+def beside(run: Run, again: str) -> str:
+    """A command whose run lies beside another one."""
+    folder = run.path.parent
+    usual = folder == Path("runs") or not again.startswith("fedstill run")
+    return again if usual else f"{again} --out {shlex.quote(str(folder))}"
+
+
+def _deployed(experiment: Experiment) -> bool:
+    """Whether its data is that of a deployment's sites, which goes by the deployment's name."""
+    plain, _ = split_name(experiment.data)
+    on_site = experiment.evaluation == "on-site" and experiment.partition.name == "sites"
+    return on_site and plain not in datasets and ":" not in plain and not is_object_name(plain)
 
 
 def _objects(experiment: Experiment) -> list[str]:

@@ -18,13 +18,16 @@ from fedstill.core.table import Cell, Column, Table, make_table, percent, text
 from fedstill.core.terminal_table import terminal_text
 from fedstill.report.facts import number
 from fedstill.report.named_runs import run_folders
+from fedstill.report.paired import paired_sentence
 from fedstill.report.run_plots import plot_runs
 from fedstill.report.titles import differing_settings, setting_text, settings_in_titles, titles
 from fedstill.runtime.result import Run
+from fedstill.runtime.run_folder import RunFolder
 from fedstill.tasks.task_choice import measure_of
 
 RunInput = str | Path | Run
 _Row = dict[str, Any]
+_MOST_SETTINGS = 10  # in one cell
 
 
 def compare(runs: RunInput | Sequence[RunInput] | Mapping[str, RunInput]) -> Comparison:
@@ -72,6 +75,11 @@ class Comparison:
             one.pop("rounds", None)
         return dict(zip(self.runs, each, strict=True))
 
+    @property
+    def differences(self) -> list[str]:
+        """The settings that differ, by path."""
+        return list(next(iter(self.settings.values())))
+
     @cached_property
     def rows(self) -> list[_Row]:
         """One row for each run: its name, the settings that differ, and figures."""
@@ -92,15 +100,19 @@ class Comparison:
         }
 
     def _notes(self, run: Run) -> list[str]:
-        first_name, first = next(iter(self.runs.items()))
         rounds = run.config.get("rounds", run.experiment.rounds)
-        notes = [] if run.finished else [f"not finished: {rounds} rounds in all"]
+        return [*([] if run.finished else [f"not finished: {rounds} rounds in all"]), *self._other_scores(run)]
+
+    def _other_scores(self, run: Run) -> list[str]:
+        """Why its accuracy cannot be compared with that of the first run."""
+        first_name, first = next(iter(self.runs.items()))
+        reasons = []
         if run.config["fingerprint"] != first.config["fingerprint"]:
-            notes.append(f"not the data of {first_name}")
+            reasons.append(f"not the data of {first_name}")
         measure = measure_of(run.experiment.architectures[0])
         if measure != measure_of(first.experiment.architectures[0]):
-            notes.append(f"its accuracy is {measure}")
-        return notes
+            reasons.append(f"its accuracy is {measure}")
+        return reasons
 
     def __getitem__(self, column: str) -> list[Any]:
         """A column, in the order of the runs."""
@@ -108,6 +120,34 @@ class Comparison:
 
     def __len__(self) -> int:
         return len(self.runs)
+
+    def best(self) -> str | None:
+        """The finished run with a model whose last accuracy is highest, of those with one score on the same data.
+
+        None where the runs have other data or another measure than the first, or where no run is such.
+        """
+        incomparable = any(self._other_scores(run) for run in self.runs.values())
+        ended = {
+            name: run
+            for name, run in self.runs.items()
+            if run.finished and RunFolder(run.path).model_path("last").is_file()
+        }
+        scores = {name: score for name, run in ended.items() if (score := number(run.accuracy)) is not None}
+        return max(scores, key=lambda name: scores[name]) if scores and not incomparable else None
+
+    def verdict(self) -> str | None:
+        """Of two runs with predictions for the same test samples, what these tell; otherwise None."""
+        if len(self.runs) != 2:
+            return None
+        first, second = self.runs.values()
+        truth = first.test_labels
+        said = first.predictions(), second.predictions()
+        if truth is None or truth != second.test_labels or said[0] is None or said[1] is None:
+            return None
+        if first.config["fingerprint"] != second.config["fingerprint"]:
+            return None
+        one, other = self.runs
+        return paired_sentence((one, other), (said[0], said[1]), truth)
 
     def to_pandas(self) -> Any:
         """The rows as a `pandas.DataFrame`, by name; needs `pip install 'fedstill[pandas]'`."""
@@ -117,9 +157,13 @@ class Comparison:
         """A matplotlib figure of all runs' test accuracy and training loss over the rounds; notebooks show it."""
         return plot_runs(self.runs)
 
-    def table(self, width: int | None = None) -> Table:
-        """What is shown; settings get one column together where the table would be wider than `width`."""
-        settings = [path for path in next(iter(self.settings.values())) if path not in self._in_names]
+    def table(self, width: int | None = None, *, settings_shown: bool = False) -> Table:
+        """What is shown; settings get one column together where the table would be wider than `width`.
+
+        They get none where they are shown elsewhere.
+        """
+        told = set(self._in_names) | (set(self.differences) if settings_shown else set())
+        settings = [path for path in self.differences if path not in told]
         wide = make_table("comparison", "", [_NAME, *map(_setting, settings), *_FIGURES], self.rows)
         if width is None or wide.width <= width or len(settings) < 2:
             return wide
@@ -147,7 +191,9 @@ def _setting(path: str) -> Column[_Row]:
 
 def _together(paths: Sequence[str]) -> Column[_Row]:
     def cell(row: _Row) -> Cell:
-        return text(", ".join(filter(None, (setting_text(path, row[path]) for path in paths))))
+        told = [words for path in paths if (words := setting_text(path, row[path]))]
+        more = [f"{len(told) - _MOST_SETTINGS} more"] if len(told) > _MOST_SETTINGS else []
+        return text(", ".join([*told[:_MOST_SETTINGS], *more]))
 
     return Column("Settings", "settings", cell, right=False)
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedstill.core.numbers import share, size, unit_of
 from fedstill.report.facts import RunCourse, measured, number
 from fedstill.report.figure import ALARM, DASHES, Figure, Key, axis, colour, curve, dash, lone, whole_axis
+from fedstill.tasks.task_choice import ACCURACY
 
 _WIDE = 20.0  # traffic that differs by more than this factor is drawn on a logarithmic axis
 _FROM_ZERO = {"rangemode": "tozero"}
@@ -149,6 +150,8 @@ def _traffic(runs: Sequence[RunCourse]) -> Figure:
 
 
 def _meaning(runs: Sequence[RunCourse]) -> str:
+    if runs[0].shown != ACCURACY:
+        return f"{measured(runs)} of the model on the test samples"
     told = {
         False: "Share of the test samples that the model gets right",
         True: "Average precision in the test scenes, a box being right above an IoU of 0.25, as mean over classes",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 from fedstill.core.records import RoundRecord, RunResult
 from fedstill.methods import methods
+from fedstill.report.command import reference_sentence
 from fedstill.runtime.experiment import Experiment
+from fedstill.runtime.reference_runs import Reference
 from fedstill.runtime.result import Run
-from fedstill.tasks.task_choice import detects, measure_of
+from fedstill.runtime.round_ranking import TITLES
+from fedstill.runtime.run_checks import skipped_files
+from fedstill.tasks.task_choice import ACCURACY, detects, measure_of
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class RunCourse:
     title: str
     experiment: Experiment
     journal: tuple[RoundRecord, ...]
+    shown: str = field(default=ACCURACY, kw_only=True)  # the metric that curves and tables show
 
     @property
     def quoted(self) -> str:
@@ -38,8 +43,8 @@ class RunCourse:
 
     @property
     def measure(self) -> str:
-        """What its accuracy is called."""
-        return measure_of(self.experiment.architectures[0])
+        """What the metric that is shown is called."""
+        return measure_of(self.experiment.architectures[0]) if self.shown == ACCURACY else TITLES[self.shown]
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -64,7 +69,7 @@ class RunCourse:
 
     def _evaluated(self) -> Iterator[tuple[RoundRecord, float]]:
         for record in self.journal:
-            accuracy = number(record.accuracy)
+            accuracy = number(record.metrics.get(self.shown))
             if accuracy is not None:
                 yield record, accuracy
 
@@ -77,10 +82,19 @@ class Facts(RunCourse):
     result: RunResult
     seconds: float
     cautions: tuple[str, ...] = ()  # what the run warned of at its end
+    reference: Reference | None = None  # what it is to be held against
+    missing: str | None = None  # where that is not here: what is not known, and the command for it
+    skipped: tuple[str, ...] = ()  # files that could not be read
 
     @classmethod
     def of(cls, title: str, run: Run) -> Facts:
-        return cls(title, run.experiment, tuple(run.journal), run.config, run.result, run.seconds, tuple(run.cautions))
+        reference = run.reference
+        missing = None if reference is None or reference.accuracy is not None else reference_sentence(run)
+        journal, warned = tuple(run.journal), tuple(run.cautions)
+        skipped = tuple(skipped_files(run.checks))
+        return cls(
+            title, run.experiment, journal, run.config, run.result, run.seconds, warned, reference, missing, skipped
+        )
 
     @property
     def alone(self) -> bool:
@@ -88,6 +102,9 @@ class Facts(RunCourse):
         return self.experiment.method.name == "local-only"
 
     def accuracy(self, which: str = "last") -> float | None:
+        """The metric that is shown, of a model."""
+        if self.shown != ACCURACY:
+            return self.metric(self.shown, which)
         return number(self.result.accuracy.get(which))
 
     @property

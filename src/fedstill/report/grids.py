@@ -131,6 +131,7 @@ def _partition(number: int, group: Sequence[Facts], table: Holdings, most: int) 
     points += " Samples are scenes: counted are the boxes in them." if table.by == "box" else ""
     points += " Some samples lie with several clients." if table.overlap else ""
     name = descriptions.part(run.experiment.partition)
+    client = "" if table.sites else "client "
     cut = f" The first {_COLUMNS} clients are shown." if len(sizes) > _COLUMNS else ""
     return Figure(
         f"partition-{number}",
@@ -140,7 +141,7 @@ def _partition(number: int, group: Sequence[Facts], table: Holdings, most: int) 
         [
             {
                 "type": "heatmap",
-                "x": list(range(len(shown))),
+                "x": [label(name) for name in table.sites[: len(shown)]] or list(range(len(shown))),
                 "y": [f"{label(name)} " for name in table.names],
                 # The square root lets a handful of samples be seen beside a thousand.
                 "z": [[count**0.5 for count in column] for column in columns],
@@ -154,12 +155,14 @@ def _partition(number: int, group: Sequence[Facts], table: Holdings, most: int) 
                 "showscale": False,
                 "xgap": 1 if numbers else 0,
                 "ygap": 1,
-                "hovertemplate": f"client %{{x}}, {by} %{{y}}: %{{customdata:,}} {counted}<extra></extra>",
+                "hovertemplate": f"{client}%{{x}}, {by} %{{y}}: %{{customdata:,}} {counted}<extra></extra>",
             }
         ],
         {
             "height": 110 + max(60, 20 * min(len(table.names), 40)),
-            "xaxis": whole_axis("client", len(shown), showgrid=False),
+            "xaxis": axis("site", type="category", showgrid=False)
+            if table.sites
+            else whole_axis("client", len(shown), showgrid=False),
             "yaxis": axis(by, type="category", autorange="reversed", showgrid=False),
         },
     )

@@ -9,11 +9,14 @@ from fedstill.report import descriptions
 from fedstill.report.compare import Pair, lonely_pairs, pooled_pairs, skewed_pairs
 from fedstill.report.facts import Facts, measured
 from fedstill.runtime.identity import stale_parts
+from fedstill.runtime.round_ranking import LOWER_IS_BETTER
+from fedstill.tasks.task_choice import ACCURACY
 
 _SAME = 0.0005  # shares that print alike, at one decimal of a percentage, are called equal
 _FELL = 0.01  # a last round this far below the best one is worth a sentence
 
 _FEW = 8  # runs that each get sentences of their own
+_NAMED = 3  # runs that are named together in one sentence
 _UNLIKE = 0.05  # amounts of training that differ by less than this share count as equal
 
 
@@ -32,6 +35,7 @@ def caution(runs: Sequence[Facts]) -> str:
     """What a careful reader should hold against these numbers."""
     sentences = [f"{run.title} is stale: {'; '.join(why)}." for run in runs if (why := stale_parts(run.config))]
     sentences += [f"{run.title}: {text}." for run in runs for text in run.cautions]
+    sentences += [f"{run.title}: {text}." for run in runs for text in run.skipped]
     if len({run.experiment.seed for run in runs}) == 1:
         each = "It was" if len(runs) == 1 else "Each was"
         sentences.append(
@@ -69,26 +73,28 @@ def _ranking(runs: Sequence[Facts]) -> Iterator[str]:
         yield f"{run.quoted} ended with {_right(runs, accuracy)}."
     elif scored:
         top, low = max(accuracy for accuracy, _ in scored), min(accuracy for accuracy, _ in scored)
-        first = listed([run.quoted for accuracy, run in scored if top - accuracy < _SAME])
-        if top - low < _SAME:
+        if runs[0].shown in LOWER_IS_BETTER:
+            top, low = low, top
+        first = _some([run.quoted for accuracy, run in scored if abs(top - accuracy) < _SAME])
+        if abs(top - low) < _SAME:
             yield f"All ended level, with {_right(runs, top)}."
         else:
-            last = listed([run.quoted for accuracy, run in scored if accuracy - low < _SAME])
+            last = _some([run.quoted for accuracy, run in scored if abs(accuracy - low) < _SAME])
             yield (
-                f"{first} got furthest, with {_right(runs, top)} after the last round;"
-                f" {last} ended lowest, with {share(low, 1)}."
+                f"{capital(first)} got furthest, with {_right(runs, top)} after the last round;"
+                f" {last} {'came last' if runs[0].shown in LOWER_IS_BETTER else 'ended lowest'}, with {share(low, 1)}."
             )
     for accuracy, run in scored if len(runs) <= _FEW else ():
         best = run.accuracy("best")
         if best is not None and best - accuracy > _FELL:
             yield f"{run.quoted} had been {points(best - accuracy)} better in round {run.round_of('best')}."
     if silent := [run.quoted for run in runs if run.accuracy() is None]:
-        yield f"Of {listed(silent)} no {measured(runs)} is known."
+        yield f"Of {_some(silent)} no {measured(runs)} is known."
 
 
 def _right(runs: Sequence[Facts], accuracy: float) -> str:
-    if any(run.detects for run in runs):
-        return f"{'an' if measured(runs).startswith('a') else 'a'} {measured(runs)} of {share(accuracy, 1)}"
+    if any(run.detects or run.shown != ACCURACY for run in runs):
+        return f"{'an' if measured(runs)[0] in 'aAF' else 'a'} {measured(runs)} of {share(accuracy, 1)}"
     return f"{share(accuracy, 1)} of the test samples right"
 
 
@@ -132,24 +138,33 @@ def _traffic(runs: Sequence[Facts]) -> Iterator[str]:
     for run in runs:
         if not run.pooled:
             sent.setdefault(size(run.result.bytes.up), []).append(run.quoted)
-    if len(sent) > _FEW:
+    if len(sent) > _NAMED:
         amounts = [run.result.bytes.up for run in runs if not run.pooled]
         yield f"Over all rounds, the clients together sent {size(min(amounts))} to {size(max(amounts))}."
     elif sent:
-        told = [f"{amount} in {listed(titles)}" for amount, titles in sent.items()]
-        yield f"Over all rounds, the clients together sent {listed(told)}."
+        told = [f"{amount} in {_some(titles)}" for amount, titles in sent.items()]
+        alike = len(sent) == 1 and len(next(iter(sent.values()))) > 2
+        yield f"Over all rounds, the clients together sent {f'{next(iter(sent))} in each' if alike else listed(told)}."
+
+
+def _some(titles: Sequence[str]) -> str:
+    """Runs by their titles while these are few; a reader finds the others in the table."""
+    return listed(titles) if len(titles) <= _NAMED else count(len(titles), "way")
 
 
 def _trouble(runs: Sequence[Facts]) -> Iterator[str]:
     if len(runs) > _FEW and (failures := sum(run.result.failures for run in runs)):
         yield f"{failures:,} of {sum(run.sampled for run in runs):,} replies were missing or refused."
+    broken = [run.quoted for run in runs if run.broken]
+    if len(broken) > _NAMED:
+        yield f"The models of {_some(broken)} were not finite after some rounds: what they scored there means nothing."
     for run in runs:
         failures, skipped = run.result.failures, run.result.skipped
         if len(runs) <= _FEW and (failures or skipped):
             rounds = f" and {count(skipped, 'round')} skipped for want of replies" if skipped else ""
             were = "was" if failures == 1 else "were"
             yield f"In {run.quoted}, {failures:,} of {run.sampled:,} replies {were} missing or refused{rounds}."
-        if run.broken:
+        if run.broken and len(broken) <= _NAMED:
             which = f"round {run.broken[0]}" if len(run.broken) == 1 else f"{count(len(run.broken), 'round')}"
             yield f"The model of {run.quoted} was not finite after {which}: what it scored there means nothing."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fedstill.core.files import writable_folder, write_atomically
 from fedstill.report.page import PageSection, render
@@ -22,3 +23,11 @@ def write_page(
         draw_files([figure for section in sections for figure in section.figures], figures)
     write_atomically(path, page.encode())
     return path
+
+
+def link_below(page: Path, folder: Path | None) -> str:
+    """A link from a page to a run's folder below its own, or to the page in it; empty where there is neither."""
+    if folder is None or not folder.is_dir() or not folder.resolve().is_relative_to(page.parent.resolve()):
+        return ""
+    link = quote(folder.resolve().relative_to(page.parent.resolve()).as_posix())
+    return f"{link}/report.html" if (folder / "report.html").is_file() else f"{link}/"

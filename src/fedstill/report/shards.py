@@ -30,6 +30,7 @@ class Holdings:
     by: Literal["class", "kind", "box"] = "class"
     sizes: list[int] = field(default_factory=list)  # of clients: their sums, unless one sample counts several times
     overlap: bool = False  # some samples lie with several clients
+    sites: tuple[str, ...] = ()  # names of clients, where they are sites
 
     def __post_init__(self) -> None:
         if not self.sizes:
@@ -73,4 +74,6 @@ def _table(run: Run, data_root: Path | None) -> Holdings | None:
         return Holdings(counts.tolist(), plan.bundle.classes, "box", sizes, overlap)
     names = kind_names(plan.bundle)
     counts = shards.table(shape_kinds(data), len(names))
-    return Holdings(counts.tolist(), names, "kind" if has_point_labels(plan.bundle.train) else "class", sizes, overlap)
+    by: Literal["class", "kind"] = "kind" if has_point_labels(plan.bundle.train) else "class"
+    titles = plan.bundle.site_names if plan.experiment.partition.name == "sites" else ()
+    return Holdings(counts.tolist(), names, by, sizes, overlap, titles)

@@ -11,13 +11,14 @@ from fedstill.report.descriptions import changed_settings
 from fedstill.runtime.experiment import PARTS, Experiment
 
 _SILENT = {"sha256", "file", "run"}  # of weights from elsewhere: no words for a title
+_LEADING = ("data", "model")  # most settings are chosen to go with these
 
 
 def titles(experiments: Sequence[Experiment], folders: Sequence[str]) -> list[str]:
-    """One for each: its method, and what differs between runs of any one method.
+    """One for each: its method, data and model, and what differs between runs with the same ones.
 
-    What only goes with another method, as centralised training has one client, is not said. Of equal ones the end of
-    the folder's name tells them apart.
+    What only goes with another method, data set or model, as centralised training has one client, is left out. The end
+    of the folder's name tells equal ones apart.
     """
     told = [dict(_flat(_said(one))) for one in experiments]
     differing = _in_titles(told)
@@ -36,6 +37,31 @@ def differing_settings(experiments: Sequence[Experiment]) -> list[dict[str, Any]
     return [{_short(path): one.get(path) for path in differing} for one in told]
 
 
+def all_settings(experiment: Experiment) -> dict[str, Any]:
+    """An experiment's settings by path."""
+    given = experiment.model_dump(mode="json")
+    return {_short(path): value for path, value in _flat({**given, "teachers": teachers_text(given["teachers"])})}
+
+
+def teachers_text(teachers: Sequence[Mapping[str, Any]]) -> str | None:
+    """Whose student a run is; None without teachers.
+
+    >>> teachers_text([{"run": "runs/fedavg-digits-40cac02555237b1a"}, {"file": "weights/old.safetensors"}])
+    'from fedavg-digits-40cac025, old.safetensors'
+    """
+    names = [_teacher_name(one) for one in teachers]
+    return f"from {', '.join(names)}" if names else None
+
+
+def _teacher_name(teacher: Mapping[str, Any]) -> str:
+    if run := teacher.get("run"):
+        rest, _, digest = Path(str(run)).name.rpartition("-")
+        return f"{rest}-{digest[:8]}" if rest else digest
+    if file := teacher.get("file"):
+        return Path(str(file)).name
+    return str(teacher.get("call") or teacher.get("model"))
+
+
 def settings_in_titles(experiments: Sequence[Experiment]) -> set[str]:
     """Of those, the ones that `titles` tells."""
     return set(map(_short, _in_titles([dict(_flat(_said(one))) for one in experiments])))
@@ -45,8 +71,18 @@ def _in_titles(told: Sequence[Mapping[str, Any]]) -> list[str]:
     by_method: dict[str, list[Mapping[str, Any]]] = {}
     for one in told:
         by_method.setdefault(one["method.name"], []).append(one)
-    differing = [path for path in _paths(told) if any(_differs(path, group) for group in by_method.values())]
+    differing = [path for path in _paths(told) if any(_tells(path, group) for group in by_method.values())]
     return ["method.name", *differing]
+
+
+def _tells(path: str, group: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a setting tells apart runs of one method, beyond what their data and model do."""
+    if path in _LEADING:
+        return _differs(path, group)
+    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in group:
+        alike.setdefault(tuple(str(one.get(name)) for name in _LEADING), []).append(one)
+    return any(_differs(path, some) for some in alike.values())
 
 
 def _short(path: str) -> str:
@@ -67,7 +103,8 @@ def _said(experiment: Experiment) -> dict[str, Any]:
     chosen = {section: getattr(experiment, section) for section in PARTS}
     parts = {section: {"name": one.name, **changed_settings(one)} for section, one in chosen.items() if one is not None}
     initial = {"initial": f"from {Path(experiment.initial.file).name}"} if experiment.initial else {}
-    return {**experiment.model_dump(mode="json"), **parts, **initial}
+    given = experiment.model_dump(mode="json")
+    return {**given, **parts, **initial, "teachers": teachers_text(given["teachers"])}
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -29,7 +29,7 @@ MARKERS = {
     "hexagon": "h",
     "line-ns": "|",
 }
-HATCHES = {"": "", "/": "///", "\\": "\\\\\\", "x": "xxx", "-": "---", ".": "..."}
+HATCHES = {"": "", "/": "///", "\\": "\\\\\\", "x": "xxx", "-": "---", "+": "+++", ".": "..."}
 _SMALLER = 0.8  # from a browser's pixels to points of print
 
 Trace = Mapping[str, Any]
@@ -76,6 +76,8 @@ def scatter(painter: Painter, trace: Trace) -> None:
             colour = painter.paint(trace["textfont"]["color"])
             side = "left" if trace.get("textposition") == "middle right" else "center"
             painter.axes.text(across, up, plain(text), ha=side, va="center", fontsize=8.5, color=colour)
+    if trace.get("fill") == "toself":
+        painter.axes.fill(x, y, color=painter.paint(trace["fillcolor"]), alpha=trace["opacity"], linewidth=0)
     if "lines" in mode:
         line = trace["line"]
         painter.axes.plot(

@@ -9,6 +9,7 @@ from fedstill.audit.audit_inputs import evidence_of, results_in
 from fedstill.audit.verdict_rules import judge
 from fedstill.core.errors import InputError
 from fedstill.core.files import writable_folder
+from fedstill.core.numbers import count
 from fedstill.core.plugins import use_plugins
 from fedstill.report.extensions import StudyPage, study_pages
 from fedstill.report.named_runs import run_folders
@@ -18,7 +19,9 @@ from fedstill.report.study.audit_page import write_audit_report
 from fedstill.report.study.gather import gathered
 from fedstill.report.titles import titles
 from fedstill.runtime.result import Run
+from fedstill.runtime.round_ranking import check_metric_name
 from fedstill.studies.results import Results, load_results
+from fedstill.tasks.task_choice import ACCURACY
 
 PAGE = "report.html"
 
@@ -30,11 +33,13 @@ def report(
     data: str | None = None,
     data_root: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
+    metric: str | None = None,
 ) -> Path:
     """Write one HTML page, with every figure also as a file, and say where it is.
 
     Sources are a study's results (.json) or the folder that holds them, or runs and folders of runs. Without `out` the
-    page of a study lies beside its results, and that of runs is `report.html`.
+    page of a study lies beside its results, and that of runs is `report.html`. `metric` is what a page of runs shows in
+    place of accuracy, e.g. `auc`.
 
     >>> import fedstill
     >>> folder = getfixture("tmp_path")
@@ -43,15 +48,35 @@ def report(
     'page.html'
     """
     use_plugins(plugins)
+    shown = check_metric_name(metric or ACCURACY)
     several = [sources] if isinstance(sources, str | Path | Run) else list(sources)
     paths = [one.path if isinstance(one, Run) else Path(one) for one in several]
     page = None if out is None else checked_page(Path(out))
     root = None if data_root is None else Path(data_root)
     study = _study(paths)
+    if study is not None and shown != ACCURACY:
+        raise InputError("a study's page audits accuracies: leave --metric out, or name the folders of runs")
     if study is not None:
         return write_study(study, page or study.with_suffix(".html"), root, data)
     page = page or Path(PAGE)
-    return write_report(_runs(paths), page, data_root=root, figures=figures_beside(page))
+    return write_report(_runs(paths), page, data_root=root, figures=figures_beside(page), metric=shown)
+
+
+def left_out(sources: Sequence[Path]) -> str | None:
+    """A sentence about runs in a folder that the page of the study in it does not show; None: there are none."""
+    study = _study(sources)
+    if study is None or study == sources[0]:
+        return None
+    loaded = load_results(study)
+    stages = (loaded,) if loaded.students is None else (loaded, loaded.students)
+    shown = {row.identity for stage in stages for row in stage.runs.values()}
+    others = [folder for folder in run_folders(sources) if folder.name.rpartition("-")[2] not in shown]
+    if not others:
+        return None
+    return (
+        f"the page is about the study {loaded.study}, and not about {count(len(others), 'other run')} in {sources[0]}:"
+        " name the folders of runs to report on them"
+    )
 
 
 def write_study(results: Path, page: Path, data_root: Path | None = None, data: str | None = None) -> Path:

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from fedstill.core.errors import InputError, did_you_mean
 from fedstill.core.hardware import usable_cores
-from fedstill.engines.workers import WorkerEnded, WorkerPool
+from fedstill.engines.workers import ATTEMPTS, WorkerEnded, WorkerPool
 from fedstill.runtime.joint_training import OnProgress
 from fedstill.studies.jobs import JobOutcome, Place, perform, perform_lessons
 from fedstill.studies.study_plan import Job
+
+_log = logging.getLogger(__name__)
 
 Lesson = Sequence[Job]  # done in one go
 Given = Mapping[str, Any]
 
 EXECUTORS = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class LessonTask:
+    """A lesson at work; a worker that is lost is replaced a few times, and its runs go on from their last round."""
+
+    lesson: Lesson
+    givens: Sequence[Given]
+    told: OnProgress
+    lost: int = 0  # workers, so far
+    why: str = ""  # the last one
+
+    def again(self, why: str) -> LessonTask | None:
+        """The lesson for another worker, after one was lost; None for one that ends every worker."""
+        runs = " and ".join(str(job.cell) for job in self.lesson)
+        _log.info("%s: %s (attempt %d of %d)", runs, why, self.lost + 1, ATTEMPTS)
+        return replace(self, lost=self.lost + 1, why=why) if self.lost + 1 < ATTEMPTS else None
+
+    def given_up(self, why: str, details: str = "") -> JobOutcome:
+        return JobOutcome("failed", f"{why}, in each of {ATTEMPTS} attempts", details)
+
+    def noted(self, outcomes: Sequence[JobOutcome]) -> list[JobOutcome]:
+        """The outcomes, with a note of the workers that were lost on the way."""
+        note = f"{self.why}: the run went on in another one" if self.lost else ""
+        return [replace(one, note=note) for one in outcomes]
 
 
 class Executor(Protocol):
@@ -89,9 +118,7 @@ class LocalExecutor:
 
     def __init__(self, size: int, place: Place) -> None:
         self.size, self.place = size, place
-        self.pool: WorkerPool[tuple[Lesson, OnProgress]] = WorkerPool(
-            size, perform_lessons, lambda: place, place.device
-        )
+        self.pool: WorkerPool[LessonTask] = WorkerPool(size, perform_lessons, lambda: place, place.device)
         self.done: list[tuple[Lesson, list[JobOutcome]]] = []  # by this process
 
     @property
@@ -106,7 +133,7 @@ class LocalExecutor:
         if self.size == 1:
             self.done.append((lesson, perform(givens, self.place, told)))
             return
-        self.pool.assign((lesson, told)).send(list(givens))
+        self._assign(LessonTask(lesson, givens, told))
 
     def hear(self) -> tuple[Lesson, list[JobOutcome]]:
         if self.done:
@@ -114,12 +141,17 @@ class LocalExecutor:
         while True:
             worker, received = self.pool.receive()
             if isinstance(received, float):
-                self.pool.busy[worker][1](received)
+                self.pool.busy[worker].told(received)
                 continue
-            lesson, _ = self.pool.finish(worker)
-            if isinstance(received, WorkerEnded):
-                received = [JobOutcome("failed", str(received))] * len(lesson)
-            return lesson, received
+            task = self.pool.finish(worker)
+            if not isinstance(received, WorkerEnded):
+                return task.lesson, task.noted(received)
+            if (again := task.again(str(received))) is None:
+                return task.lesson, [task.given_up(str(received))] * len(task.lesson)
+            self._assign(again)
+
+    def _assign(self, task: LessonTask) -> None:
+        self.pool.assign(task).send(list(task.givens))
 
     def __enter__(self) -> Self:
         self.pool.__enter__()

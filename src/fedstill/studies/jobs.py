@@ -43,6 +43,7 @@ class JobOutcome:
     state: Literal["done", "failed", "busy", "refused"]
     error: str = ""
     details: str = ""
+    note: str = ""  # what was repaired on the way
 
 
 def perform(lesson: Sequence[Mapping[str, Any]], place: Place, told: OnProgress | None = None) -> list[JobOutcome]:

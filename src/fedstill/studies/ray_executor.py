@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from time import time_ns
@@ -24,7 +24,7 @@ from fedstill.core.files import writable_folder
 from fedstill.engines.ray_connection import ONE_THREAD
 from fedstill.runtime.joint_training import OnProgress
 from fedstill.runtime.run_folder import folder_of
-from fedstill.studies.executor import Given, Lesson
+from fedstill.studies.executor import Given, Lesson, LessonTask
 from fedstill.studies.jobs import JobOutcome, Place, forget_data, perform
 from fedstill.studies.ray_cluster import arrive, check_machines, connected, find_ray, names_root, rooted
 from fedstill.studies.status import RunStatus
@@ -32,19 +32,8 @@ from fedstill.studies.study_plan import Job
 
 _log = logging.getLogger(__name__)
 
-RETRIES = 3  # of a lesson whose worker was lost; one that kills every worker must end some day
 _PATIENCE = 1.0  # seconds between looks at how far lessons have come
 _FAREWELL = 10.0  # seconds for tasks that are called off
-
-
-@dataclass(frozen=True)
-class _Task:
-    """A lesson at work."""
-
-    lesson: Lesson
-    givens: Sequence[Given]
-    told: OnProgress
-    losses: int = 0  # of workers, so far
 
 
 class RayExecutor:
@@ -54,7 +43,7 @@ class RayExecutor:
         self.workers, self.address = workers, address
         self.place, self.named_root = rooted(place), names_root(place)
         self.size = 0
-        self.busy: dict[Any, _Task] = {}  # by Ray's reference to the outcome
+        self.busy: dict[Any, LessonTask] = {}  # by Ray's reference to the outcome
         self.journals = _Journals(Path(place.out))
 
     @property
@@ -66,7 +55,7 @@ class RayExecutor:
         return bool(self.busy)
 
     def start(self, lesson: Lesson, givens: Sequence[Given], told: OnProgress) -> None:
-        self._submit(_Task(lesson, givens, told))
+        self._submit(LessonTask(lesson, givens, told))
 
     def hear(self) -> tuple[Lesson, list[JobOutcome]]:
         while True:
@@ -81,25 +70,25 @@ class RayExecutor:
             for task in self.busy.values():
                 task.told(self.journals.share(task.lesson))
 
-    def _submit(self, task: _Task) -> None:
+    def _submit(self, task: LessonTask) -> None:
         self.busy[self.remote.remote(list(task.givens), self.place, self.here, self.study)] = task
 
-    def _outcomes(self, reference: Any, task: _Task) -> list[JobOutcome] | None:
+    def _outcomes(self, reference: Any, task: LessonTask) -> list[JobOutcome] | None:
         """How the runs ended; None where the lesson has been started again."""
         failures = self.ray.exceptions
         try:
-            return [JobOutcome(**outcome) for outcome in self.ray.get(reference)]
+            return task.noted([JobOutcome(**outcome) for outcome in self.ray.get(reference)])
         except failures.RayTaskError as error:  # not one of its runs, which are outcomes: a plugin, or the machine
             sentence = " ".join(f"{type(error.cause).__name__}: {error.cause}".split())
             ended = JobOutcome("failed", sentence, str(error))
             _log.info("a task on Ray failed", exc_info=True)
         except failures.RayError as error:
-            _log.info("a worker on Ray was lost, %d times so far", task.losses + 1, exc_info=True)
-            if task.losses < RETRIES:
-                self._submit(replace(task, losses=task.losses + 1))
+            _log.debug("a worker on Ray was lost", exc_info=True)
+            why = f"its worker on Ray was lost ({type(error).__name__})"
+            if (again := task.again(why)) is not None:
+                self._submit(again)
                 return None
-            times, reason = task.losses + 1, type(error).__name__
-            ended = JobOutcome("failed", f"its worker on Ray was lost {times} times ({reason})", str(error))
+            ended = task.given_up(why, str(error))
         return [ended] * len(task.lesson)
 
     def __enter__(self) -> Self:

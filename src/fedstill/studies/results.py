@@ -25,7 +25,7 @@ from pydantic import (
 
 from fedstill.core.earlier_records import current_figure
 from fedstill.core.errors import InputError
-from fedstill.core.files import write_atomically
+from fedstill.core.files import parse_json, read_text_file, write_atomically
 from fedstill.core.notebook import html_table, panel, paragraph
 from fedstill.core.numbers import count, listed
 from fedstill.core.records import RESULTS_FORMAT, MadeWith, StudyRecord, problem
@@ -212,7 +212,7 @@ class Results:
 def load_results(path: Path) -> Results:
     """Read a results file; one that is not such a file, or no longer, gets a sentence."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text_file(path))
         if isinstance(content, dict) and content.get("format", RESULTS_FORMAT) not in READABLE:
             formats = " and ".join(map(str, READABLE))
             raise InputError(f"{path} has format {content['format']}, and this version of fedstill reads {formats}")

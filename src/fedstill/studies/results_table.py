@@ -20,6 +20,12 @@ from fedstill.tasks.task_choice import ACCURACY, own_measures
 _METRICS: dict[str, Metric] = {
     "accuracy": ("test accuracy after the last round", "%", 100),
     "class_accuracy": ("class accuracy (mean recall) after the last round", "%", 100),
+    "auc": ("macro one-against-rest AUC after the last round", "%", 100),
+    "balanced_accuracy": ("balanced accuracy after the last round", "%", 100),
+    "f1": ("macro F1 after the last round", "%", 100),
+    "sensitivity": ("sensitivity after the last round, mean over classes; of two classes, the second", "%", 100),
+    "specificity": ("specificity after the last round, mean over classes; of two classes, the second", "%", 100),
+    "calibration_error": ("expected calibration error after the last round, 15 bins", "%", 100),
     "best": ("test accuracy of the best round (optimistic: the test set chose it)", "%", 100),
     "best_class_accuracy": ("class accuracy of the round with the best test accuracy", "%", 100),
     "selected": ("test accuracy of the round that validation data chose", "%", 100),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -23,10 +23,12 @@ from fedstill.core.table import Table
 from fedstill.runtime.callbacks import CallbackInput, StopRun, former_observers
 from fedstill.runtime.identity import check_parts_sendable
 from fedstill.runtime.recipes import Recipe, recipe_by
+from fedstill.runtime.tracked import TrackInput, tracking_of
 from fedstill.studies.executor import Executor, Lesson, executor_maker, executor_size
 from fedstill.studies.extensions import PlannedRun, study_figures
 from fedstill.studies.grid import GridCell, Value, expand, read_axes
 from fedstill.studies.jobs import Place, forget_data
+from fedstill.studies.progress_file import ProgressFile
 from fedstill.studies.results import Labels, Pupil, ResultRow, Results
 from fedstill.studies.results_table import make_table
 from fedstill.studies.run_figures import correct_by, figures_of, samples_by_class
@@ -34,6 +36,7 @@ from fedstill.studies.scheduler import Scheduler
 from fedstill.studies.status import RunStatus
 from fedstill.studies.students import expand_students
 from fedstill.studies.study_callbacks import StudyCallbacks, study_display
+from fedstill.studies.study_estimate import estimate_of
 from fedstill.studies.study_plan import StudyPlan, make_study_plan
 from fedstill.studies.study_progress import StudyObserver, StudyProgress
 
@@ -55,7 +58,7 @@ class Study:
 
     def __init__(
         self,
-        recipe: str | Mapping[str, Any],
+        recipe: str | Path | Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
         *,
         preset: str | None = None,
@@ -129,17 +132,18 @@ class Study:
         address: str | None = None,
         callbacks: CallbackInput = (),
         progress: bool | None = None,
+        track: TrackInput = None,
         observers: Sequence[StudyObserver] | None = None,
     ) -> Results:
         """Do every run that nobody has done yet; one that fails is recorded, and the rest goes on.
 
         Runs that failed before are left alone unless `retry_failed`. The executor `local` is this process, or so many
         worker processes; `ray` is the Ray cluster at that address, or a Ray of this study's own. `callbacks` and
-        `progress` are those of `fedstill.study`.
+        `progress` and `track` are those of `fedstill.study`.
         """
         watching, former, display = StudyCallbacks(callbacks), former_observers(observers), study_display(progress)
         shown: list[StudyObserver] = [] if display is None else [display]
-        how: dict[str, Any] = {"workers": workers, "executor": executor, "address": address}
+        how: dict[str, Any] = {"workers": workers, "executor": executor, "address": address, "track": track}
         with nullcontext() if display is None else closing(display):
             return watching.watch(
                 lambda: self.execute(out, [*shown, watching, *former], retry_failed=retry_failed, **how)
@@ -154,21 +158,33 @@ class Study:
         retry_failed: bool = False,
         executor: str = "local",
         address: str | None = None,
+        track: TrackInput = None,
+        tell: Callable[[str], None] | None = None,
     ) -> Results:
-        """The same with observers; one that raises `StopRun` ends the study early."""
+        """The same with observers; one that raises `StopRun` ends the study early. `tell` hears of failing trackers."""
         hired = executor_maker(executor, workers, address, self.device)
         self.study_plan.check_data()
         if executor == "ray" or executor_size(workers) > 1:
             check_parts_sendable(*(job.experiment for job in self.study_plan.jobs))
         forget_data()
         folder = writable_folder(Path(out))
+        observers = [*self._trackers(track, folder, tell), *observers]
         root = None if self.data_root is None else str(self.data_root)
         place = Place(str(folder), root, self.device, OwnParts.here(), self.study_plan.known)
-        with suppress(StopRun), hired(place) as crew:
-            self._work(crew, StudyProgress(RunStatus(folder), self.study_plan.jobs, crew.size, retry_failed), observers)
+        estimates = estimate_of(self.study_plan, measure=False).seconds
+        watched = ProgressFile(folder, self.title, self.recipe.about, self.command)
+        with suppress(StopRun), watched, hired(place) as crew:
+            progress = StudyProgress(RunStatus(folder), self.study_plan.jobs, crew.size, retry_failed, estimates)
+            self._work(crew, progress, [*observers, watched])
         results = self.results(folder)
         fresh_token.renew()
         return results
+
+    def _trackers(self, track: TrackInput, out: Path, tell: Callable[[str], None] | None) -> Iterator[StudyObserver]:
+        if (tracking := tracking_of(track, out, tell)) is not None:
+            from fedstill.studies.study_tracking import TrackedStudy
+
+            yield TrackedStudy(tracking, self.title)
 
     def _work(self, crew: Executor, tally: StudyProgress, observers: Sequence[StudyObserver]) -> None:
         """Let the executor run all waiting jobs."""
@@ -318,7 +334,7 @@ def _names(grid: Mapping[str, Any]) -> set[str]:
 
 
 def study(
-    recipe: str | Mapping[str, Any],
+    recipe: str | Path | Mapping[str, Any],
     *,
     out: str | Path = "runs",
     workers: int | None = None,
@@ -332,6 +348,7 @@ def study(
     retry_failed: bool = False,
     callbacks: CallbackInput = (),
     progress: bool | None = None,
+    track: TrackInput = None,
     observers: Sequence[StudyObserver] | None = None,
     **settings: Any,
 ) -> Results:
@@ -339,7 +356,8 @@ def study(
 
     Of `callbacks` the hooks `on_progress`, `on_run`, `on_failure`, `on_note`, `on_finish` and `on_error` are called,
     and a function with the labels and the `Run` of each run that is finished. `progress` shows a progress bar: unless
-    set, in notebooks only. `observers` is deprecated.
+    set, in notebooks only. `track` is as in `fedstill.run`: each run is handed over when it has ended, all as a group.
+    `observers` is deprecated.
 
     >>> import fedstill
     >>> tiny = {"data": "digits", "model": "mlp", "clients": 2, "rounds": 1}
@@ -357,5 +375,6 @@ def study(
         address=address,
         callbacks=callbacks,
         progress=progress,
+        track=track,
         observers=observers,
     )

@@ -30,6 +30,8 @@ class StudyCallbacks(Callbacks):
             self.call("on_run", labels, run)
         else:
             self.call("on_failure", labels, outcome.error)
+        if outcome.note:
+            self.call("on_note", f"{job.cell}: {outcome.note}")
         self.call("on_progress", progress)
 
     def heard(self, progress: StudyProgress) -> None:
@@ -71,6 +73,8 @@ class NotebookStudyDisplay:
     def settled(self, progress: StudyProgress, job: Job, outcome: JobOutcome) -> None:
         if outcome.state == "failed":
             self.bar.add_line(f"{job.cell}: {outcome.state}: {outcome.error}")
+        if outcome.note:
+            self.bar.add_line(f"{job.cell}: {outcome.note}")
         self.heard(progress)
 
     def heard(self, progress: StudyProgress) -> None:

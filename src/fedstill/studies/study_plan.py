@@ -20,12 +20,13 @@ from fedstill.distillation.teachers import TeacherModel
 from fedstill.methods import methods
 from fedstill.participation.trace import Trace
 from fedstill.runtime.assemble import make_experiment
-from fedstill.runtime.defaults import resolve
+from fedstill.runtime.defaults import point_features, resolve
 from fedstill.runtime.experiment import Experiment, TeacherSource
 from fedstill.runtime.identity import Known, Parts, fingerprint_of, identity_from, parts_of
 from fedstill.runtime.initial_weights import missing_weights, with_initial
 from fedstill.runtime.method_inputs import PlanContext
-from fedstill.runtime.plan import held_out, make_method, make_participants, make_task
+from fedstill.runtime.plan import held_out, make_method, make_task
+from fedstill.runtime.planned_participants import make_participants
 from fedstill.runtime.teacher_loader import TeacherLoader
 from fedstill.studies.grid import GridCell
 from fedstill.tasks.classification import Classification
@@ -94,6 +95,7 @@ class StudyPlan:
     refused: dict[int, str]  # by the cell's number, why there can be no such run
     missing: dict[str, str]  # by data set, what its loader said
     known: Known = field(default_factory=dict)  # the parts that runs use, as they were looked at
+    bundles: Mapping[str, Bundle] = field(default_factory=dict, compare=False)  # the data sets that are here
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -152,7 +154,8 @@ def make_study_plan(
             raise InputError(f"the experiment {cell}: {error}") from None
         job = found.setdefault(_alike(job), job)
         jobs[number] = of[id(cell)] = job
-    return StudyPlan(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing, known)
+    here = {data: shelf.bundle for data, shelf in shelves.items()}
+    return StudyPlan(tuple((cell, jobs[number]) for number, cell in enumerate(cells)), refused, missing, known, here)
 
 
 def _job(cell: GridCell, shelf: _Shelf | None, of: Job | None, which: str, known: Known) -> Job:
@@ -207,30 +210,52 @@ class _Shelf:
 
     def __init__(self, bundle: Bundle, data_root: Path | None) -> None:
         self.bundle, self.data_root = bundle, data_root
-        self.cut: dict[tuple[str | None, int | None], Bundle] = {}
+        self.cut: dict[tuple[str | None, int | None, tuple[str, ...]], Bundle] = {}
         self.tasks: dict[str, Classification] = {}
+        self.untrained: dict[tuple[str, str], TeacherModel] = {}  # of a task, by architecture
+        self.checked: dict[str, str] = {}  # by experiment but for its seed, the digest of its shared samples, if fixed
         self.proxies: dict[str, str] = {}
         self.shared: dict[str, Any] = {}  # inputs of methods that experiments share
         self.staff = TeacherLoader()
 
     def resolved(self, experiment: Experiment, teacher: Job | None) -> tuple[Experiment, str]:
         """The experiment with its defaults, and the fingerprint of its data; refused if it cannot be."""
-        key = (experiment.model, experiment.points)
+        key = (experiment.model, experiment.points, point_features(experiment))
         resolved, cut = resolve(experiment, self.cut.get(key, self.bundle))
         self.cut[key] = cut
         resolved = self._started(resolved, cut)
         how = resolved.model_dump(mode="json", include={"model", "models", "points", "augmentation"})
-        wanted = json.dumps(how, sort_keys=True)
+        wanted = json.dumps({**how, "features": cut.features}, sort_keys=True)
         if wanted not in self.tasks:
             self.tasks[wanted] = make_task(resolved, cut)
         task = self.tasks[wanted]
         resolved, teachers = self.staff.load(resolved, cut, "cpu")
         if teacher is not None:  # an untrained one: what it can say, not what it will
-            architecture = str(teacher.experiment.model)
-            teachers = [TeacherModel(str(teacher.cell), architecture, task.build(architecture))]
-        labelled = cut.train.labels() is not None
+            teachers = [self._untrained(str(teacher.experiment.model), wanted)]
+        proxy, digest = self._proxy(resolved), self._checked(resolved, cut, task, teachers)
+        return resolved, fingerprint_of(resolved, cut.fingerprint(), task, proxy, digest)
+
+    def _untrained(self, architecture: str, wanted: str) -> TeacherModel:
+        """One of an architecture that says the same of every input is like another: all of a task's jobs share it."""
+        if (wanted, architecture) not in self.untrained:
+            built = self.tasks[wanted].build(architecture)
+            self.untrained[wanted, architecture] = TeacherModel(f"a {architecture}", architecture, built)
+        return self.untrained[wanted, architecture]
+
+    def _checked(
+        self, resolved: Experiment, cut: Bundle, task: Classification, teachers: Sequence[TeacherModel]
+    ) -> str:
+        """Refuse what cannot be; gives the digest of the samples that are shared, or nothing.
+
+        Of experiments that differ in their seed alone one is looked at, unless they share samples, which are drawn.
+        """
         streams = Streams(resolved.seed)
         _, kept = held_out(resolved, cut, streams)
+        named = [(one.name, one.architecture, id(one.model)) for one in teachers]
+        key = f"{resolved.model_dump_json(exclude={'seed'})} {named}"
+        if key in self.checked:
+            return self.checked[key]
+        labelled = cut.train.labels() is not None
         context = PlanContext(resolved, task, cut.kind, self.data_root, teachers, self.shared, kept)
         try:
             method, shared = make_method(context, streams, labelled)
@@ -238,8 +263,9 @@ class _Shelf:
             raise MissingError(error.name, str(error)) from None
         _check_trace(resolved)
         make_participants(resolved, method, labelled)
-        digest = "" if shared is None else shared.digest
-        return resolved, fingerprint_of(resolved, cut.fingerprint(), task, self._proxy(resolved), digest)
+        if shared is not None:
+            return shared.digest
+        return self.checked.setdefault(key, "")
 
     def _started(self, experiment: Experiment, bundle: Bundle) -> Experiment:
         """The experiment with the digest of the weights it starts from, which is part of a run's identity."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Protocol
 
@@ -15,15 +15,23 @@ from fedstill.studies.study_plan import Job
 class StudyProgress:
     """Runs that are done, that failed, that cannot be and that wait; and the times of those that are done."""
 
-    def __init__(self, ledger: RunStatus, jobs: Sequence[Job], workers: int, retry_failed: bool = False) -> None:
+    def __init__(
+        self,
+        ledger: RunStatus,
+        jobs: Sequence[Job],
+        workers: int,
+        retry_failed: bool = False,
+        estimates: Mapping[Job, float] | None = None,
+    ) -> None:
         self.ledger, self.workers, self.retry_failed = ledger, workers, retry_failed
+        self.estimates = estimates if estimates and all(job in estimates for job in jobs) else {}
         self.total = len(jobs)
         self.failures: dict[Job, str] = {}
         self.refused: dict[Job, str] = {}
         self.waiting: dict[Job, None] = {}
         self.accuracy: dict[Job, float | None] = {}
         self.halfway: dict[Job, float] = {}  # of those being worked on, how much is over
-        self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # for one epoch
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # for one epoch, or one estimated
         for job in jobs:
             if self._look_up(job):
                 continue
@@ -70,18 +78,25 @@ class StudyProgress:
             self.ledger.forget_failure(job)
 
     def seconds_left(self) -> float | None:
-        """From the times of finished runs, of the same method where there are any; None while nothing is known."""
+        """From the times of finished runs, of the same method where there are any; None while nothing is known.
+
+        What was estimated is corrected by what runs really took, which tells of workers that share the processor.
+        """
         known = [second for seconds in self._seconds.values() for second in seconds]
-        if not known:
+        if not known and not self.estimates:
             return None
-        overall = fmean(known)
+        overall = fmean(known) if known else 1.0
         each = [
             (1 - self.halfway.get(job, 0.0))
-            * job.epochs
+            * self._size(job)
             * (fmean(self._seconds[job.method]) if job.method in self._seconds else overall)
             for job in self.waiting
         ]
         return sum(each) / max(1, min(self.workers, len(each)))
+
+    def _size(self, job: Job) -> float:
+        """How long a run is beside others: what was estimated, else its epochs."""
+        return self.estimates.get(job) or job.epochs
 
     def _lists(self, outcome: JobOutcome) -> dict[Job, str]:
         return self.refused if outcome.state == "refused" else self.failures
@@ -91,12 +106,12 @@ class StudyProgress:
         if run is None:
             return False
         self.accuracy[job] = run.result.accuracy.get("last")
-        self._seconds[job.method].append(run.seconds / job.epochs)
+        self._seconds[job.method].append(run.seconds / self._size(job))
         return True
 
 
 class StudyObserver(Protocol):
-    """Is told how a study goes; changes nothing."""
+    """Receives a study's progress; changes nothing."""
 
     def start(self, tally: StudyProgress) -> None:
         """The study begins, or goes on."""

@@ -113,7 +113,8 @@ def row_contradictions(path: Path, cell: Labels, row: ResultRow, run: Run) -> It
     """Figures of a row of a results file that are not those of its run."""
     try:
         figures = figures_of(run)
-    except FedstillError:  # what is wrong with the run itself is found there
+    except FedstillError as error:  # what is wrong with the run itself is found there
+        _log.info("%s is not compared with %s: %s", path, run.path, error)
         return
     yield from _differences(path, cell, row, figures, f"the run {run.path.name}")
 

@@ -19,8 +19,6 @@ from fedstill.core.errors import InputError
 from fedstill.report import make_cloud, write_audit_report
 
 Parse = Callable[[Path], Any]
-pytestmark = pytest.mark.xdist_group("audit-report")  # the large page takes a while to make: once is enough
-
 FIGURES = [
     *("labelled", "free", "masking", "synergy", "against-teacher", "recovery", "leaderboard", "ceiling-0", "ceiling-1"),
     *("convergence", "epochs-best-labelled", "epochs-best-free", "epochs-worst-labelled", "epochs-worst-free"),

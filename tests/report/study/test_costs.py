@@ -20,7 +20,6 @@ from fedstill.runtime.result import Run
 from fedstill.studies.grid import Taught
 from fedstill.studies.results import Pupil, ResultRow, Results
 
-pytestmark = pytest.mark.xdist_group("audit-report")
 LARGE, SMALL, WIDE = (
     Cost("pointnet2", 4 * 2**20, 100.0, "one thread"),
     Cost("small-pointnet2", 2**20, 50.0, "one thread"),

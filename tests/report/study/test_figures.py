@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
-import pytest
+from pathlib import Path
 
 from fedstill.audit import judge
 from fedstill.audit.evidence import RoundFacts, Score
@@ -16,8 +15,6 @@ from fedstill.report.study.bars import leaderboard
 from fedstill.report.study.course import convergence, epochs
 from fedstill.report.study.scatters import against_teacher
 from fedstill.report.study.view import View
-
-pytestmark = pytest.mark.xdist_group("audit-report")
 
 
 def test_a_single_round_is_seen(small: Audit) -> None:
@@ -49,7 +46,7 @@ def test_a_line_for_labels_alone_only_where_all_students_share_it(small: Audit) 
     (scatter,) = against_teacher(view)
     assert len(scatter.layout["shapes"]) == 1
     assert "labels-only line" not in scatter.caption
-    rows = [[cell.text for cell in row] for row in seeds_table(view).cells]
+    rows = [[cell.text for cell in row] for row in seeds_table(view, Path("page.html")).cells]
     assert [row[:4] for row in rows if "labels only" in row] == [
         ["(none)", "vanilla", "labels only", "90.00\u00a0%"],
         ["(none)", "sp", "labels only", "60.00\u00a0%"],
@@ -68,3 +65,23 @@ def test_counts_and_verbs_agree(small: Audit) -> None:
     (single,) = leaderboard(View(replace(audit, pairs=tuple(masked[:1]))))
     assert "It is masked: its place" in single.caption
     assert "Leaderboard of one pair" in single.sentence
+
+
+def test_figures_of_runs_below_the_page_lead_to_their_folders(small: Audit, tmp_path: Path) -> None:
+    inside, outside = tmp_path / "pages" / "a run", tmp_path / "elsewhere"
+    for folder in (inside, outside):
+        folder.mkdir(parents=True)
+    places = {"good": inside, "bad": outside}
+    teachers = tuple(
+        replace(one, score=None if one.score is None else replace(one.score, run=places.get(one.name)))
+        for one in small.evidence.teachers
+    )
+    view = View(judge(replace(small.evidence, teachers=teachers)))
+    links = {cell.link for row in seeds_table(view, tmp_path / "pages" / "page.html").cells for cell in row}
+    assert links == {"", "a%20run/"}
+    (inside / "report.html").touch()
+    links = {cell.link for row in seeds_table(view, tmp_path / "pages" / "page.html").cells for cell in row}
+    assert "a%20run/report.html" in links
+    inside.joinpath("report.html").unlink()
+    inside.rmdir()
+    assert {cell.link for row in seeds_table(view, tmp_path / "pages" / "page.html").cells for cell in row} == {""}

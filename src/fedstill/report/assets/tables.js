@@ -27,9 +27,11 @@
   };
 
   const csv = (table) => {
+    // A spreadsheet takes text that begins like this for a formula, which may do something; a number is none.
+    const harmless = (text) => (/^\s*[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text);
     const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
     const lines = [heads(table).map((head) => head.dataset.key), ...rows(table).map((row) => cells(row).map((cell) => cell.dataset.value))];
-    return lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n";
+    return lines.map((line) => line.map(harmless).map(quoted).join(",")).join("\r\n") + "\r\n";
   };
 
   const LATEX = {

@@ -23,11 +23,16 @@ _FORMATS = (".png", ".svg")
 
 
 def draw_partition(
-    table: Tensor, classes: Sequence[str], path: Path, title: str = "", scenes: Tensor | None = None
+    table: Tensor,
+    classes: Sequence[str],
+    path: Path,
+    title: str = "",
+    scenes: Tensor | None = None,
+    sites: Sequence[str] = (),
 ) -> None:
     """A heatmap of samples per client and class under a bar chart of client sizes, as PNG or SVG.
 
-    Where the table counts boxes, `scenes` are the sizes of clients.
+    Where the table counts boxes, `scenes` are the sizes of clients; `sites` are the names of clients that have some.
     """
     if path.suffix.lower() not in _FORMATS:
         raise InputError(f"{path} must end in {' or '.join(_FORMATS)}")
@@ -38,6 +43,9 @@ def draw_partition(
     axes = figure.subplots(2, 1, sharex=True, height_ratios=[0.9, height - 2.0])
     _draw_sizes(axes[0], table.sum(dim=1) if scenes is None else scenes, "samples" if scenes is None else "scenes")
     shades = _draw_cells(axes[1], table, classes)
+    if sites and clients <= _FEW_CLIENTS:
+        axes[1].set_xticks(np.arange(clients), [shortened(name, 24) for name in sites], rotation=30, ha="right")
+        axes[1].set_xlabel("site", fontsize=9, color=INK)
     bar = figure.colorbar(shades, ax=axes[1], pad=0.015, aspect=24, fraction=0.04)
     bar.locator = MaxNLocator(4, integer=True)
     bar.update_ticks()
@@ -116,10 +124,16 @@ _BLOCKS = " ░▒▓█"
 _MOST_LINES = 40
 
 
-def partition_text(table: Tensor, classes: Sequence[str], width: int = 80, scenes: Tensor | None = None) -> str:
+def partition_text(
+    table: Tensor,
+    classes: Sequence[str],
+    width: int = 80,
+    scenes: Tensor | None = None,
+    sites: Sequence[str] = (),
+) -> str:
     """The table as lines of text: numbers where they fit, shades of grey where they do not.
 
-    Where it counts boxes, `scenes` are the sizes of clients.
+    Where it counts boxes, `scenes` are the sizes of clients; `sites` are the names of clients that have some.
 
     >>> import torch
     >>> print(partition_text(torch.tensor([[64, 0], [16, 48]]), ["control", "coronal"], width=50))
@@ -129,7 +143,9 @@ def partition_text(table: Tensor, classes: Sequence[str], width: int = 80, scene
     """
     clients, count = table.shape
     sizes = (table.sum(dim=1) if scenes is None else scenes).tolist()
-    lead = f"{'client':>6}  {'samples' if scenes is None else 'scenes':>7}"
+    names = [shortened(name, 24) for name in sites] or [str(client) for client in range(clients)]
+    first = max(6, *(len(name) for name in names)) if sites else 6
+    lead = f"{'site' if sites else 'client':>{first}}  {'samples' if scenes is None else 'scenes':>7}"
     digits = len(str(int(table.max()))) + 1
     room = (width - len(lead)) // max(1, count)
     shown = _ends(clients)
@@ -145,8 +161,8 @@ def partition_text(table: Tensor, classes: Sequence[str], width: int = 80, scene
     before = -1
     for client in shown:
         if client != before + 1:
-            lines.append(f"{'...':>6}")
-        lines.append(f"{client:>6}  {sizes[client]:>7,}{rows[client]}".rstrip())
+            lines.append(f"{'...':>{first}}")
+        lines.append(f"{names[client]:>{first}}  {sizes[client]:>7,}{rows[client]}".rstrip())
         before = client
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ def show(
     kind = path.suffix.lower()
     if kind not in (".png", ".html"):
         raise InputError(f"cannot draw {path}: name a .png or .html file")
-    if bundle.kind == "array":
+    if bundle.kind in ("array", "signal"):
         raise InputError(
             f"{bundle.name} holds numbers of shape {bundle.shape}, which are not drawn: only images and clouds"
         )

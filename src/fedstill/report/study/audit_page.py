@@ -36,7 +36,7 @@ def write_audit_report(audit: Audit, path: Path, extras: Extras | None = None) -
     return write_page(
         path,
         "audit.html.jinja",
-        _sections(View(audit), extras or Extras()),
+        _sections(View(audit), extras or Extras(), path),
         figures_beside(path),
         heading=f"Audit of {audit.evidence.name}",
         summary=audit.summary or ("Nothing could be said of these results.",),
@@ -47,7 +47,7 @@ def write_audit_report(audit: Audit, path: Path, extras: Extras | None = None) -
     )
 
 
-def _sections(view: View, extras: Extras) -> list[PageSection]:
+def _sections(view: View, extras: Extras, page: Path) -> list[PageSection]:
     return [
         PageSection(
             "verdicts",
@@ -65,7 +65,7 @@ def _sections(view: View, extras: Extras) -> list[PageSection]:
         PageSection("cost", "What models cost", [*savings(view, extras), *against_cost(view, extras)]),
         PageSection("losses", "What objectives are made of", terms(view), terms_table(view)),
         PageSection("clouds", "What the data looks like", clouds(extras.clouds)),
-        PageSection("seeds", "Every seed", tables=[seeds_table(view)]),
+        PageSection("seeds", "Every seed", tables=[seeds_table(view, page)]),
         glossary(AUDIT),
     ]
 

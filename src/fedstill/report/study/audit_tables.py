@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fedstill.audit.evidence import Seed
 from fedstill.audit.term_magnitudes import parts
 from fedstill.audit.verdicts import Interval, ObjectiveVerdict, PairVerdict, TeacherVerdict
 from fedstill.core.numbers import MISSING
 from fedstill.core.table import Cell, Column, Table, make_table, percent, text, whole
+from fedstill.report.page_file import link_below
 from fedstill.report.study.marks import PATTERNS, STUDENTS, TEACHERS, Mark
 from fedstill.report.study.term_figures import term_sizes
-from fedstill.report.study.view import Scores, View, mean, spread
+from fedstill.report.study.view import Scores, View, folders, mean, spread
 
 _MINUS = "\u2212"
 
@@ -147,20 +149,25 @@ class _Line:
     objective: str
     kind: str
     scores: Scores
+    runs: Mapping[Seed, Path]
 
 
-def seeds_table(view: View) -> Table:
-    """What every seed said: teachers, students, and students of labels alone."""
-    rows = [_Line(name, "", "teacher", view.teacher_scores(name)) for name in view.teacher]
+def seeds_table(view: View, page: Path) -> Table:
+    """What every seed said: teachers, students, and students of labels alone; linked to runs that lie below `page`."""
+    rows = [_Line(name, "", "teacher", view.teacher_scores(name), folders(view.trained[name])) for name in view.teacher]
     for teacher in view.teachers:
         for objective in view.objective:
             for free, kind in ((False, "with labels"), (True, "without labels")):
-                if view.taught.get((teacher, objective, free)):
-                    rows.append(_Line(teacher, objective, kind, view.student_scores(teacher, objective, free)))
+                if taught := view.taught.get((teacher, objective, free)):
+                    scores = view.student_scores(teacher, objective, free)
+                    rows.append(_Line(teacher, objective, kind, scores, folders(taught)))
     rows += _labels_only(view)
 
     def of(seed: Seed) -> Column[_Line]:
-        return Column(f"Seed {seed}", f"seed_{seed}", lambda row: percent(row.scores.get(seed)))
+        def cell(row: _Line) -> Cell:
+            return replace(percent(row.scores.get(seed)), link=link_below(page, row.runs.get(seed)))
+
+        return Column(f"Seed {seed}", f"seed_{seed}", cell)
 
     columns: list[Column[_Line]] = [
         Column("Teacher", "teacher", lambda row: text(row.name), right=False),
@@ -170,19 +177,21 @@ def seeds_table(view: View) -> Table:
         Column("Mean", "mean", lambda row: percent(mean(row.scores.values()))),
         Column("Standard deviation", "std", lambda row: _points_plain(spread(row.scores.values())), always=False),
     ]
-    return make_table("seeds", "Accuracy by seed", columns, rows)
+    linked = "Figures lead to the folders of their runs." if any(row.runs for row in rows) else ""
+    return make_table("seeds", "Accuracy by seed", columns, rows, linked)
 
 
 def _labels_only(view: View) -> list[_Line]:
     """One line for all, or where students have labels-only students of their own, one for whatever tells them apart."""
     if view.alone is not None:
-        return [_Line("(none)", "", "labels only", view.alone_scores)]
+        shared = {seed: score.run for seed, score in view.audit.evidence.alone.items() if score.run is not None}
+        return [_Line("(none)", "", "labels only", view.alone_scores, shared)]
     rows = []
     for objective in view.objective:
         own = {teacher: scores for teacher in view.teachers if (scores := view.held_against(teacher, objective))}
         if own and all(scores == next(iter(own.values())) for scores in own.values()):
             own = {"(none)": next(iter(own.values()))}
-        rows += [_Line(teacher, objective, "labels only", scores) for teacher, scores in own.items()]
+        rows += [_Line(teacher, objective, "labels only", scores, {}) for teacher, scores in own.items()]
     return rows
 
 

@@ -1,7 +1,7 @@
 """What models cost on a device: teachers' and students' side by side, and accuracy against size and latency.
 
-A study may have teachers and students of several architectures, and each stands at the cost of its own. Whoever has one
-that was not measured is left out.
+A study may have teachers and students of several architectures, and each stands at its own cost. What was not
+measured is left out.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 
 from fedstill.audit.evidence import Seed, Student, Teacher
@@ -122,6 +123,15 @@ def deviation(values: Iterable[float | None]) -> float:
     """
     known = [value for value in values if value is not None]
     return stdev(known) if len(known) > 1 else 0.0
+
+
+def folders(ones: Sequence[Teacher] | Sequence[Student]) -> dict[Seed, Path]:
+    """By seed, the folders of runs that are here; of several for one seed, the first."""
+    found: dict[Seed, Path] = {}
+    for one in ones:
+        if one.score is not None and one.score.run is not None:
+            found.setdefault(one.seed, one.score.run)
+    return found
 
 
 def _only(names: Iterable[str | None]) -> str | None:
