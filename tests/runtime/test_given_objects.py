@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.data import TensorDataset
 
 import fedstill
+from fedstill.core import passed_objects
 from fedstill.core.errors import InputError
 from fedstill.data.lookup import load
 
@@ -139,9 +141,9 @@ def test_a_list_decides_the_clients_and_their_own_test_data_is_used_on_site(tmp_
 
 
 def test_the_number_of_clients_must_be_that_of_the_list(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="given for 2 clients, and clients is 3: leave clients out"):
+    with pytest.raises(InputError, match="the data has 2 sites, and clients is 3: leave clients out"):
         started(tmp_path / "runs", CUTS["clients"](FORMS["arrays"]), clients=3)
-    with pytest.raises(InputError, match="choose another one"):
+    with pytest.raises(InputError, match="choose another partition"):
         started(tmp_path / "runs", (X, Y), partition="sites")
     assert not os.listdir(tmp_path)
     assert started(tmp_path, CUTS["clients"](FORMS["arrays"]), clients=3, partition="iid").finished
@@ -180,6 +182,17 @@ def parametrised() -> nn.Module:
     return model
 
 
+@pytest.fixture
+def _objects_forgotten() -> Iterator[None]:
+    """Later tests that start workers would be warned of objects that cannot be sent to them."""
+    before = [*passed_objects._used]
+    yield
+    for registry, name in [used for used in passed_objects._used if used not in before]:
+        registry.forget(name)
+        passed_objects._used.remove((registry, name))
+
+
+@pytest.mark.usefixtures("_objects_forgotten")
 @pytest.mark.parametrize("which", ["data", "model"])
 def test_what_cannot_be_sent_to_worker_processes_is_refused(tmp_path: Path, engines: Any, which: str) -> None:
     given = {"data": Locked()} if which == "data" else {"model": parametrised()}

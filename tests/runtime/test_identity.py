@@ -77,7 +77,7 @@ def test_a_module_that_a_plugin_imports_is_noticed_in_a_new_interpreter(warm: Wa
     helper, plugin = tmp_path / "scales.py", tmp_path / "plugin.py"
     plugin.write_text(PLUGIN.format(helper="scales"))
     seen = []
-    for scale in (1.0, 0.1):
+    for scale in (1.0, 0.25):  # of other lengths: Python tells compiled files apart by whole seconds and sizes
         helper.write_text(f"SCALE = {scale}\n")
         first, again = (ran(warm, tmp_path, [tmp_path], [plugin], "runs") for _ in range(2))
         assert [first[1], again[1]] == ["False", "True"]
@@ -126,7 +126,7 @@ def test_an_entry_point_and_the_version_of_an_imported_package_are_noticed(warm:
     step(reused=False)
     installed("announced", "1.0", part(), announces=True)
     step(reused=True)
-    installed("scales", "1.1", {"scales/__init__.py": "SCALE = 0.1\n"})
+    installed("scales", "1.1", {"scales/__init__.py": "SCALE = 0.25\n"})
     step(reused=False)
 
 
@@ -145,6 +145,28 @@ def test_built_in_parts_have_versions_and_a_raised_one_changes_the_identity(monk
     assert stale_parts({"parts": dict(raised.parts)}) == ()
     assert stale_parts({"behaviour": BEHAVIOUR}) == ()
     assert stale_parts({"behaviour": 2}) == (f"kernel has behaviour {BEHAVIOUR} today, and had 2",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured"),
+    [
+        ({"model": "pointnet-tiny", "data": "heads", "method": {"name": "fedavg", "buffers": "recalibrate"}}, True),
+        ({"model": "pointnet-tiny", "data": "heads", "method": "fedavg"}, False),
+        ({"model": "cnn-bn", "data": "digits", "method": {"name": "fedavg", "buffers": "recalibrate"}}, False),
+    ],
+)
+def test_statistics_of_point_clouds_are_a_part_where_rounds_measure_them(
+    changes: dict[str, Any], measured: bool
+) -> None:
+    """Runs from before they were a part, which were measured on another path, are stale."""
+    experiment = make_experiment({**BASE, **changes})
+    parts = identify(experiment, "data").parts
+    assert ("statistics recalibrate" in parts) is measured
+    earlier = {name: version for name, version in parts.items() if not name.startswith("statistics")}
+    config = {"parts": earlier, "experiment": experiment.model_dump(mode="json")}
+    expected = ("statistics recalibrate has behaviour 2 today, and had 1",) if measured else ()
+    assert stale_parts(config) == expected
+    assert stale_parts({**config, "parts": dict(parts)}) == ()
 
 
 def test_torch_is_part_of_the_identity_and_rounds_not_of_the_lineage(monkeypatch: pytest.MonkeyPatch) -> None:

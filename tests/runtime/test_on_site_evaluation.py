@@ -62,7 +62,6 @@ def test_own_models_are_scored_where_they_are(method: str, tmp_path: Path) -> No
     assert 0 <= personal.min <= personal.mean <= personal.max <= 1
 
 
-@pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 @pytest.mark.parametrize("engine", ["wire", "processes-2"])
 def test_engines_agree(engine: str, engines: dict[str, Engine], tmp_path: Path) -> None:
     given = {**SMALL, "method": "fedbn", "evaluation": "on-site"}

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from fedstill.core.errors import RunError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Engine
+from fedstill.core.protocols import Engine, Failure, Profile, Reply
 from fedstill.methods.fedavg import FedAvg
 from fedstill.runtime.reply_validation import validate_reply
+from fedstill.runtime.round import stop_if_all_failed
 from fedstill.runtime.run import execute
 
 WEIGHT = "model/parameters/head.weight"
@@ -128,6 +129,15 @@ def test_if_every_client_fails_the_run_stops_and_says_why(
     monkeypatch.setattr(FedAvg, "reply", broken)
     with pytest.raises(RunError, match=r"every client failed.*a bug in the method"):
         execute(tiny_plan(rounds=1), engines["in-process"], tmp_path)
+
+
+def test_if_every_site_declines_the_run_stops_and_says_why() -> None:
+    who = Profile(0, 10, "mlp")
+    declined = Failure(who, "refused", "its policy allows 3 rounds over all runs", declined=True)
+    with pytest.raises(RunError, match="every client failed; client 0 reports: its policy allows 3 rounds"):
+        stop_if_all_failed([declined, Failure(who, "failed", "no memory")], [])
+    stop_if_all_failed([declined, Failure(who, "refused", "a reply with NaN")], [])  # the next one may be in order
+    stop_if_all_failed([declined], [Reply(who, Message({}), None)])
 
 
 def test_undeclared_egress_stops_the_run(

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import fedstill
 from fedstill.core.dataset import ArrayDataset, Subset
 from fedstill.core.records import DataCheck, RunChecks
+from fedstill.report.facts import Facts
+from fedstill.report.opening import caution
 from fedstill.runtime import data_check
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.cautions import EndedRun, cautions
 from fedstill.runtime.data_check import checked_data, repetitions
-from fedstill.runtime.run_checks import baseline_sentence, majority_share
+from fedstill.runtime.run_checks import baseline_sentence, majority_share, skipped_files
 
 from ..records_by_hand import METRICS, round_record, run_result
 
@@ -29,6 +32,7 @@ def told(
     by_class: float | None = None,
     counts: list[int] | None = None,
     data: DataCheck | None = None,
+    every_round: dict[str, Any] | None = None,
     **round_facts: Any,
 ) -> str:
     """The warnings about a run with these accuracies on 1,000 test samples."""
@@ -39,7 +43,7 @@ def told(
         class_accuracy={"last": by_class, "best": by_class},
         round_of={"last": 2, "best": 1},
     )
-    journal = [round_record(1), round_record(2, **round_facts)]
+    journal = [round_record(1, **(every_round or {})), round_record(2, **(every_round or {}), **round_facts)]
     checks = RunChecks(class_counts=EQUAL if counts is None else counts, data=data)
     ended = EndedRun(make_experiment({"method": "fedavg"}), result, journal, checks)
     return "; ".join(cautions(ended)).replace("\u00a0", " ")
@@ -53,6 +57,7 @@ def test_an_honest_run_is_left_alone() -> None:
 
 
 def test_predictions_that_say_nothing() -> None:
+    assert "every round was skipped" in told(every_round={"skipped": "0 of 3 replies"})
     assert "not finite after the last round" in told(finite=False)
     assert "the same class for every test sample" in told(test={**METRICS, "constant": 1.0})
 
@@ -118,3 +123,33 @@ def test_a_run_keeps_and_shows_its_checks(tmp_path: Path) -> None:
     assert [one.ok for one in fedstill.verify(run)] == [True]
     (run.path / "checks.json").unlink()
     assert not any("among the training samples" in text for text in fedstill.Run(run.path).cautions)
+
+
+class Heard:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def on_warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def test_doubts_about_data_begin_a_run_and_stay_with_it(tmp_path: Path) -> None:
+    """A column of patients without `group`, and a file that was skipped: in the run, in JSON and in the report."""
+    rows = ["file,label,patient"]
+    for number in range(12):
+        Image.fromarray(np.full((8, 8), 20 * number, dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'ab'[number % 2]},P{number // 3}")
+    (tmp_path / "labels.csv").write_text("\n".join([*rows, "gone.png,a,P9"]) + "\n")
+    heard = Heard()
+    data = f"folder:{tmp_path},on_error=skip"
+    run = fedstill.run("fedavg", data=data, model="mlp", clients=2, rounds=1, out=tmp_path / "runs", callbacks=[heard])
+    advice = [text for text in run.cautions if "set group=patient" in text]
+    assert len(advice) == 1
+    assert [text for text in heard.warnings if text in advice] == advice  # once, though it is a caution at the end, too
+    assert run.checks is not None
+    skipped = f"left out, as on_error=skip says (1): gone.png of {tmp_path}/labels.csv does not exist"
+    assert skipped_files(run.checks) == [skipped]
+    assert run.checks.doubts == advice
+    assert skipped in caution([Facts.of("fedavg", run)])

@@ -15,7 +15,6 @@ from fedstill.core.errors import InputError
 from fedstill.runtime.digests import changed_fields, field_digests, leaves
 from fedstill.runtime.run_verification import verify_run
 
-pytestmark = pytest.mark.xdist_group("verification")  # so that the run is made once
 Edit = Callable[[Any], None]
 
 

@@ -11,12 +11,12 @@ import torch
 
 from fedstill.core.dataset import ArrayDataset
 from fedstill.core.errors import InputError
-from fedstill.core.protocols import Client, Engine
+from fedstill.core.protocols import Client, Engine, Profile
 from fedstill.data.bundle import Bundle, Source, datasets
 from fedstill.methods.fedavg import FedAvg
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.run import execute
-from fedstill.runtime.simulated_clients import SimulatedClients
+from fedstill.runtime.simulated_clients import SimulatedClients, SimulatedProfiles
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,3 +119,13 @@ def test_a_client_with_one_sample_abstains(tiny_plan: Any, engines: dict[str, En
 def test_more_clients_than_samples_are_refused(tiny_plan: Any) -> None:
     with pytest.raises(InputError, match="30,001 clients cannot share 30,000 samples"):
         crowd_plan(tiny_plan, 30_001, 0.01)
+
+
+def test_profiles_are_made_when_they_are_asked_for() -> None:
+    profiles = SimulatedProfiles(torch.tensor([3, 0, 5]), ("mlp", "mlp", "cnn"))
+    assert list(profiles) == [Profile(0, 3, "mlp"), Profile(1, 0, "mlp"), Profile(2, 5, "cnn")]
+    assert profiles[-1] == profiles[2] == list(profiles)[2]
+    assert profiles[1:] == list(profiles)[1:]
+    assert {type(profiles[0].samples), type(next(iter(profiles)).samples)} == {int}
+    with pytest.raises(IndexError):
+        profiles[3]

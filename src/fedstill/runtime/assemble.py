@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,7 +16,9 @@ from fedstill.core.renamed import FORMER_SETTINGS
 from fedstill.core.sections import sections
 from fedstill.core.settings import ALIASES, Settings, is_mapping, setting_name
 from fedstill.core.training import Training
+from fedstill.data.data_settings import DataSettings, data_mapping, data_name
 from fedstill.methods import methods
+from fedstill.models.model_settings import ArchitectureSettings, model_mapping, model_name
 from fedstill.runtime.experiment import (
     DEFAULT_PARTS,
     PARTS,
@@ -28,6 +30,10 @@ from fedstill.runtime.experiment import (
 )
 
 _BETWEEN_PAIRS = re.compile(r",(?=\s*(?:\w+=|$))")  # a comma inside a list of values is not between pairs
+
+# Settings that are written behind a name.
+_TEXTS: dict[str, Callable[[Any], Any]] = {"data": data_name, "model": model_name}
+_TEXT_SETTINGS: dict[str, type[Settings]] = {"data": DataSettings, "model": ArchitectureSettings}
 
 _TOLD = 5  # of the parts that have a setting, where none of them was chosen
 
@@ -48,6 +54,7 @@ def make_experiment(given: Mapping[str, Any]) -> Experiment:
     if method.pooled:
         merged.update(clients=1, partition="pooled", participation="everyone", dropout="none", mitigation="none")
         merged.update(dict.fromkeys(name for name in sections if sections[name].for_many))
+        merged.pop("secure", None)  # one client has no sum to hide in
     try:
         return experiment_class().model_validate(merged)
     except ValidationError as error:
@@ -88,7 +95,7 @@ def current_names(given: Mapping[str, Any]) -> dict[str, Any]:
         if former in given and now in given:
             raise InputError(f"{former} is another name of {now}, which is set too: leave one of them out")
     named = {FORMER_SETTINGS.get(key, key): value for key, value in given.items()}
-    return {key: set_part(key, value) for key, value in named.items()}
+    return {key: _TEXTS[key](value) if key in _TEXTS else set_part(key, value) for key, value in named.items()}
 
 
 def current_key(key: str) -> str:
@@ -138,7 +145,13 @@ def set_part(key: str, value: Any) -> Any:
 def override_value(given: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """One setting, by dotted path or by a name that only one section has."""
     plain = "." in key or key in experiment_class().model_fields
-    path = key.split(".") if plain else place_of(key, sections_in(given), Experiment)
+    path = key.split(".") if plain else place_of(key, {**sections_in(given), **_TEXT_SETTINGS}, Experiment)
+    if path[0] == "data" and len(path) > 1:
+        return {**given, "data": data_name(assign(data_mapping(str(given.get("data", "digits"))), path[1:], value))}
+    if path[0] == "model" and len(path) > 1:
+        if given.get("model") is None:
+            raise InputError(f"{key} needs the name of the model too: set model, e.g. model=cnn-bn:norm=group")
+        return {**given, "model": model_name(assign(model_mapping(str(given["model"])), path[1:], value))}
     if len(path) == 2 and (kind := _kind_of(path[0], section_of(given, path[0]))) is not None:
         path = [path[0], setting_name(path[1], kind.model_fields)]
     return assign(given, path, value)

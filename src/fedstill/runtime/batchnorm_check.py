@@ -2,8 +2,8 @@
 
 Whatever changes weights on a server (averaging, distillation, a split head) can leave running statistics that describe
 other weights; accuracy then says little about the weights. The statistics are re-estimated on training data, and the
-gain in test accuracy is told: here, where a simulation has the clients' data; by the sites, where they evaluate (see
-`on_site_evaluation.py`).
+gain in test accuracy is measured: here, where a simulation has the clients' data; by the sites, where they evaluate
+(see `on_site_evaluation.py`).
 """
 
 from __future__ import annotations

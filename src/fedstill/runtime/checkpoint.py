@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstill.core.earlier_records import current_checkpoint
-from fedstill.core.files import write_atomically
+from fedstill.core.files import read_file, write_atomically
 from fedstill.core.message import Message, under
 from fedstill.core.records import RoundRecord, read_round
 from fedstill.core.task import Tensors
@@ -114,4 +114,4 @@ def settle_on(folder: Path, progress: Progress) -> None:
 
 
 def _read(path: Path) -> Progress:
-    return Progress.unpack(Message.decode(path.read_bytes()))
+    return Progress.unpack(Message.decode(read_file(path)))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedstill.core.errors import InputError, RunError
-from fedstill.core.files import write_atomically
+from fedstill.core.files import read_file, write_atomically
 from fedstill.core.message import Message, MessageError, digest
 from fedstill.core.protocols import Reply, StateVersion
 from fedstill.core.task import Tensors
@@ -53,7 +53,7 @@ class ClientStore:
             return {}
         path = self._path(client, version)
         try:
-            data = path.read_bytes()
+            data = read_file(path)
             if _checksum(data) != checksum:
                 raise MessageError("its digest is not the one recorded")
             return Message.decode(data)

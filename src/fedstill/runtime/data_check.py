@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from hashlib import blake2b
 from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedstill.core.dataset import Dataset, Subset, every_row
 from fedstill.core.records import DataCheck
@@ -28,18 +31,22 @@ def checked_data(fingerprint: str, train: Subset, test: Dataset, shape: tuple[in
 def repetitions(train: Dataset, test: Dataset) -> DataCheck:
     """How many samples of each part repeat an earlier one of it, and how many test samples are in the training data."""
     trained, tested = _digests(train), _digests(test)
+    known = np.unique(trained)
     return DataCheck(
         train=len(train),
         test=len(test),
-        shared=sum(number for digest, number in tested.items() if digest in trained),
-        train_repeats=len(train) - len(trained),
-        test_repeats=len(test) - len(tested),
+        shared=int(np.isin(tested, known).sum()),
+        train_repeats=len(train) - len(known),
+        test_repeats=len(test) - len(np.unique(tested)),
     )
 
 
-def _digests(data: Dataset) -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
+def _digests(data: Dataset) -> NDArray[Any]:
+    """Sixteen bytes a sample: of millions, bytes objects would take ten times as much."""
+    found = np.empty(len(data), dtype="S16")
+    done = 0
     for rows in every_row(data):
         inputs = data.batch(rows)["inputs"].contiguous().numpy()
-        found.update(blake2b(sample.tobytes(), digest_size=16).digest() for sample in inputs)
+        found[done : done + len(rows)] = [blake2b(sample.tobytes(), digest_size=16).digest() for sample in inputs]
+        done += len(rows)
     return found

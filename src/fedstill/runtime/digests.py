@@ -1,6 +1,6 @@
 """Digests of what a finished run has written, so that damage and careless edits are noticed and named.
 
-Whoever edits a number and its digest alike is not noticed: this guards against accidents, not against forgers.
+An edit of both a number and its digest is not noticed: this guards against accidents, not against forgery.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class Digests:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         held = read_json(folder / NAME) or {}
-        self.files: dict[str, str] = held.get("files", {})
-        self.fields: dict[str, dict[str, str]] = held.get("fields", {})
+        fields = held.get("fields")
+        self.files = _digests(held.get("files"))
+        self.fields = {name: _digests(one) for name, one in fields.items()} if isinstance(fields, dict) else {}
 
     def __bool__(self) -> bool:
         return bool(self.fields)
@@ -90,3 +91,8 @@ class Digests:
         """Refuse a file as a whole."""
         if name in self.files and digest_of(data) != self.files[name]:
             raise EditedError(self.folder / name)
+
+
+def _digests(held: Any) -> dict[str, str]:
+    """Digests by name; what is damaged is none."""
+    return {name: one for name, one in held.items() if isinstance(one, str)} if isinstance(held, dict) else {}

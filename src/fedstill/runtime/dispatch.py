@@ -37,10 +37,14 @@ class AlwaysAvailable:
 
 @dataclass(frozen=True)
 class Availability(AlwaysAvailable):
-    """Batteries and dropout in one round; whatever a client does is charged."""
+    """Batteries and dropout in one round; whatever a client does is charged.
+
+    A client that drops out during its work, or before its reply arrives, does so in the exchange that does the work.
+    """
 
     participation: RoundParticipation
     events: Mapping[int, DropoutEvent]  # by client
+    auxiliary: bool = False  # a step around the exchange that does the work
 
     def before(self, who: Profile) -> Failure | None:
         if self.participation.battery_empty(who.id):
@@ -52,7 +56,7 @@ class Availability(AlwaysAvailable):
     def during(self, who: Profile, request: Message) -> Failure | None:
         """Nothing is computed for a client that drops out, but the finished fraction of its work is charged."""
         event = self.events.get(who.id)
-        if event is None or event.when != "during":
+        if event is None or event.when != "during" or self.auxiliary:
             return None
         work = event.fraction * self.participation.expected_work(who)
         ran_out = self.participation.charge(who, request.nbytes, work, 0)
@@ -64,7 +68,7 @@ class Availability(AlwaysAvailable):
         who, up = result.profile, result.message.nbytes if isinstance(result, Reply) else 0
         if (ran_out := self.participation.charge(who, request.nbytes, result.work, up)) is not None:
             return Failure(who, "battery", ran_out, result.work)
-        if who.id in self.events:
+        if who.id in self.events and not self.auxiliary:
             return Failure(who, "dropped", "its reply did not arrive", result.work)
         return None
 
@@ -133,7 +137,8 @@ def dispatch(
     for failure in outcome.failures[earlier:]:
         _log.info("%s: client %d %s: %s", where, failure.profile.id, failure.reason, failure.detail)
     outcome.sampled |= set(requests)
-    outcome.replied |= {reply.profile.id for reply in accepted}
+    if not exchange.auxiliary:
+        outcome.replied |= {reply.profile.id for reply in accepted}
     losses = {reply.profile.id: _total_loss(reply) for reply in accepted}
     outcome.reported_losses.update({client: loss for client, loss in losses.items() if loss is not None})
     return accepted

@@ -46,7 +46,7 @@ class Step:
 
 def first_round(plan: Plan, exchanges: Iterable[Exchange], server: Tensors, who: Profile) -> Iterator[Step]:
     """What a client that is contacted for the first time would be asked, where it would be; nobody replies."""
-    for exchange in exchanges:
+    for exchange in (one.rehearsal() for one in exchanges):
         context = RoundContext.of(plan.streams, 0, plan.rounds, len(plan.profiles), exchange.name)
         server = exchange.prepare(server, context)
         request = exchange.request(server, who, context)
@@ -62,13 +62,14 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
     arrives = 0
     surveys, evaluator = plan.participants.exchanges(method.models(server)), plan.evaluator
     exchanges = [*surveys, *method.exchanges(server, 0)]
-    if on_site := isinstance(evaluator, OnSiteEvaluator):
-        exchanges += evaluator.exchanges(method)
+    evaluation = evaluator.exchanges(method) if isinstance(evaluator, OnSiteEvaluator) else []
+    exchanges += evaluation
     for step in first_round(plan, exchanges, server, plan.profiles[0]):
         arrives += step.request.nbytes
-        reply = _rehearsed(plan, step) if rehearse else step.expected()
-        evaluates = on_site and step.exchange is exchanges[-1]
-        for line in step.exchange.egress:
+        reply = _rehearsed(plan, step) if rehearse and not step.exchange.auxiliary else step.expected()
+        declared = next(one for one in exchanges if one.name == step.exchange.name)
+        evaluates = declared is exchanges[-1] if plan.experiment.secure is None else declared in evaluation
+        for line in declared.egress:
             sizes = [tensor.nbytes for name, tensor in reply.items() if fnmatchcase(name, line.name)]
             leaves.append(
                 {
@@ -78,10 +79,11 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
                     "to": line.to,
                     "tensors": len(sizes),
                     "bytes": sum(sizes),
-                    "when": _evaluated(plan) if evaluates else step.exchange.when(line, plan.rounds),
+                    "when": _evaluated(plan) if evaluates and evaluation else step.exchange.when(line, plan.rounds),
                     "why": line.why,
                     **({"by_class": True} if line.by_class else {}),
                     **({"optional": True} if line.optional else {}),
+                    **({"masked": True} if line.masked else {}),
                 }
             )
     return {
@@ -94,7 +96,7 @@ def egress_manifest(plan: Plan, rehearse: bool = False) -> dict[str, Any]:
         if surveys
         else "decided by the server from client ids alone; nothing leaves for it",
         "evaluation": "at the sites, which send the sums listed under `evaluate`"
-        if on_site
+        if evaluation
         else "on the server's own test data; nothing leaves for it",
     }
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedstill.core.files import write_atomically
+from fedstill.core.files import read_file, write_atomically
 from fedstill.core.message import Message, digest, under
 from fedstill.core.protocols import ClientFactory, Engine, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
@@ -71,7 +71,7 @@ class ExchangeLog:
         path = self._path(place, who.id)
         about = f"round {self.round + 1}: the recorded result of client {who.id} in the exchange {exchange}"
         try:
-            data = path.read_bytes()
+            data = read_file(path)
             tensors, facts = unsealed(Message.decode(data, limit=len(data)))
             if facts["request"] == request:
                 return _unpacked(who, tensors, facts)
@@ -137,7 +137,7 @@ def request_digest(who: Profile, request: Message, context: RoundContext) -> str
 
 def _packed(result: Result) -> tuple[Tensors, dict[str, Any]]:
     if isinstance(result, Failure):
-        return {}, {"reason": result.reason, "detail": result.detail, "work": result.work}
+        return {}, {"reason": result.reason, "detail": result.detail, "work": result.work, "declined": result.declined}
     state = None if result.state is None else under("state/", result.state)
     facts = {"work": result.work, "kept": result.kept, "stateful": state is not None}
     return {**under("message/", result.message), **(state or {})}, facts
@@ -145,6 +145,6 @@ def _packed(result: Result) -> tuple[Tensors, dict[str, Any]]:
 
 def _unpacked(who: Profile, tensors: Message, facts: dict[str, Any]) -> Result:
     if "reason" in facts:
-        return Failure(who, facts["reason"], facts["detail"], facts["work"])
+        return Failure(who, facts["reason"], facts["detail"], facts["work"], facts.get("declined", False))
     state = tensors.part("state/") if facts["stateful"] else None
     return Reply(who, Message(tensors.part("message/")), state, facts["work"], facts["kept"])

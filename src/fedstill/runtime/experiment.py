@@ -27,11 +27,14 @@ from fedstill.core.sections import Section, sections
 from fedstill.core.settings import Settings, is_mapping
 from fedstill.core.training import Training
 from fedstill.data.augmentation import augmentations
+from fedstill.data.data_settings import data_name, identity_name
 from fedstill.data.partitions import partitions
 from fedstill.distillation import objectives
 from fedstill.methods import methods
-from fedstill.methods.wrappers.choices import attacks, mitigations, privacies
+from fedstill.methods.wrappers.choices import aggregations, attacks, mitigations, privacies
+from fedstill.models.model_settings import model_name
 from fedstill.participation import dropouts, policies
+from fedstill.runtime.round_ranking import Ranking
 
 # Of the kernel: raised whenever every configuration would give other numbers than before. What changes the numbers of
 # one part alone raises that part's version (see `Registry.register`).
@@ -48,6 +51,7 @@ PARTS: dict[str, Registry[Any]] = {
     "privacy": privacies,
     "mitigation": mitigations,
     "objective": objectives,
+    "secure": aggregations,
 }
 Which = Literal["last", "best", "selected"]
 WHICH: tuple[Which, ...] = get_args(Which)
@@ -77,6 +81,8 @@ def spelt_out(section: str, value: Any) -> Any:
     """
     if section == "dropout" and isinstance(value, int | float) and not isinstance(value, bool):
         return {"name": "independent", "rate": value}
+    if section == "secure" and isinstance(value, bool):
+        value = "masked" if value else None
     if section not in PARTS:
         return value
     value = {"name": value} if isinstance(value, str) else value
@@ -164,11 +170,15 @@ class Experiment(Settings):
     Slices add sections of their own (see `core.sections`), so instances are of the class that `experiment_class` gives.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"check_statistics"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"check_statistics", "secure", "select_by", "site_metrics"})
 
     method: Choice = Field(description="what is sent, what is learned at the clients, how replies are aggregated")
-    data: str = Field("digits", min_length=1, description="a data set, npz:FILE or folder:FOLDER")
-    model: str | None = Field(None, description="name of the model; unset: the default for the kind of data")
+    data: str = Field(
+        "digits", min_length=1, description="a data set, npz:FILE or folder:FOLDER, with its settings behind it"
+    )
+    model: str | None = Field(
+        None, description="name of the model, with its settings behind it; unset: the default for the kind of data"
+    )
     models: dict[str, int] = Field(
         default_factory=dict,
         description="clients with different models: the number of clients with each, assigned in order of client id",
@@ -187,6 +197,11 @@ class Experiment(Settings):
     privacy: Choice = _usual("privacy", "differential privacy: noise that is added to updates")
     mitigation: Choice = _usual("mitigation", "how the server compensates for clients that drop out")
     objective: Choice | None = Field(None, description="distillation loss, for students")
+    secure: Choice | None = Field(
+        None,
+        description="secure aggregation, by which the server sees only sums: true; or fixed-point, for simulations: the"
+        " same numbers without masks; unset: none",
+    )
     teachers: tuple[TeacherSource, ...] = Field((), description="teachers of a student")
     clients: int = Field(10, ge=1, le=10_000_000, description="number of clients")
     rounds: int = Field(10, ge=1, le=1_000_000, description="number of rounds; in distillation, of epochs")
@@ -205,6 +220,14 @@ class Experiment(Settings):
         False,
         description="with on-site evaluation, ask sites at the end for what re-estimated BatchNorm statistics would"
         " gain; central evaluation always measures it",
+    )
+    select_by: Ranking = Field(
+        "accuracy", description="metric that ranks rounds: the best on test data, the selected on the validation share"
+    )
+    site_metrics: bool = Field(
+        False,
+        description="with on-site evaluation, ask sites for counts of scores by class, which AUC and calibration error"
+        " need; central evaluation always has them",
     )
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     min_replies: int = Field(1, ge=1, description="with fewer accepted replies the round is skipped")
@@ -241,10 +264,26 @@ class Experiment(Settings):
             return (str(self.model),) * self.clients
         return tuple(model for model, count in self.models.items() for _ in range(count))
 
+    @field_validator("data", mode="before")
+    @classmethod
+    def _one_text(cls, value: Any) -> Any:
+        return data_name(value)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _one_name(cls, value: Any) -> Any:
+        return model_name(value)
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _one_name_each(cls, value: Any) -> Any:
+        return {model_name(name): count for name, count in value.items()} if is_mapping(value) else value
+
     @field_validator(*PARTS, mode="before")
     @classmethod
     def _choose(cls, value: Any, info: ValidationInfo) -> Choice | None:
-        return None if value is None else choose(str(info.field_name), value)
+        absent = value is None or (value is False and info.field_name == "secure")
+        return None if absent else choose(str(info.field_name), value)
 
     @field_serializer(*PARTS)
     def _flatten(self, choice: Choice | None) -> dict[str, Any] | None:
@@ -252,7 +291,7 @@ class Experiment(Settings):
 
     def hashed(self) -> dict[str, Any]:
         """The settings as identities of runs have always had them: everything by its first name."""
-        said = super().hashed() | {"training": self.training.hashed()}
+        said = super().hashed() | {"training": self.training.hashed(), "data": identity_name(self.data)}
         for section, registry in PARTS.items():
             chosen: Choice | None = self.__dict__[section]
             if chosen is not None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import read_file
 from fedstill.models.portable.extra import package
 from fedstill.models.portable.onnx_file import OnnxModel
 from fedstill.tasks.classification import Classification
@@ -28,11 +29,13 @@ class ExportedFile:
             raise InputError(f"there is no file {self.path}")
         package("onnxruntime")  # refused here where it is missing, whatever the file is
         try:
-            self._model = OnnxModel(self.path.read_bytes())
+            self._model = OnnxModel(read_file(self.path))
         except Exception as error:  # onnxruntime raises errors of its own kinds for files that are none of its
             why = " ".join(str(error).split())[:200]
             raise InputError(f"{self.path} is no ONNX file that can be read ({why}): export it again") from None
-        self.task = self._task(self._model.about())
+        about = self._model.about()
+        self.task = self._task(about)
+        self.data = about.get("data", "")  # the name of what its model was trained on
 
     def architecture(self, name: str | None = None, client: int | None = None) -> str:
         """The same for every choice: a file has one model."""

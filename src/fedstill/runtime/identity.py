@@ -26,12 +26,14 @@ from fedstill.core.registry import Registry
 from fedstill.core.sections import sections
 from fedstill.core.task import Task
 from fedstill.methods import methods
+from fedstill.methods.recalibration import recalibrates, statistics
 from fedstill.models import models
 from fedstill.participation.dropout import Dropout
 from fedstill.runtime.experiment import BEHAVIOUR, PARTS, Experiment
 from fedstill.runtime.method_inputs import method_inputs
 from fedstill.tasks.task_choice import task_name, tasks
 
+STATISTICS = ("statistics", "recalibrate")
 KERNEL = "kernel"  # what all runs use: streams, training, rounds, evaluation
 Parts = Mapping[str, int | str]  # by kind and name, the behaviour version of ours and the content of others
 Known = dict[tuple[str, str], tuple[int | str, list[str]]]  # parts that were looked at
@@ -122,13 +124,28 @@ def _used(experiment: Experiment) -> Iterator[tuple[str, str]]:
     for model in dict.fromkeys((*own, *taught_by)):
         yield "model", model
         yield "task", task_name(model)
+    if _measures_clouds(vars(experiment.method.settings), own):
+        yield STATISTICS
     yield from experiment.training.own().items()
     yield from (("section", name) for name in experiment.sections())
     yield from (("teacher", teacher.call) for teacher in experiment.teachers if teacher.call is not None)
 
 
+def _measures_clouds(method: Mapping[str, Any], architectures: Iterable[str]) -> bool:
+    """Whether rounds re-estimate BatchNorm statistics of models of point clouds, which a fast path measures."""
+    return recalibrates(method) and any(hasattr(models[name], "points") for name in set(architectures))
+
+
 def _registries() -> dict[str, Registry[Any]]:
-    return {**PARTS, "input": method_inputs, "model": models, "task": tasks, "section": sections, **OWN}
+    return {
+        **PARTS,
+        "input": method_inputs,
+        "model": models,
+        "task": tasks,
+        "section": sections,
+        STATISTICS[0]: statistics,
+        **OWN,
+    }
 
 
 def _looked_at(what: str, name: str) -> tuple[int | str, list[str]]:
@@ -165,8 +182,15 @@ def _patches(part: Any) -> list[types.FunctionType]:
 
 
 def recorded_parts(config: Mapping[str, Any]) -> Parts:
-    """What a run's configuration says of its parts; earlier versions had one behaviour version for all."""
+    """What a run's configuration says of its parts; earlier versions had one behaviour version for all.
+
+    Statistics that were measured before they were a part had its first behaviour.
+    """
     parts: Parts = config.get("parts") or {KERNEL: int(config.get("behaviour", 0))}
+    ran = config.get("experiment", {})
+    own = [name for name in (ran.get("model"), *(ran.get("models") or ())) if name in models]
+    if " ".join(STATISTICS) not in parts and _measures_clouds(ran.get("method") or {}, own):
+        return {**parts, " ".join(STATISTICS): 1}
     return parts
 
 

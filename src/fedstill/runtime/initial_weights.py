@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import read_file
 from fedstill.core.kinds import state_of
 from fedstill.core.message import Message, MessageError, digest, part
 from fedstill.core.task import Tensors
-from fedstill.models import build_model
+from fedstill.models import build_model, models
+from fedstill.models.published import from_public, is_public
 from fedstill.runtime.experiment import Experiment
 
 
@@ -16,9 +18,13 @@ def with_initial(experiment: Experiment, shape: tuple[int, ...], classes: int) -
     """Those weights, and the experiment with a digest of them, which is what a run is named by; none: no tensors."""
     if experiment.initial is None:
         return experiment, {}
-    tensors = read_initial(Path(experiment.initial.file))
+    file = experiment.initial.file
+    tensors = read_initial(Path(file))
     for architecture in dict.fromkeys(experiment.architectures):
-        _check(tensors, architecture, shape, classes, experiment.initial.file)
+        own = state_of(build_model(architecture, shape, classes))
+        if is_public(tensors):
+            tensors = from_public(tensors, models[architecture], own, architecture, file)
+        _check(tensors, own, architecture, file)
     known = experiment.initial.model_copy(update={"sha256": digest(tensors)})
     if experiment.initial.sha256 not in (None, known.sha256):
         raise InputError(f"{experiment.initial.file} holds other weights than the run began with: its digest differs")
@@ -26,16 +32,16 @@ def with_initial(experiment: Experiment, shape: tuple[int, ...], classes: int) -
 
 
 def read_initial(path: Path) -> Tensors:
-    """A file of weights: what `fedstill pretrain` wrote, or a run's model of one architecture."""
+    """A file of weights: what `fedstill pretrain` wrote, a run's model of one architecture, or a public model."""
     try:
-        tensors: Tensors = Message.decode(path.read_bytes())
+        tensors: Tensors = Message.decode(read_file(path))
     except FileNotFoundError:
         raise InputError(missing_weights(path)) from None
     except (OSError, MessageError) as error:
         raise InputError(f"the weights in {path} cannot be read: {' '.join(str(error).split())[:200]}") from None
     owners = {name.split("/", 1)[0] for name in tensors}
     # A run names its models' tensors by architecture first, and a state by kind.
-    if len(owners) == 1 and not owners & {"parameters", "buffers", "counters"}:
+    if len(owners) == 1 and not is_public(tensors) and not owners & {"parameters", "buffers", "counters"}:
         tensors = part(tensors, f"{owners.pop()}/")
     return dict(tensors)
 
@@ -44,8 +50,7 @@ def missing_weights(path: Path | str) -> str:
     return f"there is no file {path} to start from: `fedstill pretrain` makes one"
 
 
-def _check(tensors: Tensors, architecture: str, shape: tuple[int, ...], classes: int, file: str) -> None:
-    own = state_of(build_model(architecture, shape, classes))
+def _check(tensors: Tensors, own: Tensors, architecture: str, file: str) -> None:
     if not tensors:
         raise InputError(f"{file} holds no weights to start from")
     for name, tensor in tensors.items():

@@ -14,11 +14,15 @@ from fedstill.runtime.plan import Simulation
 
 @artefacts.register("checks")
 def kept_checks(ended: FinishedRun) -> dict[str, Any]:
-    """The classes of the test samples, and which samples repeat."""
+    """The classes of the test samples, which samples repeat, and what was found while they were read."""
     truth = ended.evaluator.truth()
     counts = Counter(truth or ())
     numbers = [counts[one] for one in range(len(ended.plan.task.classes))] if truth else []
-    return RunChecks(class_counts=numbers, data=_data_check(ended)).to_dict()
+    bundle = ended.plan.bundle if isinstance(ended.plan, Simulation) else None
+    doubts = list(bundle.doubts) if bundle is not None else []
+    notes = [note for note in bundle.notes if note not in doubts] if bundle is not None else []
+    checks = RunChecks(class_counts=numbers, data=_data_check(ended), notes=notes or None, doubts=doubts or None)
+    return checks.to_dict()
 
 
 def _data_check(ended: FinishedRun) -> DataCheck | None:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedstill.core.errors import InputError
+from fedstill.core.files import writable_folder
 from fedstill.core.own_parts import check_sendable, fresh_token
 from fedstill.core.own_training import with_names
 from fedstill.core.passed_objects import forget_older
@@ -26,15 +27,17 @@ from fedstill.runtime.experiment import Experiment, experiment_class
 from fedstill.runtime.given_objects import MODEL_NOTES, named_objects
 from fedstill.runtime.identity import Known, check_parts_sendable
 from fedstill.runtime.observers import Observer
-from fedstill.runtime.plan import make_plan
+from fedstill.runtime.plan import Simulation, make_plan
 from fedstill.runtime.recipes import given_by
 from fedstill.runtime.result import Run
 from fedstill.runtime.run import execute
+from fedstill.runtime.run_folder import RunFolder
 from fedstill.runtime.run_progress import watched
+from fedstill.runtime.tracked import TrackInput, check_track, tracking_of
 
 
 def run(
-    experiment: str | Mapping[str, Any] = "fedavg",
+    experiment: str | Path | Mapping[str, Any] = "fedavg",
     *,
     out: str | Path = "runs",
     engine: str | Engine = "in-process",
@@ -46,6 +49,7 @@ def run(
     variant: str | None = None,
     callbacks: CallbackInput = (),
     progress: bool | None = None,
+    track: TrackInput = None,
     observers: Sequence[Observer] | None = None,
     **settings: Any,
 ) -> Run:
@@ -57,7 +61,8 @@ def run(
 
     `callbacks` are objects with some of the methods of `fedstill.Callback`, or functions that are called with the
     record of each round; one may be given without a list. `progress` shows a progress bar: unless set, in notebooks
-    only. `observers` is deprecated.
+    only. `track` is tensorboard, mlflow, wandb or an object like `fedstill.Tracker`, or a list of these. `observers` is
+    deprecated.
 
     >>> import fedstill
     >>> made = fedstill.run("fedprox", data="digits", clients=2, rounds=1, mu=0.1, out=getfixture("tmp_path"))
@@ -76,6 +81,7 @@ def run(
             data_root=None if data_root is None else Path(data_root),
             device=device,
             observers=watchers,
+            track=track,
         ),
         callbacks,
         progress,
@@ -108,12 +114,12 @@ def egress(
 
 
 def _without_objects(
-    experiment: str | Mapping[str, Any], settings: Mapping[str, Any]
+    experiment: str | Path | Mapping[str, Any], settings: Mapping[str, Any]
 ) -> tuple[str | Mapping[str, Any], dict[str, Any], Bundle | None]:
     """Experiment and settings with names in place of objects; and the data, where it is an object."""
     named, bundle = named_objects(settings)
-    if isinstance(experiment, str):
-        return experiment, named, bundle
+    if isinstance(experiment, str | Path):
+        return str(experiment), named, bundle
     below, data = named_objects(experiment)
     return below, named, data if "data" not in named else bundle
 
@@ -217,14 +223,37 @@ def launch(
     observers: Sequence[Observer] = (),
     bundle: Bundle | None = None,
     known: Known | None = None,
+    track: TrackInput = None,
+    tell: Callable[[str], None] | None = None,
+    measure: bool = False,
 ) -> Run:
-    """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again."""
+    """Run an experiment; an engine that is handed over stays open for the next one, data need not be loaded again.
+
+    Observers are told the estimated cost if a step was measured on this machine before, or may be now (`measure`).
+    """
+    check_track(track)
     made = make_engine(engine, workers, device) if isinstance(engine, str) else nullcontext(engine)
     plan = make_plan(experiment, data_root, device, bundle=bundle, known=known)
     if engine in WITH_WORKERS or isinstance(engine, Processes):
         check_parts_sendable(plan.experiment)
         for items in lazily_read(plan.bundle.splits().values()):
             check_sendable(items, f"the data set {items.name}")
+    tracked = tracking_of(track, out, tell)
     with made as ready:
-        folder = execute(plan, ready, out, observers)
+        _tell_estimate(plan, out, observers, measure)
+        folder = execute(plan, ready, out, observers, tracking=tracked)
         return Run(folder.path, reused=folder.reused, own=own_models(plan.task.architectures))
+
+
+def _tell_estimate(plan: Simulation, out: Path, observers: Sequence[Observer], measure: bool) -> None:
+    """Of a run that is not finished."""
+    if not observers:
+        return
+    folder = RunFolder(writable_folder(out) / plan.folder_name)
+    if folder.result() is not None:
+        return
+    from fedstill.runtime.estimates import estimate_text
+
+    text = estimate_text(plan, len(folder.journal()), measure)
+    for observer in observers if text is not None else ():
+        observer.note(str(text))

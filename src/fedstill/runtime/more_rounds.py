@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
-from fedstill.core.files import read_json, take_lock, write_atomically
+from fedstill.core.files import read_json, write_atomically
 from fedstill.core.local_updates import takes_context
+from fedstill.core.locks import lock_folder
 from fedstill.core.origins import is_outside
 from fedstill.core.own_training import local_updates
 from fedstill.core.records import RoundRecord
@@ -32,7 +33,7 @@ def continued(plan: Plan, folder: RunFolder) -> str | None:
     rounds, found = max(shorter, key=lambda one: one[0])
     if (why := _depends_on_the_total(plan, rounds)) is not None:
         return f"there is a run of {rounds} rounds, but this one starts at its beginning, since {why}"
-    lock = take_lock(found.path / ".lock")
+    lock = lock_folder(found.path)
     if lock is None:
         return None
     try:
@@ -59,7 +60,7 @@ def _depends_on_the_total(plan: Plan, rounds: int) -> str | None:
     if any(training.factor(turn, rounds) != training.factor(turn, plan.rounds) for turn in range(rounds)):
         return "the schedule of its learning rate depends on the number of rounds"
     if training.local_update is not None and takes_context(local_updates[training.local_update]):
-        return "its local update is told the number of rounds"
+        return "its local update receives the number of rounds"
     if rounds % every:
         return f"that one's last round was evaluated, which in this run is no round of evaluation (every {every})"
     name = plan.experiment.method.name

@@ -12,9 +12,11 @@ from torch import Tensor
 from fedstill.core.errors import InputError
 from fedstill.core.hardware import check_device, one_thread
 from fedstill.core.plugins import use_plugins
+from fedstill.data.data_settings import split_name
 from fedstill.data.single_input import read_input
 from fedstill.runtime.exported_file import SUFFIX, ExportedFile
 from fedstill.runtime.result import Run
+from fedstill.tasks.task_choice import tasks
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Prediction:
     classes: tuple[str, ...]
     inputs: Tensor
     probabilities: Tensor  # by class; of models that label points, a row for each point
+    several: bool = False  # whether it may have any number of classes: the probabilities then do not sum to 1
 
     @property
     def labels_points(self) -> bool:
@@ -36,17 +39,29 @@ class Prediction:
 
     @property
     def label(self) -> str:
-        """The most probable class; of points, the one that most of them have."""
+        """The most probable class; of points, the one that most of them have; of several classes, all found ones."""
+        if self.several:
+            return ", ".join(self.found) or "none"
         if self.labels_points:
             return max(self.counts, key=lambda name: self.counts[name])
         return self.classes[int(self.probabilities.argmax())]
 
     @property
     def probability(self) -> float:
-        """Of that class; of points, the share of them that has it."""
+        """Of that class; of points, the share of them that has it; of several classes, of the most probable one."""
         if self.labels_points:
             return self.counts[self.label] / len(self.inputs)
         return float(self.probabilities.max())
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """The classes with a probability above one half."""
+        return tuple(name for name, held in self.by_class.items() if held > 0.5)
+
+    @property
+    def by_class(self) -> dict[str, float]:
+        """The probability of every class, where there is one for the whole file."""
+        return dict(zip(self.classes, self.probabilities.tolist(), strict=True))
 
     @property
     def point_labels(self) -> Tensor:
@@ -84,12 +99,14 @@ def predict(
     task = replace(held.task, device=device)
     if task.finds_boxes:
         raise InputError(f"the model of {held.path} finds boxes in scenes: say fedstill detect {held.path} FILE")
-    inputs = [read_input(path, task.shape) for path in paths]
+    trained_on = held.data if isinstance(held, ExportedFile) else held.experiment.data
+    fit = split_name(trained_on)[1].fit
+    inputs = [read_input(path, task.shape, fit, "signal" if task.reads_signals else "") for path in paths]
     model = held.built(which, client, architecture).to(device)
     with one_thread():
         said = [task.predict(model, one.unsqueeze(0))[0] for one in inputs]
     return [
-        Prediction(path, tuple(task.classes), one, probabilities)
+        Prediction(path, tuple(task.classes), one, probabilities, isinstance(task, tasks["multilabel"]))
         for path, one, probabilities in zip(paths, inputs, said, strict=True)
     ]
 

@@ -22,9 +22,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.files import read_text_file
+from fedstill.core.yaml_text import parse_yaml
 from fedstill.methods import methods
 from fedstill.runtime.assemble import overlay
 from fedstill.runtime.experiment import WHICH
@@ -96,10 +96,11 @@ def given_by(name: str, preset: str | None = None, variant: str | None = None) -
     return recipe.experiment
 
 
-def recipe_by(name: str | Mapping[str, Any], preset: str | None = None, variant: str | None = None) -> Recipe:
+def recipe_by(name: str | Path | Mapping[str, Any], preset: str | None = None, variant: str | None = None) -> Recipe:
     """The recipe of that name or in that file, or one given as a mapping, with a preset and a variant laid over it."""
     if isinstance(name, Mapping):
         return _layered(_checked(dict(name), "given"), "study", "given", preset, variant)
+    name = str(name)
     if name in methods:
         if preset or variant:
             raise InputError(f"{name!r} is a method, and only recipes have presets and variants")
@@ -219,21 +220,10 @@ def _grid(content: Mapping[str, Any], where: str, removing: bool = False) -> dic
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = _parsed(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = parse_yaml(read_text_file(path))
+    except (OSError, ValueError) as error:
         raise InputError(f"the recipe {path} cannot be read: {' '.join(str(error).split())}") from None
     return _checked(content, str(path))
-
-
-def _parsed(text: str) -> Any:
-    """What YAML means, read many times faster by the parser in C; errors are reported by the other one."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-    try:
-        return loader.get_single_data()
-    except yaml.YAMLError:
-        return yaml.safe_load(text)
-    finally:
-        loader.dispose()
 
 
 def _checked(content: Any, where: str) -> dict[str, Any]:

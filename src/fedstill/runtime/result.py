@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.metric_records import ModelMetrics
 from fedstill.core.records import MadeWith, PrintedRun, RoundRecord, RunChecks, RunResult, printed_run_class
 from fedstill.core.task import Tensors
 from fedstill.core.views import view
@@ -24,6 +25,7 @@ from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.experiment import Experiment, experiment_class, sentence
 from fedstill.runtime.history import History
 from fedstill.runtime.identity import parts_of_names, recorded_parts, stale_parts
+from fedstill.runtime.reference_runs import Reference, reference_of
 from fedstill.runtime.run_folder import MODELS, RunFolder, folder_of
 from fedstill.runtime.run_panel import run_panel
 from fedstill.tasks.classification import Classification
@@ -187,18 +189,30 @@ class Run:
         """What `--json` prints, with the sections that slices add."""
         kind = printed_run_class()
         figures = {name: value for name, value in self.result if name in kind.model_fields}
-        figures |= {"cautions": self.cautions, "checks": self._folder.checks()}
+        figures |= {"cautions": self.cautions, "checks": self._folder.checks(), "metrics": self.metrics}
+        if (reference := self.reference) is not None:
+            figures["reference"] = reference.record()
         return kind(run=str(self.path), **figures, seconds=round(self.seconds, 3), **sections)
 
     @property
     def cautions(self) -> list[str]:
         """What the run's own checks warn of; mostly nothing."""
-        return cautions(EndedRun(self.experiment, self.result, self.journal, self._folder.checks()))
+        return cautions(EndedRun.of(self.experiment, self.task, self._folder, self.result, self.journal))
+
+    @property
+    def reference(self) -> Reference | None:
+        """What it is to be held against: each client alone or, of a student, no teacher; None where none applies."""
+        return reference_of(self.experiment, self.config, self.task, self.path)
 
     @property
     def checks(self) -> RunChecks | None:
         """What was checked of the run's data; None where the data was elsewhere."""
         return self._folder.checks()
+
+    @property
+    def metrics(self) -> dict[str, ModelMetrics]:
+        """By model (last, best, selected): AUC, F1 and others, with intervals and of each class; may be empty."""
+        return {which: ModelMetrics.model_validate(one) for which, one in self._folder.artefact("metrics").items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a mapping."""

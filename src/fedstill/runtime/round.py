@@ -20,6 +20,7 @@ from fedstill.core.errors import RunError
 from fedstill.core.participation_protocols import Participation, RoundParticipation
 from fedstill.core.protocols import Engine, Exchange, Failure, Method, Profile, Reply, RoundContext
 from fedstill.core.streams import Streams
+from fedstill.core.sums import SkipRound
 from fedstill.core.task import Tensors
 from fedstill.runtime.checkpoint import Progress
 from fedstill.runtime.client_store import Store
@@ -84,11 +85,15 @@ class Federation:
             outcome.losses.update(_mean_losses(replies))
             failures = outcome.failures[earlier:]
             if exchange.min_replies is None:  # an exchange with a limit of its own may fail for every client
-                _stop_if_all_failed(failures, replies)
+                stop_if_all_failed(failures, replies)
             outcome.skipped = self._too_few(exchange, replies, cohort, failures)
             if outcome.skipped is not None:
                 return self._skip(progress, store, outcome, participation)
-            server = exchange.aggregate(server, replies, replace(context, failures=tuple(outcome.failures)))
+            try:
+                server = exchange.aggregate(server, replies, replace(context, failures=tuple(outcome.failures)))
+            except SkipRound as why:
+                outcome.skipped = str(why)
+                return self._skip(progress, store, outcome, participation)
             self.spool.clear()
             cohort = [who for who in cohort if who.id not in outcome.failed]
         last_round = progress.clients[LAST_ROUND].clone()
@@ -120,7 +125,8 @@ class Federation:
         fleet = self._end(participation, outcome)
         outcome.replied.clear()
         store.discard()
-        return replace(progress, round=progress.round + 1, fleet=fleet), outcome
+        server = self.method.skipped(progress.server) if outcome.sampled else progress.server
+        return replace(progress, round=progress.round + 1, server=_in_order(server), fleet=fleet), outcome
 
     def _end(self, participation: RoundParticipation, outcome: RoundOutcome) -> Tensors:
         """The fleet after the round; what participation records of it goes into the outcome."""
@@ -156,7 +162,7 @@ class Federation:
                 exchange, participation.fleet, cohort, context, store, survey, participation, survey=True
             )
             if progress.round == 0:  # later surveys reach only clients without an accepted reply so far
-                _stop_if_all_failed(survey.failures, replies)
+                stop_if_all_failed(survey.failures, replies)
             outcome.add_survey(exchange.name, survey)
             participation.fleet = exchange.aggregate(participation.fleet, replies, context)
 
@@ -181,10 +187,10 @@ class Federation:
             context,
             store,
             outcome,
-            availability=Availability(participation, outcome.dropout_events),
+            availability=Availability(participation, outcome.dropout_events, exchange.auxiliary),
             norm_limit=self.norm_limit,
             spool=self.spool,
-            keep_state=not survey,
+            keep_state=not (survey or exchange.auxiliary),
         )
 
 
@@ -203,9 +209,9 @@ def _mean_losses(replies: Sequence[Reply]) -> Mapping[str, float]:
     return means
 
 
-def _stop_if_all_failed(failures: Sequence[Failure], replies: Sequence[Reply]) -> None:
-    """An error at one client is that client's; the same at every client is the experiment's."""
-    if failures and not replies and all(one.reason == "failed" for one in failures):
+def stop_if_all_failed(failures: Sequence[Failure], replies: Sequence[Reply]) -> None:
+    """An error at one client is that client's; one at every client is the experiment's, and no later round mends it."""
+    if failures and not replies and all(one.reason == "failed" or one.declined for one in failures):
         raise EveryClientFailedError(
             f"every client failed; client {failures[0].profile.id} reports: {failures[0].detail}"
         )

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,13 +16,13 @@ from fedstill._version import __version__
 from fedstill.core.cpu import cpu_kind
 from fedstill.core.files import digest_of, disk_trouble, file_digest, sweep_temporaries, writable_folder
 from fedstill.core.hardware import one_thread
-from fedstill.core.message import digest
-from fedstill.core.protocols import Engine
-from fedstill.core.records import BatchNormCheck, Evaluation, RoundRecord, RunResult, TrafficRecord, round_record_class
+from fedstill.core.protocols import Engine, ReportsFaults
+from fedstill.core.records import BatchNormCheck, Evaluation, round_record_class
 from fedstill.core.task import Tensors
 from fedstill.runtime import (
     checkpoint,
     kept_checks,  # noqa: F401  # registers what every run keeps for its checks
+    kept_metrics,  # noqa: F401  # registers what every classifier's run keeps of its metrics
 )
 from fedstill.runtime.artefacts import FinishedRun, artefacts
 from fedstill.runtime.batchnorm_check import check_centrally
@@ -38,9 +37,15 @@ from fedstill.runtime.more_rounds import continued
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.plan import Plan, Simulation
 from fedstill.runtime.round import EveryClientFailedError, Federation
+from fedstill.runtime.round_ranking import score_of
 from fedstill.runtime.run_folder import RunFolder, pack_models
+from fedstill.runtime.run_summary import run_digest, summary
 from fedstill.runtime.simulated_clients import SimulatedClients
 from fedstill.runtime.spool import Spool
+from fedstill.runtime.tracked import followed
+
+if TYPE_CHECKING:
+    from fedstill.tracking.tracking import Tracking
 
 _log = logging.getLogger(__name__)
 
@@ -51,15 +56,16 @@ def execute(
     out: Path,
     observers: Sequence[Observer] = (),
     clock: Callable[[], float] = perf_counter,
+    tracking: Tracking | None = None,
 ) -> RunFolder:
     """Run the plan to its end, resuming an earlier attempt; a finished run is not repeated.
 
-    It ends early, and can be resumed, where an observer raises `StopRun`.
+    It ends early, and can be resumed, where an observer raises `StopRun`. `tracking` hands its rounds to trackers.
     `clock` gives the seconds that count for this run, where it shares its process with others.
     """
-    with opened(plan, out) as folder:
+    with opened(plan, out) as folder, followed(folder, tracking) as followers:
         try:
-            _execute(plan, engine, folder, observers, clock)
+            _execute(plan, engine, folder, [*followers, *observers], clock)
         except StopRun:
             _log.info("%s was stopped by a callback", folder.path.name)
     return folder
@@ -75,13 +81,14 @@ def _execute(
         assert result is not None
         for observer in observers:
             observer.note("this experiment has been run already: showing its result")
-            for text in cautions(EndedRun(plan.experiment, result, folder.journal(), folder.checks())):
+            for text in cautions(EndedRun.of(plan.experiment, plan.task, folder, result, folder.journal())):
                 observer.warn(text)
         return
+    doubts = plan.bundle.doubts if isinstance(plan, Simulation) else ()
     for note in _notes(plan, engine, folder):
         _log.info("%s: %s", folder.path.name, note)
         for observer in observers:
-            observer.note(note)
+            (observer.warn if note in doubts else observer.note)(note)
     attempt = Attempt(plan, engine, folder, observers)
     while attempt.goes_on:
         began = clock()
@@ -141,6 +148,8 @@ class Attempt:
     def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, observers: Sequence[Observer] = ()) -> None:
         self.plan, self.folder, self.observers = plan, folder, observers
         self.at_sites = engine.at_sites
+        if isinstance(engine, ReportsFaults):
+            engine.report = self._note
         # Replies of real sites cannot be computed again; a simulation's can, and are not written.
         self.log = ExchangeLog(folder.path / "exchanges", self._note, self._warn) if self.at_sites else None
         if self.log is not None:
@@ -235,7 +244,7 @@ class Attempt:
         return plan.evaluator.check(plan.method, server, plan.profiles, self.store, round, engine, accuracy)
 
     def _leaders(self, progress: Progress, evaluation: Evaluation) -> dict[str, Leader]:
-        """Keep the models of rounds that lead, by test accuracy (`best`) and by validation accuracy (`selected`).
+        """Keep the models of rounds that lead, on test data (`best`) and on validation data (`selected`).
 
         A model that is not finite never leads.
         """
@@ -243,10 +252,10 @@ class Attempt:
         if not evaluation.finite or not self.plan.method.selectable(progress.round - 1, self.plan.rounds):
             return leaders
         data = pack_models(dict(self.plan.method.models(progress.server)))
-        for which, metrics in (("best", evaluation.test), ("selected", evaluation.validation)):
-            held = leaders.get(which)
-            if metrics and (held is None or metrics["accuracy"] > held.score):
-                leaders[which] = Leader(progress.round, metrics["accuracy"], digest_of(data))
+        for which in ("best", "selected"):
+            held, score = leaders.get(which), score_of(evaluation, which, self.plan.experiment.select_by)
+            if score is not None and (held is None or score > held.score):
+                leaders[which] = Leader(progress.round, score, digest_of(data))
                 self.unsaved[which] = data
         return leaders
 
@@ -266,6 +275,7 @@ class Attempt:
 
     def _commit(self, progress: Progress, before: Progress) -> None:
         """Leading models go first, under their round's number: what the last checkpoint names is never overwritten."""
+        self.folder.check_lock()
         while self.unsaved:
             which, data = self.unsaved.popitem()
             self.folder.save_models(which, data, progress.leaders[which].round)
@@ -303,6 +313,7 @@ class Attempt:
         return progress
 
     def finish(self) -> None:
+        self.folder.check_lock()
         progress = self.progress
         models = dict(self.plan.method.models(progress.server))
         last = pack_models(models)
@@ -329,63 +340,12 @@ class Attempt:
         personal = self.store if self.plan.method.personal else None
         result = summary(self.plan, progress, run_digest(models, personal), digest_of(last))
         self.folder.save_result(result)
-        for text in cautions(EndedRun(self.plan.experiment, result, progress.journal, self.folder.checks())):
-            self._warn(text)
+        begun = self.plan.bundle.doubts if isinstance(self.plan, Simulation) else ()  # the run began with these
+        for text in cautions(EndedRun.of(self.plan.experiment, self.plan.task, self.folder, result, progress.journal)):
+            if text not in begun:
+                self._warn(text)
         for observer in self.observers:
             observer.finish()
-
-
-def summary(plan: Plan, progress: Progress, sha256: str, model_last: str) -> RunResult:
-    """The figures that are reported of a finished run."""
-    journal = progress.journal
-    evaluations = {record.round: record.evaluation for record in journal if record.evaluation is not None}
-    rounds = {"last": max(evaluations), **{which: leader.round for which, leader in progress.leaders.items()}}
-    last = evaluations[rounds["last"]]
-    tests = {which: evaluations[number].test for which, number in rounds.items()}
-    return RunResult(
-        method=plan.experiment.method.name,
-        data=plan.experiment.data,
-        model=plan.experiment.model,
-        partition=plan.experiment.partition.name,
-        clients=plan.experiment.clients,
-        seed=plan.experiment.seed,
-        rounds=progress.round,
-        accuracy={which: metrics.get("accuracy") for which, metrics in tests.items()},
-        class_accuracy={which: metrics.get("class_accuracy") for which, metrics in tests.items()},
-        round_of=rounds,
-        shares=plan.method.shares,
-        extra_models={name: metrics["accuracy"] for name, metrics in last.extra_models.items()},
-        personal=last.personal,
-        batchnorm=last.batchnorm,
-        method_metrics=journal[-1].method_metrics,
-        teachers=tuple(plan.teachers),
-        ceiling=plan.ceiling,
-        bytes=total_traffic(journal),
-        failures=sum(len(record.failures) for record in journal),
-        skipped=sum(record.skipped is not None for record in journal),
-        finite=all(evaluation.finite for evaluation in evaluations.values()),
-        sha256=sha256,
-        model_last=model_last,
-    )
-
-
-def total_traffic(journal: Sequence[RoundRecord]) -> TrafficRecord:
-    return TrafficRecord(
-        up=sum(record.bytes.up for record in journal),
-        down=sum(record.bytes.down for record in journal),
-        first_contact=sum(record.bytes.first_contact or 0 for record in journal) or None,
-    )
-
-
-def run_digest(models: dict[str, Tensors], store: Store | None) -> str:
-    """One hash over the shared models by architecture and, where there are personal models, all client state."""
-    whole = sha256()
-    for architecture in sorted(models):
-        whole.update(f"{architecture} {digest(models[architecture])}\n".encode())
-    if store is not None:
-        for client in store.holders():
-            whole.update(f"client {client} {store.digest(client)}\n".encode())
-    return whole.hexdigest()
 
 
 def finished(folder: RunFolder) -> bool:

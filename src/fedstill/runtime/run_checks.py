@@ -7,6 +7,7 @@ from math import sqrt
 
 from fedstill.core.numbers import count, points, share
 from fedstill.core.records import DataCheck, RunChecks
+from fedstill.data.readers.raw import SKIPPED
 from fedstill.runtime.cautions import EndedRun, run_cautions
 
 FELL = 0.05  # a last round this far below the best one is worth a sentence
@@ -18,7 +19,9 @@ REPEATED = 0.01  # of the test samples: so many repeat others
 
 @run_cautions.register("predictions")
 def prediction_cautions(ended: EndedRun) -> list[str]:
-    """Outputs that are not finite or always name one class."""
+    """A model that was never changed; outputs that are not finite or always name one class."""
+    if ended.journal and all(one.skipped is not None for one in ended.journal):
+        return ["every round was skipped: the last model is the one that training began with"]
     last = next((one.evaluation for one in reversed(ended.journal) if one.evaluation is not None), None)
     if last is None:
         return []
@@ -61,13 +64,23 @@ def baseline_cautions(ended: EndedRun) -> list[str]:
     return []
 
 
+@run_cautions.register("reference")
+def reference_cautions(ended: EndedRun) -> list[str]:
+    """Accuracy that clients reach alone, or a student without its teacher."""
+    if ended.reference is None:
+        return []
+    found = ended.reference.caution(ended.result.accuracy.get("last"), _samples(ended))
+    return [] if found is None else [found]
+
+
 @run_cautions.register("data")
 def data_cautions(ended: EndedRun) -> list[str]:
-    """Test samples that were trained on, or that repeat each other."""
+    """What was doubtful when it was read; test samples that were trained on, or that repeat each other."""
+    found = [] if ended.checks is None else list(ended.checks.doubts or ())
     data = None if ended.checks is None else ended.checks.data
     if data is None or data.not_checked is not None or not data.test:
-        return []
-    return list(_repeated(data))
+        return found
+    return [*found, *_repeated(data)]
 
 
 def _repeated(data: DataCheck) -> Iterator[str]:
@@ -86,6 +99,11 @@ def majority_share(checks: RunChecks | None) -> float | None:
     return max(counts) / sum(counts) if sum(counts) else None
 
 
+def skipped_files(checks: RunChecks | None) -> list[str]:
+    """The notes on files that were left out since they cannot be read."""
+    return [] if checks is None else [note for note in checks.notes or () if note.startswith(SKIPPED)]
+
+
 def baseline_sentence(checks: RunChecks | None) -> str | None:
     """What an accuracy is to be held against, and what was not checked of the data."""
     majority = majority_share(checks)
@@ -98,5 +116,10 @@ def baseline_sentence(checks: RunChecks | None) -> str | None:
 
 def _error(accuracy: float, ended: EndedRun) -> float:
     """The standard error of an accuracy on the test samples; 0 where their number is not known."""
-    samples = sum(ended.checks.class_counts) if ended.checks is not None else 0
+    samples = _samples(ended)
     return sqrt(accuracy * (1 - accuracy) / samples) if samples else 0.0
+
+
+def _samples(ended: EndedRun) -> int:
+    """The number of test samples; 0 where it is not known."""
+    return sum(ended.checks.class_counts) if ended.checks is not None else 0

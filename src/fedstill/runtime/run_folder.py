@@ -10,6 +10,7 @@ predictions.json       what those models say of every test sample
 detections.json        the boxes they find in test scenes, where that is the task
 answers.json           where clients have queries: what became of them
 checks.json            of the data, what a run's own checks need: class counts, repeated samples
+metrics.json           of classifiers: AUC, F1 and others, with intervals and of each class
 digests.json           of all these and of every field of config.json and result.json
 result.json            once the run is finished
 timing.json            times, apart from everything that can be compared byte for byte
@@ -23,10 +24,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from fedstill.core.errors import BusyError, InputError
-from fedstill.core.files import append_line, file_digest, read_json, take_lock, write_atomically, write_json
+from fedstill.core.files import (
+    append_line,
+    file_digest,
+    parse_json,
+    read_file,
+    read_json,
+    read_text_file,
+    write_atomically,
+    write_json,
+)
+from fedstill.core.locks import FolderLock, lock_folder
 from fedstill.core.message import Message, MessageError, under
 from fedstill.core.records import RUN_FORMAT, RecordError, RoundRecord, RunChecks, RunResult, read_result, read_round
 from fedstill.core.task import Tensors
@@ -45,6 +54,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.reused = False  # whether the run was found finished
+        self._lock: FolderLock | None = None
 
     def create(self, config: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -62,20 +72,27 @@ class RunFolder:
         """Whether some round was committed."""
         return any((self.path / name).exists() for name in (checkpoint.NAME, checkpoint.PREVIOUS, "result.json"))
 
-    def lock(self) -> FileLock:
+    def lock(self) -> FolderLock:
         """Held while a process works on the run; the system frees it when that process dies, however it dies."""
-        lock = take_lock(self.path / ".lock")
-        if lock is None:
+        self._lock = lock_folder(self.path)
+        if self._lock is None:
             raise BusyError(f"another process is working on {self.path}: wait for it, or choose another --out")
-        return lock
+        return self._lock
+
+    def check_lock(self) -> None:
+        """Before something is committed: refuse to write where another process may have taken the folder's place."""
+        if self._lock is not None:
+            self._lock.check()
 
     def config(self) -> dict[str, Any]:
         path = self.path / "config.json"
         try:
-            config: dict[str, Any] = json.loads(path.read_text())
+            config: dict[str, Any] = parse_json(read_text_file(path))
             version = config["format"]
         except FileNotFoundError:
             raise InputError(f"{self.path} is not a run: it has no config.json") from None
+        except NotADirectoryError:
+            raise InputError(f"{self.path} is a file: name the folder of a run") from None
         except KeyError as error:
             raise InputError(f"{path} cannot be read as a run's configuration: it has no {error}") from None
         except (OSError, ValueError, TypeError) as error:
@@ -128,14 +145,16 @@ class RunFolder:
         content = read_json(self.path / name)
         if content is None:
             return {}
-        Digests(self.path).check_bytes(name, (self.path / name).read_bytes())
+        Digests(self.path).check_bytes(name, read_file(self.path / name))
         return content
 
     def save_artefact(self, name: str, content: dict[str, Any]) -> None:
         write_atomically(self.path / f"{name}.json", (json.dumps(content) + "\n").encode())
 
     def timing(self) -> dict[str, Any]:
-        return read_json(self.path / "timing.json") or {"rounds": [], "checkpoints": []}
+        """Seconds of rounds and of checkpoints; a damaged file costs nothing but these."""
+        held = read_json(self.path / "timing.json") or {}
+        return {name: _seconds(held.get(name)) for name in ("rounds", "checkpoints")}
 
     def save_timing(self, timing: dict[str, Any]) -> None:
         """Written non-atomically: losing a time is harmless."""
@@ -144,8 +163,8 @@ class RunFolder:
     def journal(self) -> list[RoundRecord]:
         """The rounds so far, as committed; a damaged journal is read from the checkpoint instead."""
         try:
-            data = (self.path / "journal.jsonl").read_bytes()
-            records = [read_round(json.loads(line)) for line in data.splitlines()]
+            data = read_file(self.path / "journal.jsonl")
+            records = [read_round(parse_json(line)) for line in data.splitlines()]
         except FileNotFoundError:
             return []
         except ValueError as error:
@@ -166,7 +185,7 @@ class RunFolder:
         """Restore the file from the checkpoint; True if they differed."""
         path = self.path / "journal.jsonl"
         right = b"".join(_line(record) for record in records)
-        if path.exists() and path.read_bytes() == right:
+        if path.exists() and read_file(path) == right:
             return False
         write_atomically(path, right)
         return True
@@ -201,7 +220,7 @@ class RunFolder:
     def load_models(self, which: str) -> dict[str, Tensors]:
         """Models by architecture, as saved."""
         path = self.model_path(which)
-        data = path.read_bytes()
+        data = read_file(path)
         try:
             packed = Message.decode(data)
         except MessageError as error:
@@ -226,3 +245,9 @@ def pack_models(models: dict[str, Tensors]) -> bytes:
 
 def _line(record: RoundRecord) -> bytes:
     return record.to_json().encode() + b"\n"
+
+
+def _seconds(held: Any) -> list[float]:
+    """The times of a list; none of one that is damaged."""
+    times = held if isinstance(held, list) else []
+    return times if all(isinstance(one, int | float) for one in times) else []

@@ -7,7 +7,7 @@ from contextlib import closing, nullcontext
 from time import monotonic
 from typing import Protocol
 
-from fedstill.core.notebook import NotebookBar, in_notebook, time_left
+from fedstill.core.notebook import NotebookBar, curve, in_notebook, time_left
 from fedstill.core.numbers import share
 from fedstill.core.records import RoundRecord
 from fedstill.core.views import view
@@ -16,6 +16,8 @@ from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.observers import Observer
 from fedstill.runtime.result import Run
 from fedstill.tasks.task_choice import ACCURACY, measure_of
+
+_POINTS = 400  # of the curve in a notebook
 
 
 class ProgressDisplay(Observer, Protocol):
@@ -52,12 +54,13 @@ def watched(
 
 
 class NotebookRunDisplay:
-    """One bar in the notebook: rounds, accuracy and the time left."""
+    """One bar in the notebook: rounds, accuracy and the time left, with the accuracy by round as a curve below it."""
 
     def __init__(self) -> None:
         self.bar = NotebookBar()
         self.measure = ACCURACY
         self.accuracy: float | None = None
+        self.course: list[float | None] = []  # its accuracy by evaluated round
         self.before = self.done = self.rounds = 0
         self.started = 0.0
 
@@ -66,13 +69,14 @@ class NotebookRunDisplay:
         self.measure = measure_of(experiment.architectures[0])
         self.before, self.done, self.rounds = len(journal), len(journal), experiment.rounds
         self.started = monotonic()
+        self.course = []
         for record in journal:
-            self.accuracy = record.metrics.get("accuracy", self.accuracy)
+            self._keep(record)
         self._show()
 
     def round(self, record: RoundRecord) -> None:
         self.done = record.round
-        self.accuracy = record.metrics.get("accuracy", self.accuracy)
+        self._keep(record)
         self._show()
 
     def note(self, text: str) -> None:
@@ -90,7 +94,15 @@ class NotebookRunDisplay:
             self.bar.text = f"{self._state()}, stopped"
             self.bar.draw()
 
+    def _keep(self, record: RoundRecord) -> None:
+        if "accuracy" in record.metrics:
+            self.accuracy = record.metrics["accuracy"]
+            self.course.append(self.accuracy)
+            if len(self.course) > _POINTS:
+                self.course = self.course[1::2]
+
     def _show(self) -> None:
+        self.bar.figure = curve(self.course, f"{self.measure} by round, {share(self.accuracy)} last")
         left = time_left(monotonic() - self.started, self.done - self.before, self.rounds - self.before)
         self.bar.show(self.done, self.rounds, ", ".join(filter(None, [self._state(), left])))
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import FedstillError
-from fedstill.core.files import file_digest, read_json
+from fedstill.core.files import file_digest, parse_json, read_file, read_json
 from fedstill.core.records import RecordError, RoundRecord, RunResult, read_result, read_round
 from fedstill.runtime import checkpoint
 from fedstill.runtime.client_store import ClientStore
 from fedstill.runtime.digests import CONFIG, JOURNAL, PREDICTIONS, RESULT, Digests, EditedError, changed_fields, leaves
 from fedstill.runtime.experiment import experiment_class
 from fedstill.runtime.identity import identity_from, stale_parts
-from fedstill.runtime.run import run_digest, total_traffic
 from fedstill.runtime.run_folder import MODELS, RunFolder
+from fedstill.runtime.run_summary import run_digest, total_traffic
 
+_log = logging.getLogger(__name__)
 TOLERANCE = 1e-9  # between an accuracy that is written and one that is counted
 
 
@@ -109,7 +110,8 @@ def _identity(config: Mapping[str, Any]) -> Iterator[Contradiction]:
         return
     try:
         experiment = experiment_class().model_validate(config["experiment"])
-    except (ValueError, FedstillError):  # with a plugin that is not loaded, say
+    except (ValueError, FedstillError) as error:  # with a plugin that is not loaded, say
+        _log.info("the identity cannot be computed again: %s", error)
         return
     digest = experiment.digest(config["reads"])
     if identity_from(digest, config["parts"], made_by=config["torch"]) != config["identity"]:
@@ -123,7 +125,7 @@ def _checkpoint(path: Path) -> checkpoint.Progress | None:
 
 def _lines(path: Path) -> list[Any]:
     try:
-        return [json.loads(line) for line in (path / JOURNAL).read_bytes().splitlines()]
+        return [parse_json(line) for line in read_file(path / JOURNAL).splitlines()]
     except (OSError, ValueError):
         return []
 

@@ -5,17 +5,45 @@ Memory grows with those who take part, not with the population: a client that is
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import torch
+from torch import Tensor
 
 from fedstill.core.dataset import Dataset, Proxy, Subset
 from fedstill.core.protocols import Client, Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.partitions import Shards
-from fedstill.data.point_labels import shape_kinds
+from fedstill.data.point_labels import groups_of, shape_kinds
 from fedstill.data.splits import split_validation
+
+
+@dataclass(frozen=True)
+class SimulatedProfiles(Sequence[Profile]):
+    """What the server knows of each client, made when it is asked for: a million clients are a million numbers."""
+
+    sizes: Tensor
+    architectures: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.architectures)
+
+    @overload
+    def __getitem__(self, client: int) -> Profile: ...
+    @overload
+    def __getitem__(self, client: slice) -> list[Profile]: ...
+    def __getitem__(self, client: int | slice) -> Profile | list[Profile]:
+        if isinstance(client, slice):
+            return [self[number] for number in range(*client.indices(len(self)))]
+        number = range(len(self))[client]
+        return Profile(number, int(self.sizes[number]), self.architectures[number])
+
+    def __iter__(self) -> Iterator[Profile]:
+        for number, (size, architecture) in enumerate(zip(self.sizes.numpy(), self.architectures, strict=True)):
+            yield Profile(number, int(size), architecture)
 
 
 @dataclass(frozen=True)
@@ -44,6 +72,7 @@ def parted(shard: Dataset, share: float, seed: int, client: int) -> tuple[Datase
     if not share:
         return shard, None
     kinds = torch.zeros(len(shard), dtype=torch.int64) if shard.labels() is None else shape_kinds(shard)
-    rows = split_validation(kinds, share, Streams(seed).at("client", client), may_be_empty=True)
+    streams, groups = Streams(seed).at("client", client), groups_of(shard)
+    rows = split_validation(kinds, share, streams, may_be_empty=True, groups=groups)
     train, validation = (Subset(shard, part) for part in rows)
     return train, validation

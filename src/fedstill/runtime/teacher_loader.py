@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedstill.core.dataset import Dataset, every_row
+from fedstill.core.dataset import Dataset, every_row, has_several_labels
 from fedstill.core.errors import InputError, UnusableError
+from fedstill.core.files import read_file
 from fedstill.core.kinds import load_state, state_of
 from fedstill.core.message import Message, MessageError, digest, part
 from fedstill.core.origins import is_outside
@@ -129,7 +130,8 @@ def _load(source: TeacherSource, bundle: Bundle) -> TeacherModel:
         if not is_outside(models[source.model]):
             raise InputError(f"the teacher {source.model} has no weights: name a run, or a file of weights beside it")
         if not tasks[data_kinds[bundle.kind].task].finds_boxes:
-            check_outputs(model, source.model, bundle.shape, len(bundle.classes), has_point_labels(bundle.train))
+            points, several = has_point_labels(bundle.train), has_several_labels(bundle.train)
+            check_outputs(model, source.model, bundle.shape, len(bundle.classes), points, several)
         return TeacherModel(source.model, source.model, model)
     _fill(model, Path(source.file), source.model)
     return TeacherModel(Path(source.file).name, source.model, model)
@@ -172,7 +174,7 @@ def _fill(model: nn.Module, path: Path, architecture: str = "") -> None:
     A file with tensors that the model does not have is refused like one that lacks some: it is of another model.
     """
     try:
-        tensors: Tensors = Message.decode(path.read_bytes())
+        tensors: Tensors = Message.decode(read_file(path))
     except (OSError, MessageError) as error:
         raise InputError(f"the teacher's weights in {path} cannot be read: {_short(error)}") from None
     kinds = state_of(model)

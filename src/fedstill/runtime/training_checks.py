@@ -25,19 +25,27 @@ from fedstill.tasks.classification import Classification
 
 def trained_as(task: Classification, training: Training) -> Classification:
     """The task with the loss and the precision of training; unless it refuses them, see `check_training`."""
-    if training.loss is None and training.local_update is None and training.precision == "fp32":
+    usual = training.precision == "fp32" and training.class_weights is None
+    if training.loss is None and training.local_update is None and usual:
         return task
     if task.refuses:
         return task
     own = training.loss is not None or training.local_update is not None
     terms = (OWN_LOSS,) if own else task.terms
-    return replace(task, own_loss=training.loss, precision=training.precision, terms=terms)
+    return replace(
+        task,
+        own_loss=training.loss,
+        precision=training.precision,
+        terms=terms,
+        class_weights=training.class_weights,
+    )
 
 
 def check_training(method: Method, task: Classification, experiment: Experiment, labelled: bool) -> None:
     """Refuse settings of training that this method, task or data does not go with, or that fail on dummy samples."""
     training = experiment.training
     chosen = {**training.own(), **({"precision": training.precision} if training.precision != "fp32" else {})}
+    _check_class_weights(method, task, experiment, labelled)
     if not chosen:
         return
     for setting in training.own():
@@ -55,6 +63,25 @@ def check_training(method: Method, task: Classification, experiment: Experiment,
             _try_optimiser(task, architecture, experiment, method.rounds(experiment.rounds))
         if "loss" in chosen or "precision" in chosen:
             _try_loss(task, architecture, chosen)
+
+
+def _check_class_weights(method: Method, task: Classification, experiment: Experiment, labelled: bool) -> None:
+    weights, setting = experiment.training.class_weights, "class_weights"
+    if weights is None:
+        return
+    if why := task.refuses.get(setting) or method.refusal(setting):
+        raise InputError(why)
+    if not labelled:
+        raise InputError(f"training.{setting} need labels, which {experiment.data} does not have")
+    if experiment.training.loss is not None or experiment.training.local_update is not None:
+        raise InputError(f"a loss or local update of your own weighs classes itself: leave training.{setting} out")
+    if weights == "balanced":
+        return
+    if len(weights) != len(task.classes) or not any(weights):
+        raise InputError(
+            f"training.{setting} has {len(weights)} numbers, and there are {len(task.classes)} classes: give one"
+            " number for each, not all zero"
+        )
 
 
 def _check_alone(chosen: dict[str, str]) -> None:

@@ -1,0 +1,55 @@
+"""How much work a run has, counted from its settings, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from fedstill.runtime.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """CPU seconds of parts of a run, and the bytes that its process takes at most."""
+
+    step: float  # a client's step on one batch
+    client: float  # a client in a round, beside its steps
+    sample: float  # of test data, for one evaluated model
+    once: float  # a run, beside its rounds
+    memory: int
+    batch: float = 0.0  # a client's batch in a round, beside the steps on it: of what it learns from its peers
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much of each a run has."""
+
+    steps: float
+    clients: float
+    samples: float
+    test: int
+    batches: float = 0.0  # of the clients in a round, however many steps are taken on each
+
+    def seconds(self, cost: StepCost) -> float:
+        """CPU seconds of one core."""
+        ended = 3 * self.test * cost.sample  # predictions of the last and the best model, and their metrics
+        trained = self.steps * cost.step + self.batches * cost.batch + self.clients * cost.client
+        return trained + self.samples * cost.sample + cost.once + ended
+
+
+def load_of(experiment: Experiment, train: int, test: int, personal: bool) -> Load:
+    """Counted from the settings; clients hold equal shares, and those that will drop out are counted, too.
+
+    >>> from fedstill.runtime.assemble import make_experiment
+    >>> made = make_experiment({"method": "fedavg", "clients": 4, "rounds": 2, "training": {"epochs": 3, "batch": 10}})
+    >>> load_of(made, train=100, test=50, personal=False)
+    Load(steps=72.0, clients=8.0, samples=100.0, test=50, batches=24.0)
+    """
+    training = experiment.training
+    held = train * (1 - experiment.validation) / experiment.clients
+    cohort = experiment.participation.settings.cohort(experiment.clients)  # type: ignore[attr-defined]
+    in_rounds = float(cohort * experiment.rounds)
+    batches = in_rounds * max(1, ceil(held / training.batch))
+    models = 1 + (experiment.clients if personal else 0)
+    evaluated = -(-experiment.rounds // experiment.evaluate_every)
+    return Load(batches * training.epochs, in_rounds, float(evaluated * models * test), test, batches)
