@@ -21,6 +21,7 @@ BY_DESIGN = {
     "study_figures": "a slice's figures of a run, for studies",
     "distill": "the command, in `cli/`, and the method that it runs",
     "run": "the command, in `cli/`, and the run that it starts",
+    "runs": "the command, in `cli/`, and the page about runs",
     "study": "the command, in `cli/`, and the study that it starts",
     "partitions": "the public module, and the one in `data/` that it calls",
 }

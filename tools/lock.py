@@ -34,7 +34,8 @@ def main() -> None:
         chosen.flush()
         install = ["install", "--quiet", "--constraint", chosen.name, f"{ROOT}[dev]"]
         subprocess.run([given.python, "-m", "pip", *install], check=True)
-    freeze = [given.python, "-m", "pip", "freeze", "--exclude", "fedstill"]
+    # torch asks for setuptools, which `freeze` leaves out without `--all`.
+    freeze = [given.python, "-m", "pip", "freeze", "--all", "--exclude", "pip", "--exclude", "fedstill"]
     found = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout.splitlines()
     sys.stdout.write(HEAD + "".join(f"{line}\n" for line in public(found)))
 
