@@ -24,7 +24,6 @@ from benchmarks.reliability.process import TEMPORARY, Process
 from benchmarks.reliability.traces import PLACES, contents, differences, held_locks, landed, look, progress
 from benchmarks.report import DifferenceError, Findings, Row
 from benchmarks.sizes import Size
-from fedstill.core.records import RoundRecord
 from fedstill.runtime.run_folder import RunFolder
 
 SEED = 12
@@ -33,7 +32,6 @@ _LIMIT = 600.0  # seconds for an undisturbed command
 _GRACE = 30.0  # seconds for workers to end after their parent
 _AFTER = 0.02  # largest delay in seconds between a change and the kill
 _WORKER = "a worker"
-_ENDED = "its worker process ended with code -9"
 HEAD = ("job", "crashes", *PLACES, _WORKER, "ended", "files", "different", "left behind", "still running")
 
 
@@ -65,7 +63,6 @@ class Undisturbed:
     """Files and times of an undisturbed job."""
 
     files: Mapping[str, bytes]
-    journals: Mapping[str, Sequence[RoundRecord]]  # by run
     seconds: float
     begun: float  # seconds until its first change
     with_workers: float  # seconds
@@ -118,31 +115,28 @@ class Trial:
         if process.code:
             raise DifferenceError(f"{self.job.name} fails without a crash: {process.last_line}")
         runs = [RunFolder(path.parent) for path in sorted(out.glob("*/journal.jsonl"))]
-        journals = {run.path.name: run.journal() for run in runs}
-        commits = {name: len(journal) for name, journal in journals.items()}
+        commits = {run.path.name: len(run.journal()) for run in runs}
         if self.job.epochs:
             commits = {"encoder.partial": self.job.epochs}
         with_workers = worker_ages[-1] - worker_ages[0] if worker_ages else 0.0
-        return Undisturbed(contents(out), journals, seconds, begun, with_workers, changes, commits)
+        return Undisturbed(contents(out), seconds, begun, with_workers, changes, commits)
 
     def episode(self, place: Path, whole: Undisturbed, kills: int) -> None:
         """Kill the job some times, run it to its end, and compare its files."""
-        goal = self.counts.kills + (1 if self.job.recorded else kills)
+        goal = self.counts.kills + kills
         while self.counts.kills < goal:
             if self.attempt(place, whole, kill=True):
                 break
         else:
-            if not self.job.recorded:
-                self.attempt(place, whole, kill=False)
+            self.attempt(place, whole, kill=False)
         self.counts.ended += 1
         self.compare(place, whole)
 
     def attempt(self, place: Path, whole: Undisturbed, kill: bool) -> bool:
-        """Start the command, and kill it or one of its workers; True if it ended without being hit."""
+        """Start the command, and kill it or one of its workers; True if it ended without being killed itself."""
         out, target = place / OUT, self.draw.choice(self.job.targets)
         before = look(out)
-        again = self.job.again if (out / "failures").is_dir() else ()
-        with Process(place, (*self.job.words, *again)) as process:
+        with Process(place, self.job.words) as process:
             hit = (
                 kill and self.wait_for_kill(process, out, whole, target == _WORKER) and process.kill(target, self.draw)
             )
@@ -154,10 +148,9 @@ class Trial:
         if hit:
             where = landed(before, look(out), out, whole.rounds) if dead else _WORKER
             self.counts.landed[where] += 1
-        fine = (-9,) if dead else (0, 1) if hit and self.job.again else (0,)
-        if process.code not in fine:
+        if process.code != (-9 if dead else 0):
             self.counts.different.append(f"{place.name}: ended with code {process.code}: {process.last_line}")
-        return not hit
+        return not dead
 
     def wait_for_kill(self, process: Process, out: Path, whole: Undisturbed, worker: bool) -> bool:
         """Wait for the instant of the kill; False if the command ends before."""
@@ -185,8 +178,6 @@ class Trial:
         found = contents(out)
         counts.compared += len(found)
         unequal, hidden = differences(found, whole.files)
-        if self.job.recorded:
-            unequal = [trouble for run in whole.journals if (trouble := unexplained(out / run, whole.journals[run]))]
         counts.different += [f"{place.name}: {name}" for name in unequal]
         lying = [path.name for path in (place / TEMPORARY).glob("fedstill*")]  # torch also writes to this folder
         counts.left_behind += [f"{place.name}: {name}" for name in (*hidden, *lying, *held_locks(out))]
@@ -195,32 +186,6 @@ class Trial:
 def _until(process: Process, age: float) -> None:
     while process.alive and process.age < age:
         sleep(min(0.01, max(0.0, age - process.age)))
-
-
-def unexplained(run: Path, whole: Sequence[RoundRecord]) -> str | None:
-    """Describe differences that the failure of one client with its worker does not explain; None if there are none."""
-    journal = RunFolder(run).journal()
-    if RunFolder(run).result() is None or len(journal) != len(whole):
-        return f"{run.name} has no result"
-    trouble = _besides_a_failure(journal, whole)
-    return None if trouble is None else f"{run.name} {trouble}"
-
-
-def _besides_a_failure(journal: Sequence[RoundRecord], whole: Sequence[RoundRecord]) -> str | None:
-    """The rounds before a failure must equal those of an undisturbed run.
-
-    >>> from types import SimpleNamespace as R
-    >>> first, second = R(round=1, failures=()), R(round=2, failures=())
-    >>> failed = R(round=2, failures=[R(detail=_ENDED)])
-    >>> _besides_a_failure([first, failed], [first, second])
-    >>> _besides_a_failure([R(round=1, failures=(), other=1), failed], [first, second])
-    'differs before the failure'
-    """
-    failures = [(record.round, one.detail) for record in journal for one in record.failures]
-    if any(detail != _ENDED for _, detail in failures) or len(failures) > 1:
-        return f"has other failures: {failures}"
-    before = failures[0][0] - 1 if failures else len(whole)  # number of rounds
-    return None if list(journal[:before]) == list(whole[:before]) else "differs before the failure"
 
 
 def shares(kills: int, jobs: int) -> list[int]:

@@ -17,6 +17,7 @@ PLACES: tuple[Place, ...] = ("starting", "in a round", "committing", "finishing"
 Look = Mapping[str, tuple[int, int]]
 
 _LOCK, _TIMES = ".lock", "timing.json"
+_DIGITS = 4  # of each figure's digest in a line of a study's results
 
 
 def look(out: Path) -> dict[str, tuple[int, int]]:
@@ -111,12 +112,22 @@ def _without_seconds(content: dict[str, Any]) -> dict[str, Any]:
     left = {name: value for name, value in content.items() if name != "seconds"}
     if "seconds" in left.get("figures", ()):
         place = left["figures"].index("seconds")
-        for name, rows in (("figures", [left["figures"]]), ("runs", left["runs"])):
-            kept = [row[:place] + row[place + 1 :] for row in rows]
-            left[name] = kept[0] if name == "figures" else kept
+        runs = [_without_digest(row, place) if left["figures"][-1] == "digests" else row for row in left["runs"]]
+        left["runs"] = [row[:place] + row[place + 1 :] for row in runs]
+        left["figures"] = left["figures"][:place] + left["figures"][place + 1 :]
     if isinstance(left.get("students"), dict):
         left["students"] = _without_seconds(left["students"])
     return left
+
+
+def _without_digest(row: list[Any], place: int) -> list[Any]:
+    """A line of a study's results without the digest of one of its figures.
+
+    >>> _without_digest([7, 0.4, "aaaabbbb"], 1)
+    [7, 0.4, 'aaaa']
+    """
+    digests, at = row[-1], place * _DIGITS
+    return [*row[:-1], digests[:at] + digests[at + _DIGITS :]]
 
 
 def differences(killed: Mapping[str, bytes], whole: Mapping[str, bytes]) -> tuple[list[str], list[str]]:

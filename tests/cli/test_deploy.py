@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from fedstill.cli import deploy as command
+from fedstill.cli.flags import Flags
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -143,3 +145,21 @@ def test_the_command_line_does_not_wait_for_cryptography() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("method", "proxies", "given", "added"),
+    [
+        ("feddf", ["digits"], [], ["method.proxy=digits"]),
+        ("feddf", ["digits"], ["steps=5"], ["steps=5", "method.proxy=digits"]),
+        ("feddf", ["digits"], ["proxy=mnist"], ["proxy=mnist"]),
+        ("feddf", ["digits", "mnist"], [], []),
+        ("feddf", [], [], []),
+        ("fedbn", ["digits"], [], []),
+        ("recipe.yaml", ["digits"], [], []),
+    ],
+)
+def test_the_only_shared_samples_are_those_of_the_method(
+    method: str, proxies: list[str], given: list[str], added: list[str]
+) -> None:
+    assert (command._with_proxy(replace(Flags(), set_=given), method, proxies).set_ or []) == added

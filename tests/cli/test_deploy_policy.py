@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,73 @@ def test_noise_at_the_site_is_told_as_an_epsilon_against_the_server(call: Any, c
     assert less["epsilon_server"] < found["epsilon_server"]
 
 
+def test_noise_in_steps_is_told_as_an_epsilon_of_one_record(call: Any, clinics: Path) -> None:
+    words = [
+        "fedavg",
+        "--model",
+        "mlp",
+        "--rounds",
+        "3",
+        "--set",
+        "privacy=record-level",
+        "--set",
+        "privacy.delta=1e-4",
+    ]
+    site = clinics / "site-1"
+    before = (site / "policy.yaml").read_text()
+    code, found = check(call, clinics, *words)
+    assert (code, found["epsilon_of"], found["terms"]["steps"]["deviation"]) == (0, "record", 1.0)
+    assert found["used"]["epsilon_server"] is None
+    try:
+        limit = f"privacy: {{level: record, epsilon: {found['epsilon_server']}}}\n"
+        (site / "policy.yaml").write_text(f"allow: [parameters, statistics, metrics]\n{limit}")
+        code, _ = check(call, clinics, *words)
+        longer, more = check(call, clinics, *words, "--rounds", "4")
+        without, plain = check(call, clinics, "fedavg", "--model", "mlp", "--rounds", "3")
+        _, out, _ = call("deploy", "policy", "check", str(site), *words, "--data", "digits[:20%]")
+    finally:
+        (site / "policy.yaml").write_text(before)
+    assert (code, longer, without) == (0, 1, 1)
+    assert "and with this run it is" in more["reasons"][0]
+    assert "requires noise in every step of training" in plain["reasons"][0]
+    assert plain["epsilon_server"] is None
+    assert "for one record, against everybody, after all rounds" in " ".join(out.split())
+
+
+def test_earlier_runs_count_in_what_is_left(call: Any, clinics: Path) -> None:
+    """Replies, failures, and the epsilon of what was sent with noise; a run that would exceed them is refused here."""
+    private = ["--set", "privacy=client-level", "--set", "privacy.where=client", "--set", "method.weights=uniform"]
+    words = ["fedavg", "--model", "mlp", "--rounds", "3", *private]
+    site = clinics / "site-1"
+    _, alone = check(call, clinics, *words)
+    before = (site / "policy.yaml").read_text()
+    log = AnswerLog(site / "answers")
+    try:
+        log.add(QuestionPlace(RUN, 0, "train"), "q", Message({}), {"status": "reply"}, noise=0.7)
+        log.add(QuestionPlace(RUN, 0, "evaluate"), "q", None, {"status": "failed"})
+        limit = alone["epsilon_server"] + 0.01
+        policy = f"allow: [parameters, statistics, metrics]\nanswers: 7\nprivacy: {{epsilon: {limit}}}\n"
+        (site / "policy.yaml").write_text(policy)
+        code, found = check(call, clinics, *words)
+        _, out, _ = call("deploy", "policy", "check", str(site), *words, "--data", "digits[:20%]")
+    finally:
+        (site / "policy.yaml").write_text(before)
+        shutil.rmtree(site / "answers")
+    assert code == 1
+    assert found["used"] | {"epsilon_server": 0} == {
+        "rounds": 1,
+        "answers": 2,
+        "epsilon_server": 0,
+        "without_noise": 0,
+    }
+    assert 0 < found["used"]["epsilon_server"] < alone["epsilon_server"]
+    told = "\n".join(found["reasons"])
+    assert "7 replies over all runs, 2 were answered, and this run has up to 6" in told
+    assert "with this run, after 1 replies in earlier runs, it is" in told
+    assert "earlier runs have spent epsilon" in " ".join(out.split())
+    assert "policy.yaml was written for an earlier version" in " ".join(out.split())
+
+
 def test_the_log_is_printed_and_checked(call: Any, clinics: Path, tmp_path: Path) -> None:
     log = EgressLog(tmp_path)
     tensors = [{"name": "w", "kind": "parameters", "to": "server", "shape": [2]}]
@@ -82,6 +150,9 @@ def test_the_log_is_printed_and_checked(call: Any, clinics: Path, tmp_path: Path
     _, out, _ = call("deploy", "log", str(tmp_path), "--json")
     assert len(json.loads(out)["lines"]) == 2
     log.path.write_text(log.path.read_text().replace("train", "trick"))
+    for noted in ("", "123", "zz" * 32):
+        assert call("deploy", "log", str(tmp_path), "--noted", noted)[0] == 2
+    assert call("deploy", "log", str(tmp_path), "--noted", "0" * 64)[0] != 0
     code, _, told = call("deploy", "log", str(tmp_path))
     assert code != 0
     assert "line 2 of the log" in told
@@ -96,7 +167,10 @@ def test_an_operator_opens_a_run_again(call: Any, clinics: Path) -> None:
     assert "one answer of run" in out
     assert AnswerLog(place / "answers").find(QuestionPlace(RUN, 0, "train"), "other") is None
     assert AnswerLog(place / "answers").used.answers == 1
-    code, _, told = call("deploy", "reset", str(clinics), "--site", "0", "--run", RUN)
-    assert code == 2
-    assert "answered nothing" in told
+    for run in (RUN, f"{RUN}~1", f"../{RUN}"):
+        code, _, told = call("deploy", "reset", str(clinics), "--site", "0", "--run", run)
+        assert code == 2
+        assert "answered nothing" in told
+    AnswerLog(place / "answers").add(QuestionPlace(RUN, 0, "train"), "q", Message({}), {"status": "reply"})
+    assert call("deploy", "reset", str(place), "--run", f"fedavg-clinics-{RUN}")[0] == 0, "its folder's name"
     assert "its operator set 1 answers aside" in call("deploy", "log", str(place), "--json")[1]

@@ -56,6 +56,20 @@ def test_the_past_is_closed_and_its_bytes_are_gone(tmp_path: Path) -> None:
     assert log.find(QuestionPlace("f" * 16, 0, "train"), "q") is None, "another run"
 
 
+def test_a_log_of_answers_that_lacks_what_left_is_not_used(tmp_path: Path) -> None:
+    log = AnswerLog(tmp_path)
+    log.add(TRAIN, "aa", reply(1), HEADER)
+    log.add(replace(TRAIN, attempt=1), "bb", reply(2), HEADER)
+    left = [(RUN, 0, "train", 0), (RUN, 0, "train", 1)]
+    AnswerLog(tmp_path).check_holds(left)
+    AnswerLog(tmp_path).check_holds(left[:1])  # killed between the answer and the line of the log
+    log.reset(RUN)
+    AnswerLog(tmp_path).check_holds(left)
+    for missing in ((RUN, 1, "train", 0), (RUN, 0, "evaluate", 0), (RUN, 0, "train", 2), ("f" * 16, 0, "train", 0)):
+        with pytest.raises(InputError, match="it was deleted, or comes from a backup; restore the latest one"):
+            AnswerLog(tmp_path).check_holds([*left, missing])
+
+
 def test_equal_replies_of_two_rounds_share_their_bytes(tmp_path: Path) -> None:
     log = AnswerLog(tmp_path)
     for round in range(2):
@@ -69,7 +83,9 @@ def test_a_failure_takes_the_place_and_may_be_tried_again(tmp_path: Path) -> Non
     assert log.find(TRAIN, "aa") is None
     with pytest.raises(OtherRequestError):
         log.find(TRAIN, "bb")
-    assert (log.used.rounds, log.used.answers) == (0, 0)
+    assert (log.used.rounds, log.used.answers) == (0, 1), "that it failed may tell something of the data"
+    log.add(TRAIN, "aa", None, {"status": "refused"})
+    assert (log.used.rounds, log.used.answers) == (0, 0), "what the policy held back does not"
     log.add(TRAIN, "aa", reply(1), HEADER)
     assert AnswerLog(tmp_path).find(TRAIN, "aa") is not None
     assert (log.used.rounds, log.used.answers) == (1, 1)

@@ -42,7 +42,7 @@ def mode(path: Path) -> int:
 
 
 def test_what_is_in_it(made: Path) -> None:
-    site = {"ca.crt", "policy.yaml", "site.key", "site.pub", "site.yaml"}
+    site = {"ca.crt", "peers.json", "policy.yaml", "secure.key", "site.key", "site.pub", "site.yaml"}
     server = {"ca.crt", "server.crt", "server.key", "deployment.yaml", "sites/0.pub", "sites/1.pub", "sites/2.pub"}
     assert files(made) == {
         "README.md",
@@ -61,11 +61,11 @@ def test_what_is_in_it(made: Path) -> None:
 
 def test_private_things_are_private(made: Path) -> None:
     keys = sorted(made.rglob("*.key"))
-    assert len(keys) == 5
+    assert len(keys) == 8
     assert {mode(key) for key in keys} == {0o600}
     assert {mode(key.parent) for key in keys} == {0o700}
     private = {key.read_bytes() for key in keys}
-    assert len(private) == 5
+    assert len(private) == 8
     for other in (path for path in made.rglob("*") if path.is_file() and path.suffix != ".key"):
         assert b"PRIVATE" not in other.read_bytes()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,28 @@ def test_a_full_file_is_rotated_and_the_chain_goes_on(tmp_path: Path, monkeypatc
     assert [path.name for path in log.files()][:2] == ["egress-0001.jsonl", "egress-0002.jsonl"]
     assert len(read_log(tmp_path)) == 10
     (tmp_path / "egress-0002.jsonl").unlink()
+    with pytest.raises(RunError, match=r"egress-0002\.jsonl is missing: bring it back"):
+        read_log(tmp_path)
+    for path in log.files()[:-1]:
+        path.unlink(missing_ok=True)
     with pytest.raises(RunError, match="does not follow the line before it"):
         read_log(tmp_path)
+
+
+def test_refusals_of_ever_other_requests_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_log, "REFUSALS", 8)
+    log = EgressLog(tmp_path)
+    for number in range(1000):
+        log.refuse("fedavg has no exchange of that name", exchange=f"nothing {number}")
+    found = [line.facts for line in read_log(tmp_path)]
+    others = [line["times"] for line in found if line.get("kinds") == "others"]
+    assert [line["exchange"] for line in found[:8]] == [f"nothing {number}" for number in range(8)]
+    assert others == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512], "992 in ten lines, which tell how many there were"
+    log.refuse("fedavg has no exchange of that name", exchange="nothing 0")
+    assert read_log(tmp_path)[-1].facts["times"] == 2, "what is known is counted by itself"
+    monkeypatch.setattr(egress_log, "monotonic", lambda: 1e9)
+    log.refuse("another", exchange="train")
+    assert "kinds" not in read_log(tmp_path)[-1].facts, "an hour later each kind is counted again"
 
 
 def test_a_line_that_a_power_failure_cut_is_taken_off(tmp_path: Path) -> None:
@@ -74,6 +95,58 @@ def test_a_line_that_a_power_failure_cut_is_taken_off(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     written(tmp_path, 1)
     assert len(read_log(tmp_path)) == 4
+
+
+def test_lines_taken_off_the_end_are_noticed_by_a_digest_that_was_noted(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    noted = read_log(tmp_path)[-1].digest
+    written(tmp_path, 2)
+    assert len(read_log(tmp_path, noted)) == 7
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    assert len(read_log(tmp_path)) == 4, "the chain itself is whole"
+    with pytest.raises(RunError, match="lines were removed from its end"):
+        read_log(tmp_path, noted)
+    path.unlink()
+    written(tmp_path)
+    with pytest.raises(RunError, match="or it was written anew"):
+        read_log(tmp_path, noted)
+
+
+def test_reordered_lines_and_a_changed_rotated_file_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(egress_log, "FULL", 300)
+    written(tmp_path, 7)
+    rotated = tmp_path / "egress-0001.jsonl"
+    lines = rotated.read_bytes().splitlines(keepends=True)
+    for forged in ([lines[1], lines[0], *lines[2:]], [lines[0], lines[1].replace(b"sent", b"lost"), *lines[2:]]):
+        rotated.write_bytes(b"".join(forged))
+        with pytest.raises(RunError, match="the log was changed or damaged"):
+            read_log(tmp_path)
+
+
+def test_a_disk_that_fills_up_in_the_midst_of_a_line_breaks_no_chain(tmp_path: Path) -> None:
+    path = written(tmp_path, 2)
+    log = EgressLog(tmp_path)
+    log.add(what="sent")
+    before = path.read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, resource.RLIM_INFINITY))
+    try:
+        with pytest.raises(RunError, match="cannot write"):
+            log.add(what="sent")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert path.read_bytes() == before, "half a line was written, and taken back"
+    log.add(what="sent")
+    assert len(read_log(tmp_path)) == 4
+
+
+def test_a_log_whose_newest_file_is_empty_goes_on(tmp_path: Path) -> None:
+    written(tmp_path, 2).rename(tmp_path / "egress-0001.jsonl")
+    (tmp_path / "egress.jsonl").touch()
+    (tmp_path / "egress-0002.jsonl").touch()
+    written(tmp_path, 1)
+    assert len(read_log(tmp_path)) == 3
 
 
 def test_without_a_log_there_is_a_sentence(tmp_path: Path) -> None:

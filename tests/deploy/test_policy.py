@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from fedstill.core.errors import InputError
-from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, Terms, read_policy
+from fedstill.core.noise import StepNoise
+from fedstill.deploy.policy import EXAMPLE, KINDS, SitePolicy, Terms, earlier_form, read_policy
 from fedstill.deploy.site_registry import experiment_digest
 from fedstill.runtime.assemble import make_experiment
 from fedstill.runtime.egress_manifest import egress_manifest
@@ -100,9 +101,14 @@ def test_the_example_allows_what_sends_models(method: str, tiny_plan: Any, tmp_p
         ("allow: [metrics]\nrounds: -1", "rounds: input should be greater than or equal to 0"),
         ("allow: [metrics]\nprivacy: {noise: 0}", "privacy.noise: input should be greater than 0"),
         ("allow: [metrics]\nprivacy: {noize: 1}", "noize"),
+        ("allow: [metrics]\nprivacy: {level: sample}", "privacy.level"),
+        ("allow: [metrics]\nprivacy: {level: record, colluding: 1}", "leave it out with level: record"),
         ("", "holds no settings: write what may leave"),
         ("- parameters", "holds no settings"),
         ("allow: [", "cannot be read"),
+        ("allow: [metrics]\nallow: [labels]", "'allow' stands there twice"),
+        ("allow: {metrics: server, metrics: [server, peers]}", "'metrics' stands there twice"),
+        ("allow: {metrics: }", ": allow.metrics: write server, or [server, peers]"),
         ("allow: !!python/object:os.system [x]", "cannot be read"),
     ],
 )
@@ -146,6 +152,15 @@ def test_a_policy_of_the_first_release_is_read(tmp_path: Path) -> None:
     assert policy.allow == set(KINDS)
     agreed = make_experiment({"method": "fedavg", "mitigation": "mimic", "dropout": 0.2})
     assert policy.refusal(manifest(line("parameters")), digest=experiment_digest(agreed)) is None
+    told = str(earlier_form(path))
+    assert (
+        "nothing may be passed on to other sites any more; it sets no rounds, answers, least_samples and privacy"
+        in told
+    )
+    path.write_text("allow: [parameters]\npeers: [parameters]\nrounds: 3\n")
+    assert "any more" not in str(earlier_form(path))
+    path.write_text(EXAMPLE)
+    assert earlier_form(path) is None
 
 
 def test_what_may_leave_need_not_be_passed_on_to_peers() -> None:
@@ -191,6 +206,7 @@ def test_peers_are_kinds_too(tmp_path: Path) -> None:
         read_policy(path)
 
 
+STEPS = StepNoise(1.5, 1.0, 0.1, 20)
 TERMS = Terms("fedavg", rounds=10, samples=100, class_samples=7, noise=0.3, clip=1.0)
 
 
@@ -201,20 +217,45 @@ TERMS = Terms("fedavg", rounds=10, samples=100, class_samples=7, noise=0.3, clip
         ({"methods": "scaffold"}, {}, "its policy allows scaffold, and not fedavg"),
         ({"methods": []}, {}, "its policy allows no method, and not fedavg"),
         ({"least_samples": 100}, {}, None),
-        ({"least_samples": 101}, {}, "requires 101 samples behind every reply, and there are 100 behind one"),
+        ({"least_samples": 101}, {}, "requires 101 samples behind every reply, and one has fewer"),
         ({"least_class_samples": 7}, {}, None),
-        ({"least_class_samples": 8}, {}, "requires 8 samples behind every figure of a class, and one has 7"),
+        ({"least_class_samples": 8}, {}, "requires 8 samples behind every figure of a class, and one has fewer"),
         ({"privacy": {"noise": 0.3, "clip": 1.0}}, {}, None),
         ({"privacy": {"noise": 0.31}}, {}, "requires noise of at least 0.31 in each reply, and the experiment has 0.3"),
         ({"privacy": {"clip": 0.5}}, {}, "requires updates clipped to 0.5, and the experiment clips to 1"),
         ({"privacy": {"epsilon": 8}}, {"noise": None, "clip": None}, "and the experiment adds none"),
+        ({"largest_reply": 0.003}, {}, None),
+        ({"largest_reply": 0.0029}, {}, "allows replies of 0.0029 megabytes, and one of the exchange train has 0.003"),
+        ({"privacy": {"noise": 0.3}}, {"colluding": 1}, "write `colluding` under `privacy` to accept that"),
+        ({"privacy": {"noise": 0.3, "colluding": 1}}, {"colluding": 1}, None),
+        ({"privacy": {"noise": 0.4, "colluding": 1}}, {"colluding": 1}, "and the experiment has 0.3"),
+        ({"privacy": {"colluding": 2}}, {"colluding": 1}, "its policy assumes 2 sites that work with the server, and"),
+        ({"privacy": {"colluding": 2}}, {}, None),  # noise in its own replies is more than it asks for
+        ({"privacy": {"level": "record", "noise": 1.5, "clip": 1.0}}, {"noise": None, "steps": STEPS}, None),
+        ({"privacy": {"level": "record"}}, {"secure": True, "noise": None, "steps": STEPS}, None),
+        (
+            {"privacy": {"level": "record", "noise": 2.0}},
+            {"steps": STEPS},
+            "requires noise of at least 2 in each step of training, and the experiment has 1.5",
+        ),
+        (
+            {"privacy": {"level": "record", "clip": 0.5}},
+            {"steps": STEPS},
+            "requires the gradient of each record clipped to 0.5, and the experiment clips to 1",
+        ),
+        ({"privacy": {"level": "record", "epsilon": 8}}, {}, "(privacy=record-level), and the experiment adds none"),
+        ({"privacy": {"epsilon": 8}}, {"noise": None, "steps": STEPS}, "`level: record` under `privacy` would demand"),
         ({"secure_aggregation": True}, {}, "its policy requires secure aggregation"),
         ({"secure_aggregation": True}, {"secure": True}, None),
     ],
 )
 def test_a_policy_can_demand(demand: dict[str, Any], terms: dict[str, Any], why: str | None) -> None:
     policy = SitePolicy(allow=["parameters", "statistics"], **demand)  # type: ignore[arg-type]
-    asked = manifest(line("parameters"), {**line("statistics"), "by_class": True}, method="fedavg")
+    sizes = {"exchange": "train", "bytes": 0.0015 * 2**20}
+    labels = {**line("labels"), **sizes, "optional": True}  # which are left out
+    asked = manifest(
+        line("parameters") | sizes, {**line("statistics"), **sizes, "by_class": True}, labels, method="fedavg"
+    )
     told = policy.refusal(asked, 0, None, replace(TERMS, **terms))
     if why is None:
         assert told is None

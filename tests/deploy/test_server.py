@@ -27,11 +27,11 @@ def until(true: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def test_a_site_that_is_killed_in_mid_round_is_lost_and_comes_back(stage: Any) -> None:
+def test_a_site_that_is_killed_in_mid_round_and_comes_back_in_time_costs_nothing(stage: Any) -> None:
     made = stage(2)
     for site in range(2):
         made.start_site(site)
-    thread = made.serve_in_background(**{**LONG, "rounds": 14})
+    thread = made.serve_in_background(**{**LONG, "rounds": 6})
     until(lambda: len(made.notes.records) >= 2)
     until(lambda: made.log(1).count("evaluate: sent") >= 2)
     time.sleep(0.3)  # it has been asked for the next round by now, and is training
@@ -40,15 +40,8 @@ def test_a_site_that_is_killed_in_mid_round_is_lost_and_comes_back(stage: Any) -
     thread.join(timeout=240)
     assert made.error is None
     assert made.done is not None
-    journal = made.done.journal()
-    lost = [record for record in journal if record.failures]
-    assert lost, "it was killed between two rounds"
-    assert {one.client for record in lost for one in record.failures} == {1}
-    known = {"its site fell silent", "its site was restarted", "its site is not connected"}
-    assert {one.detail for record in lost for one in record.failures} <= known
-    assert all(0 in record.accepted for record in journal)
-    assert journal[-1].accepted == (0, 1), "it did not come back"
-    assert json.loads((made.done.path / "result.json").read_text())["failures"] == len(lost)
+    assert "client 1: its site" in made.notes.text, "it was killed between two rounds"
+    assert made.done.journal() == made.alone(**{**LONG, "rounds": 6}).journal()
 
 
 def test_a_server_that_is_killed_goes_on_and_ends_with_the_same_bits(stage: Any) -> None:

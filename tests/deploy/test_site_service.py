@@ -16,14 +16,14 @@ from PIL import Image
 from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
 from fedstill.core.protocols import StateVersion
-from fedstill.data.augmentation import ImageAugmentation
 from fedstill.data.catalogue import load
+from fedstill.data.image_augmentation import ImageAugmentation
 from fedstill.deploy.deployment_folder import open_site
 from fedstill.deploy.deployment_plan import server_plan, shared_digest
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, for_sites, other_label_spaces, plugins, versions
 from fedstill.deploy.site_service import SiteService
 from fedstill.deploy.site_state import SiteStates
-from fedstill.methods.wrappers.privacy_accounting import replies_epsilon
+from fedstill.methods.wrappers.privacy_accounting import replies_epsilon, steps_epsilon
 from fedstill.runtime.assemble import make_experiment
 
 GREETING: dict[str, Any] = {**versions(), "plugins": plugins()}
@@ -64,7 +64,7 @@ def test_a_site_tells_what_its_data_is_about(service: SiteService) -> None:
     [
         ({"fedstill": "0.0.1"}, "version of fedstill .*, and the server has 0.0.1: install the same"),
         ({"behaviour": 1}, "it has behaviour .*, and the server has 1"),
-        ({"protocol": 99}, "it has protocol 3, and the server has 99"),
+        ({"protocol": 99}, "it has protocol 4, and the server has 99"),
         ({"plugins": '["feed"]'}, "its plugins are not those of the server"),
     ],
 )
@@ -172,7 +172,9 @@ def test_sites_of_another_label_space_are_told_apart() -> None:
     refused = other_label_spaces({0: other, 1: facts, 2: facts, 3: flat})
     assert set(refused) == {0, 3}
     assert "its classes are cat, dog, the others' 0, 1, 2, 3 and 6 more" in refused[0]
-    assert "of shape (3, 8, 8), the others images of shape (1, 8, 8)" in refused[3]
+    assert (
+        "of shape (3, 8, 8), the others images of shape (1, 8, 8): set its data's size=8 and channels=1" in refused[3]
+    )
     assert set(other_label_spaces({0: facts, 1: other})) == {1}, "of equals the first counts"
 
 
@@ -357,8 +359,8 @@ def test_paths_with_blanks_are_not_told_in_part(
         f"cannot read {tmp_path}/Dr. Who/notes: it is gone",
         "cannot read /elsewhere/x: it is gone",
     ):
-        assert there._told(text) == "cannot read …: it is gone", text
-    assert there._told("its data is not that of 3 sites") == "its data is not that of 3 sites"
+        assert there.told(text) == "cannot read …: it is gone", text
+    assert there.told("its data is not that of 3 sites") == "its data is not that of 3 sites"
 
 
 PRIVATE = {
@@ -408,6 +410,50 @@ def test_the_epsilon_of_all_replies_is_bounded_over_runs(service: SiteService) -
     assert "an epsilon of" in str(refused["detail"])
     assert "against the server over all runs" in str(refused["detail"])
     assert service.accept(offer(service))["status"] == "refused", "without noise nothing is answered any more"
+
+
+def test_the_epsilon_of_a_record_is_bounded_over_runs(service: SiteService) -> None:
+    """By the steps behind each reply, from the site's log; a reply without such noise leaves nothing to protect."""
+    policy = service.folder.path / "policy.yaml"
+    asked = {"name": "record-level", "noise": 2.0, "delta": 1e-4}
+    first, second = offer(service, privacy=asked, rounds=3), offer(service, privacy=asked, rounds=3, seed=1)
+    plain = offer(service)
+    assert [service.accept(one)["status"] for one in (first, second, plain)] == ["ready"] * 3
+    part = service.parts[first["run"]]
+    samples, training = part.plan.profiles[0].samples, part.experiment.training
+    steps = training.epochs * -(-samples // training.batch)
+    limit = steps_epsilon(2.0, training.batch / samples, 2 * steps, 1e-5) + 1e-9
+    policy.write_text(
+        f"allow: [parameters, statistics, metrics]\nprivacy: {{level: record, noise: 2.0, epsilon: {limit}}}\n"
+    )
+    assert [ask(service, one["run"], 0)[1]["status"] for one in (first, second)] == ["reply"] * 2
+    again = SiteService(service.folder, service.bundle, service.watcher)  # which reads its log
+    assert [one and one.steps for one in again.answers.used.steps] == [steps] * 2
+    again._part(first["run"])
+    _, refused = ask(again, first["run"], 1)
+    assert "an epsilon of" in str(refused["detail"])
+    assert service.accept(offer(service))["status"] == "refused", "without noise in its steps nothing is answered"
+    policy.write_text("allow: [parameters, statistics, metrics]\n")
+    assert ask(service, plain["run"], 0)[1]["status"] == "reply"
+    policy.write_text("allow: [parameters, statistics, metrics]\nprivacy: {level: record, epsilon: 1000.0}\n")
+    assert "it would be inf" in str(ask(service, first["run"], 1)[1]["detail"])
+
+
+def test_an_evaluation_needs_no_epsilon_of_its_own(service: SiteService) -> None:
+    """Its sums get no noise and are not counted; the last round of a budget is evaluated, too."""
+    limit = replies_epsilon([2.0], 1e-5) + 1e-9
+    (service.folder.path / "policy.yaml").write_text(
+        f"allow: [parameters, statistics, metrics]\nprivacy: {{noise: 2.0, clip: 0.5, epsilon: {limit}}}\n"
+    )
+    asked = offer(service, **PRIVATE)
+    assert service.accept(asked)["status"] == "ready"
+    assert ask(service, asked["run"], 0)[1]["status"] == "reply"
+    plan = service.parts[asked["run"]].plan
+    model = plan.method.models(plan.method.start(plan.streams))["mlp"]
+    header = {"run": asked["run"], "exchange": "evaluate", "round": 0, "since": -1, "kept": -1, "state": ""}
+    told = service.exchange(Message({f"shared/mlp/{name}": one for name, one in model.items()}), header)[1]
+    assert told["status"] == "reply", told
+    assert ask(service, asked["run"], 1)[1]["status"] == "refused"
 
 
 def test_replies_without_noise_count_as_everything(service: SiteService) -> None:

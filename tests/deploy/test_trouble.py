@@ -6,16 +6,15 @@ import re
 import time
 from base64 import b64encode
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.message_pb2 import ObjectTree
@@ -23,7 +22,6 @@ from PIL import Image
 
 from fedstill.core.errors import InputError
 from fedstill.data.catalogue import load
-from fedstill.deploy.apps import client_app
 from fedstill.deploy.certificates import (
     certificate_bytes,
     check_certificate,
@@ -32,53 +30,14 @@ from fedstill.deploy.certificates import (
 )
 from fedstill.deploy.deployment_folder import make_deployment, open_server, open_site
 from fedstill.deploy.keys import read_tls_key, tls_key_bytes
-from fedstill.deploy.request_guard import announces_a_message
+from fedstill.deploy.request_guard import announced_by
 from fedstill.deploy.server_endpoint import Certificates, ServerEndpoint
 from fedstill.deploy.server_status import read_status
-from fedstill.deploy.site_connection import SiteConnection, SiteConnectionError
-from fedstill.deploy.site_service import SiteService
+from fedstill.deploy.site_connection import SiteConnection
 from fedstill.engines.flower.encoding import packed, salted, unpacked, unsalted
 from fedstill.engines.flower.grid_engine import EXCHANGE
 
-
-class OddSite(Thread):
-    """A site in this process that answers as it should, except where `answer` says something else."""
-
-    def __init__(self, made: Any, site: int, answer: Any = None, options: Any = None, **changes: Any) -> None:
-        super().__init__(daemon=True)
-        self.options = options or {}  # of the site's command
-        self.made, self.site, self.answer = made, site, answer
-        self.bundle = replace(load(f"npz:{made.shard(site)}"), **changes)
-        self.closing = Event()
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        folder = self.made.site_folder(self.site)
-        service = SiteService(folder, self.bundle, self.made.notes, **self.options)
-        app, context = client_app(service), Context(0, 0, {}, RecordDict(), {})
-        while not self.closing.is_set():
-            try:
-                with SiteConnection(f"127.0.0.1:{self.made.port}", folder.keys(), folder.ca) as line:
-                    while not self.closing.is_set():
-                        message = line.receive()
-                        if message is None:
-                            time.sleep(0.05)
-                            continue
-                        reply = self.answer(message) if self.answer else None
-                        line.send(reply or app(message, context))
-            except SiteConnectionError:
-                time.sleep(0.1)
-            except Exception as error:
-                self.error = error
-                return
-
-    def __enter__(self) -> OddSite:
-        self.start()
-        return self
-
-    def __exit__(self, *rest: object) -> None:
-        self.closing.set()
-        self.join(timeout=10)
+from .odd_site import OddSite
 
 
 def junk(kind: str) -> Any:
@@ -340,13 +299,13 @@ def announced(*trees: ObjectTree, messages: int = 1) -> bytes:
 def test_only_trees_as_flowers_own_are_announced() -> None:
     leaf = tree("chunk")
     good = tree("message", tree("records", tree("arrays", tree("array", leaf), tree("other", leaf)), tree("header")))
-    assert announces_a_message(announced(good))
-    assert not announces_a_message(announced(tree("m", good))), "too deep"
-    assert not announces_a_message(announced(tree("m", tree("a", leaf), tree("a")))), "two meanings of one name"
-    assert not announces_a_message(announced(tree("m", tree("a", tree("m"))))), "a circle"
-    assert not announces_a_message(announced(good, good))
-    assert not announces_a_message(announced(good, messages=2))
-    assert not announces_a_message(b"no protobuf")
+    assert announced_by(announced(good)) is not None
+    assert announced_by(announced(tree("m", good))) is None, "too deep"
+    assert announced_by(announced(tree("m", tree("a", leaf), tree("a")))) is None, "two meanings of one name"
+    assert announced_by(announced(tree("m", tree("a", tree("m"))))) is None, "a circle"
+    assert announced_by(announced(good, good)) is None
+    assert announced_by(announced(good, messages=2)) is None
+    assert announced_by(b"no protobuf") is None
 
 
 def test_a_graph_that_doubles_at_every_level_is_turned_away(stage: Any) -> None:
@@ -354,7 +313,7 @@ def test_a_graph_that_doubles_at_every_level_is_turned_away(stage: Any) -> None:
     graph = tree("0")
     for level in range(1, 60):
         graph = tree(str(level), graph, tree(str(level - 1)))
-    assert not announces_a_message(announced(graph))
+    assert announced_by(announced(graph)) is None
 
 
 def test_what_a_stranger_sends_in_a_sites_name_is_not_counted_as_the_sites(stage: Any) -> None:
@@ -362,11 +321,11 @@ def test_what_a_stranger_sends_in_a_sites_name_is_not_counted_as_the_sites(stage
     ours = open_server(made.folder)
     (key,) = ours.public_keys().values()
     with ServerEndpoint("127.0.0.1", made.port, ours.public_keys(), None, limit=2**20) as link:
-        link.door.refill(key)
+        link.guard.refill(key)
         ask = httpx.Client(base_url=f"http://127.0.0.1:{made.port}", headers={"flwr-public-key": b64encode(key)})
         statuses = {ask.post("/v1/fleet/push-object", content=bytes(2**19)).status_code for _ in range(5)}
         assert 200 not in statuses
-        assert link.door.left[key] == 2**20
+        assert link.guard.left[key] == 2**20
 
 
 def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, stop_after: Any) -> None:
@@ -381,8 +340,8 @@ def test_a_site_whose_data_changed_is_refused_when_the_run_goes_on(stage: Any, s
     assert (first.accepted, second.accepted) == ((0, 1), (0,))
 
 
-def test_a_round_in_which_all_sites_are_lost_is_skipped_and_the_next_one_waits(stage: Any) -> None:
-    made = stage(1)
+def vanishing() -> tuple[Any, Event]:
+    """An answer of a site that goes away when it is asked to train, and the event that says so."""
     stuck = Event()
 
     def mute(message: Message) -> None:
@@ -390,17 +349,29 @@ def test_a_round_in_which_all_sites_are_lost_is_skipped_and_the_next_one_waits(s
             stuck.set()
             raise RuntimeError("gone")
 
+    return mute, stuck
+
+
+@pytest.mark.parametrize("wait", [30.0, 0.0])
+def test_a_round_in_which_all_sites_are_lost_waits_for_them_or_is_skipped(stage: Any, wait: float) -> None:
+    made, (mute, stuck) = stage(1), vanishing()
     with OddSite(made, 0, mute):
-        thread = made.serve_in_background(rounds=2, model="mlp")
+        thread = made.serve_in_background({"wait": wait}, rounds=2, model="mlp")
         assert stuck.wait(timeout=60)
+    if not wait:
+        time.sleep(0.5)
     with OddSite(made, 0):
         thread.join(timeout=90)
     assert made.error is None
     assert made.done is not None
-    lost, played = made.done.journal()
-    assert (lost.accepted, played.accepted) == ((), (0,))
-    assert lost.skipped
-    assert lost.failures[0]["reason"] == "dropped"
+    first, second = made.done.journal()
+    assert second.accepted == (0,)
+    if wait:
+        assert (first.accepted, first.failures) == ((0,), ())
+        assert made.done.result().sha256 == made.alone(rounds=2, model="mlp").result().sha256
+    else:
+        assert first.skipped
+        assert first.failures[0]["reason"] == "dropped"
 
 
 def test_status_names_sites_and_not_clients(stage: Any) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fedstill.core.errors import InputError
+from fedstill.core.errors import InputError, RunError
 from fedstill.core.protocols import Engine
 from fedstill.engines import InProcess, Processes, make_engine
+from fedstill.engines.client_job import ClientJob
 from fedstill.engines.processes import _mapped, _pickle_sharing
+from fedstill.engines.workers import Worker
 from fedstill.runtime.run import execute
-
-pytestmark = pytest.mark.xdist_group("conformance")  # so that one worker makes the pools
 
 
 @pytest.fixture
@@ -37,28 +38,104 @@ def test_workers_are_started_once_and_reused(tiny_plan: Any, tmp_path: Path, eng
     assert len(first) == 2
 
 
-def test_a_worker_that_dies_costs_one_reply_and_is_replaced(tiny_plan: Any, tmp_path: Path, engine: Processes) -> None:
-    class Killer:
-        """Kills a worker between rounds, so that the next job finds it dead."""
+class Notes:
+    """An observer that remembers notes, and kills a worker after the first round."""
 
-        def start(self, experiment: Any, journal: Any) -> None: ...
+    def __init__(self, engine: Processes) -> None:
+        self.engine = engine
+        self.notes: list[str] = []
 
-        def round(self, record: dict[str, Any]) -> None:
-            if record.round == 1:
-                os.kill(engine.pool.workers[0].process.pid, signal.SIGKILL)
+    def start(self, experiment: Any, journal: Any) -> None: ...
 
-        def note(self, text: str) -> None: ...
+    def round(self, record: Any) -> None:
+        if record.round == 1:
+            for worker in self.engine.pool.workers:
+                os.kill(worker.process.pid, signal.SIGKILL)
 
-        def warn(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
-        def finish(self) -> None: ...
+    def warn(self, text: str) -> None: ...
 
-    run = execute(tiny_plan(rounds=3), engine, tmp_path, [Killer()])
-    first, second, third = run.journal()
-    assert first.failures == ()
-    assert [lost.reason for lost in second.failures] == ["failed"]
-    assert "worker process ended" in second.failures[0].detail
-    assert third.failures == ()
+    def finish(self) -> None: ...
+
+
+Deadly = Callable[[Callable[[ClientJob], int]], None]
+
+
+@pytest.fixture
+def deadly(monkeypatch: pytest.MonkeyPatch) -> Deadly:
+    """Workers that get a job are sent a signal, where `choose` gives one, and have ended when the job is sent to them.
+
+    A signal after that could be late: a small job is done in less time than it takes to end a copy of a process.
+    """
+    hand_over = Processes._hand_over
+
+    def arm(choose: Callable[[ClientJob], int]) -> None:
+        def armed(self: Processes, described: bytes, job: ClientJob) -> None:
+            sent, assign = choose(job), self.pool.assign
+
+            def doomed(job: ClientJob) -> Worker:
+                worker = assign(job)
+                os.kill(worker.process.pid, sent)
+                worker.process.wait()
+                select.select([worker._answers], [], [], 10)  # open until the copy has ended, too
+                return worker
+
+            with pytest.MonkeyPatch.context() as patch:
+                if sent:
+                    patch.setattr(self.pool, "assign", doomed)
+                hand_over(self, described, job)
+
+        monkeypatch.setattr(Processes, "_hand_over", armed)
+
+    return arm
+
+
+def everything(run: Path) -> dict[str, bytes]:
+    left_out = {"timing.json", ".lock", "checkpoint-previous.safetensors"}
+    files = [path for path in run.rglob("*") if path.is_file() and path.name not in left_out]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+def test_a_reply_whose_worker_is_killed_is_computed_again(
+    tiny_plan: Any, tmp_path: Path, engine: Processes, deadly: Deadly
+) -> None:
+    """Workers are killed between rounds, so that the next jobs find them dead, and one right after it got a job."""
+    plan, handed = tiny_plan(method="scaffold", model="cnn-bn", clients=4, rounds=2), list[int]()
+
+    def second(job: ClientJob) -> int:
+        handed.append(job.who.id)
+        return signal.SIGKILL if len(handed) == 2 else 0
+
+    deadly(second)
+    watching = Notes(engine)
+    run = execute(plan, engine, tmp_path / "killed", [watching])
+    assert everything(run.path) == everything(execute(plan, InProcess(), tmp_path / "whole").path)
+    assert 2 <= len(watching.notes) == len(handed) - 2 * 4
+    assert all("was ended by SIGKILL: the reply is computed again by another one" in note for note in watching.notes)
+    assert {note.split(",")[0] for note in watching.notes} == {"round 1", "round 2"}
+
+
+def test_a_job_that_ends_every_worker_ends_the_run_with_a_sentence(
+    tiny_plan: Any, tmp_path: Path, engine: Processes, deadly: Deadly
+) -> None:
+    plan, tried = tiny_plan(rounds=1), list[int]()
+
+    def third(job: ClientJob) -> int:
+        if job.who.id != 3:
+            return 0
+        tried.append(job.lost)
+        return signal.SIGKILL
+
+    deadly(third)
+    sentence = r"round 1, \w+, client 3: its worker process was ended by SIGKILL, in each of 3 attempts: see to"
+    with pytest.raises(RunError, match=sentence) as error:
+        execute(plan, engine, tmp_path / "run")
+    assert tried == [0, 1, 2]
+    assert error.value.exit_code == 1
+    deadly(lambda job: 0)
+    assert execute(plan, engine, tmp_path / "run").result() == execute(plan, InProcess(), tmp_path / "whole").result()
 
 
 def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(
@@ -70,7 +147,7 @@ def test_a_worker_that_dies_with_nothing_to_do_costs_nothing(
 
     def killing(self: Any, *args: Any) -> Any:
         for worker in engine.pool.workers[:1]:  # jobs go to the last one
-            os.kill(worker.process.pid, signal.SIGKILL)
+            worker.process.kill()  # one that was killed in an earlier round stays dead until it is needed
             worker.process.wait()
         return expect(self, *args)
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,12 +38,15 @@ SiteData = Annotated[
 SiteNumber = Annotated[
     int | None, typer.Option(help="Number of the site, if DIR is the folder of the whole deployment.")
 ]
+Proxies = Annotated[
+    list[str] | None, typer.Option("--proxy", help="Name of shared samples that experiments may use here; repeatable.")
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="WITHOUT ENCRYPTION: for tests on one machine only.")]
 Days = Annotated[int, typer.Option(help="Days for which the server's certificate is valid.")]
 
 
 def deploy_init(
-    folder: Folder,
+    folder: Annotated[Path, typer.Argument(help="Folder to create for the whole deployment.", metavar="DIR")],
     sites: Annotated[int, typer.Option(help="Number of sites.")],
     address: Annotated[
         str, typer.Option(help="Host name or IP address at which sites reach the server.")
@@ -162,11 +165,17 @@ def deploy_status(folder: Folder, json: Json = False) -> None:
     console.print(f"server: {alive}")
     if known["run"]:
         console.print(f"run: {known['run']}, round {known['round']} of {known['rounds']}")
-    rows = [
-        (name, "connected" if here and known["alive"] else "not connected", known["failures"].get(name, ""))
-        for name, here in known["sites"].items()
-    ]
-    table("", ("site", "state", "last failure"), rows)
+    keys = place.keyed_sites()
+    table("", ("site", "state", "refusal or last failure"), [_site_row(name, known, keys) for name in known["sites"]])
+
+
+def _site_row(name: str, known: Mapping[str, Any], keys: Collection[int]) -> tuple[str, str, str]:
+    state = "connected" if known["sites"][name] and known["alive"] else "not connected"
+    if int(name) not in keys:
+        return name, "not admitted", "its key was revoked, or its file is missing in sites/"
+    if why := known["refusals"].get(name):
+        return name, f"{state}, does not take part", why
+    return name, state, known["failures"].get(name, "")
 
 
 @with_flags("clients", rounds=3)
@@ -174,6 +183,7 @@ def deploy_try(
     folder: Folder,
     flags: Flags,
     experiment: ExperimentName = "fedavg",
+    proxy: Proxies = None,
     data_root: Root = None,
     compare: Annotated[
         bool, typer.Option(help="Also run the experiment in one process, and compare the models.")
@@ -188,6 +198,7 @@ def deploy_try(
     from fedstill.deploy.create import SERVER
     from fedstill.deploy.deployment_folder import open_server, open_site
     from fedstill.deploy.private_files import site_name
+    from fedstill.deploy.server_status import NAME as STATUS
     from fedstill.deploy.shard_files import write_shards
     from fedstill.deploy.site_registry import for_sites
     from fedstill.runtime.launch import launch
@@ -195,9 +206,10 @@ def deploy_try(
 
     place = open_server(folder)
     open_site(folder, 0)  # all folders must be here
+    flags = _with_proxy(flags, experiment, proxy or ())
     on_site = [*(flags.set_ or ()), "evaluation=on-site"]
     chosen = replace(flags, clients=place.sites, set_=on_site).assemble(experiment)
-    for_sites(chosen, place.sites, place.name)  # refused now if it cannot be deployed
+    deployed = for_sites(chosen, place.sites, place.name)  # refused now if it cannot be deployed
     if insecure:
         errors.print(INSECURE, style="bold red")
     plan = make_plan(chosen, data_root)
@@ -206,21 +218,37 @@ def deploy_try(
     shards = write_shards(plan, tried / "data")
     # Copies: what is handed out later must not hold agreements and states of a rehearsal.
     for part in (SERVER, *(site_name(site) for site in range(place.sites))):
-        shutil.copytree(folder / part, tried / "folders" / part)
-    run = _rehearse(tried, experiment, flags, shards, insecure, quiet)
-    same = launch(chosen, out=tried / "alone", data_root=data_root).sha256 == run.sha256 if compare else None
+        shutil.copytree(folder / part, tried / "folders" / part, ignore=shutil.ignore_patterns(STATUS))
+    shared = _shared_arguments(proxy or (), data_root)
+    run = _rehearse(tried, experiment, flags, shards, insecure, quiet, shared)
+    repeatable = deployed.privacy == chosen.privacy  # at sites noise comes from the operating system
+    same = None
+    if compare and repeatable:
+        same = launch(chosen, out=tried / "alone", data_root=data_root).sha256 == run.sha256
     if json:
         print_json({**run_to_dict(run), **({} if same is None else {"as_in_one_process": same})})
     else:
         show_result(run)
         if same:
             console.print("the same experiment in one process gives the same models, bit for bit")
+        elif compare and not repeatable:
+            console.print("its noise comes from the operating system: no other run gives the same models")
     if same is False:
         raise RunError("the same experiment in one process gives other models: that must not be, please report it")
 
 
-def _rehearse(tried: Path, name: str, flags: Flags, shards: Sequence[Path], insecure: bool, quiet: bool) -> Run:
+def _rehearse(
+    tried: Path,
+    name: str,
+    flags: Flags,
+    shards: Sequence[Path],
+    insecure: bool,
+    quiet: bool,
+    shared: tuple[Sequence[str], Sequence[str]],
+) -> Run:
+    from fedstill.deploy.create import SERVER
     from fedstill.deploy.rehearsal import LocalDeployment
+    from fedstill.deploy.server_status import refusal
     from fedstill.runtime.result import Run
 
     folder = tried / "folders"
@@ -233,12 +261,13 @@ def _rehearse(tried: Path, name: str, flags: Flags, shards: Sequence[Path], inse
         answer = tried / "result.json"
         with open(answer, "wb") as output:
             listen = ["--host", "127.0.0.1", "--port", port, "--json", *plain]
-            same = [*_server_arguments(name, flags), "--out", str(tried / "runs")]
+            same = [*_server_arguments(name, flags), "--out", str(tried / "runs"), *shared[0]]
             company.start("server", ["server", str(folder), *same, *listen], output)
             for number, shard in enumerate(shards):
                 where = ["--site", str(number), "--server", f"127.0.0.1:{port}", "--data", f"npz:{shard}", *plain]
-                company.start(f"site-{number}", ["site", str(folder), *where, *_plugin_arguments(flags.plugin or ())])
-            company.wait("server")
+                more = [*_plugin_arguments(flags.plugin or ()), *shared[1]]
+                company.start(f"site-{number}", ["site", str(folder), *where, *more])
+            company.wait("server", lambda: refusal(folder / SERVER))
         content: dict[str, Any] = json.loads(answer.read_text())
     return Run(content["run"])
 
@@ -250,6 +279,29 @@ def _server_arguments(experiment: str, flags: Flags) -> list[str]:
     repeated = [text for setting in flags.set_ or () for text in ("--set", setting)]
     repeated += [text for query in flags.query or () for text in ("--query", query)]
     return [experiment, *given, *repeated, *_plugin_arguments(flags.plugin or ())]
+
+
+def _shared_arguments(proxies: Sequence[str], root: Path | None) -> tuple[list[str], list[str]]:
+    """For the server and for each site: where the shared samples are, and which of them a site may use."""
+    if not proxies:
+        return [], []
+    from fedstill.data.roots import data_root
+
+    place = ["--data-root", str(data_root(root))]
+    return place, [*place, *(text for name in proxies for text in ("--proxy", name))]
+
+
+def _with_proxy(flags: Flags, name: str, proxies: Sequence[str]) -> Flags:
+    """The only shared samples that sites may use are those of a method that needs some and was given none."""
+    from fedstill.methods import methods
+
+    wants = (
+        name in methods and "shared samples" in methods[name].wants and "proxy" in methods[name].Options.model_fields
+    )
+    given = {text.partition("=")[0].strip() for text in flags.set_ or ()}
+    if not wants or len(proxies) != 1 or given & {"proxy", "method.proxy"}:
+        return flags
+    return replace(flags, set_=[*(flags.set_ or ()), f"method.proxy={proxies[0]}"])
 
 
 def _plugin_arguments(plugins: Sequence[Path]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedstill.cli.deploy import Folder, SiteData, SiteNumber, load_site_data, need_extra
+from fedstill.cli.deploy import Folder, Proxies, SiteData, SiteNumber, load_site_data, need_extra
 from fedstill.cli.flags import Flags, with_flags
 from fedstill.cli.options import ExperimentName, Json, Root
 from fedstill.cli.screen import console, print_json, table
@@ -25,13 +25,14 @@ def policy_check(
     flags: Flags,
     data: SiteData,
     site: SiteNumber = None,
-    proxy: Annotated[
-        list[str] | None, typer.Option(help="Name of shared samples that experiments may use here; repeatable.")
-    ] = None,
+    proxy: Proxies = None,
     data_root: Root = None,
     json: Json = False,
 ) -> None:
-    """Show what an experiment would send, and what this site's policy says; exit code 1 if it refuses."""
+    """Check whether a site's policy allows an experiment.
+
+    Every tensor that would leave the site is listed. The exit code is 1 if the policy refuses any.
+    """
     need_extra()
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.policy_check import checked_policy
@@ -54,10 +55,36 @@ def policy_check(
         f" {terms.class_samples} of a class.",
         soft_wrap=True,
     )
-    if found.epsilon is None:
+    if used.noise:
+        spent = "no epsilon" if found.spent is None else f"epsilon {found.spent:.3g}"
+        whom = " for one record" if found.by_record else ""
+        told = (
+            f"Against the server, earlier runs have spent {spent}{whom};"
+            f" {found.without_noise} of their replies had no noise."
+        )
+        console.print(told, soft_wrap=True)
+    if terms.secure:
+        console.print(f"The server sees nothing but sums over up to {terms.sites} sites.", soft_wrap=True)
+    if terms.colluding is not None and found.epsilon is not None:
+        console.print(
+            f"Noise in these sums: epsilon {found.epsilon:.3g} against the server after all rounds, if the other sites"
+            f" add theirs; {terms.colluding} of them may tell the server.",
+            soft_wrap=True,
+        )
+    elif found.by_record and found.epsilon is not None:
+        console.print(
+            f"Noise in each step of training here: epsilon {found.epsilon:.3g} for one record, against everybody, after"
+            " all rounds.",
+            soft_wrap=True,
+        )
+    elif terms.secure:
+        console.print("No noise is added to them.", soft_wrap=True)
+    elif found.epsilon is None:
         console.print("No noise is added at this site: the server sees its replies as they are.", soft_wrap=True)
     else:
         console.print(f"Noise at this site: epsilon {found.epsilon:.3g} against the server after all rounds.")
+    if (old := place.earlier_policy()) is not None:
+        console.print(old, soft_wrap=True)
     for reason in found.reasons:
         console.print(f"refused: {reason}", soft_wrap=True)
     if found.takes_part:
@@ -69,18 +96,25 @@ def deploy_log(
     folder: Annotated[Path, typer.Argument(help="Folder of a site, of the server, or of both.", metavar="DIR")],
     site: SiteNumber = None,
     every: Annotated[bool, typer.Option("--all", help="Print all lines, not only the last 40.")] = False,
+    noted: Annotated[
+        str | None, typer.Option(help="Digest that this command printed last before: it must still be in the chain.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Print what left a site, and check that the log was not changed."""
+    """Print what left a site, or what the server exchanged.
+
+    It also checks that no line of the log was changed or removed.
+    """
     from fedstill.deploy.egress_log import read_log
 
-    lines = read_log(_log_folder(folder, site))
+    lines = read_log(_log_folder(folder, site), noted)
     last = lines[-1].digest if lines else ""
     if json:
         print_json({"lines": [dict(line.facts) for line in lines], "intact": True, "last": last})
         return
     shown = lines if every else lines[-_LINES:]
-    table("", ("time (UTC)", "what", "round", "exchange", "to", "size", "contents"), [_row(one.facts) for one in shown])
+    headings = ("time (UTC)", "what", "round", "exchange", "to or from", "size", "contents")
+    table("", headings, [_row(one.facts) for one in shown])
     kinds = Counter(str(line.facts.get("what")) for line in lines)
     each = ", ".join(f"{number} {what}" for what, number in kinds.items())
     console.print(
@@ -91,20 +125,28 @@ def deploy_log(
 
 def deploy_reset(
     folder: Folder,
-    run: Annotated[str, typer.Option(help="The run's identity, 16 letters and digits, as the log has it.")],
+    run: Annotated[
+        str,
+        typer.Option(help="The run's identity, 16 letters and digits, as in the log."),
+    ],
     site: SiteNumber = None,
     json: Json = False,
 ) -> None:
-    """Let a restored server ask again for rounds that this site has answered."""
+    """Let a restored server ask again for rounds of a run.
+
+    A site answers each round once. A server that was restored from an older backup needs some answers again.
+    """
     need_extra()
     from fedstill.deploy.answer_log import AnswerLog
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.egress_log import EgressLog
     from fedstill.deploy.private_files import only_one
+    from fedstill.deploy.secure_keys import forget_secrets
 
-    place = open_site(folder, site)
+    place, run = open_site(folder, site), run.rpartition("-")[2]  # the end of the name of the run's folder
     with only_one(place.path, "site"):
         number = AnswerLog(place.path / "answers").reset(run)
+        forget_secrets(place.path, run)  # or rounds that are asked for again would have the masks of the first time
         EgressLog(place.path).add(what="reset", run=run, sentence=f"its operator set {number} answers aside")
     if json:
         print_json({"run": run, "answers": number})
@@ -122,6 +164,8 @@ def _log_folder(folder: Path, site: int | None) -> Path:
 
     if (folder / LOG_FILE).exists() and site is None:
         return folder
+    if (folder / "server" / LOG_FILE).exists() and site is None:
+        return folder / "server"
     place = folder if site is None else folder / f"site-{site}"
     if not place.is_dir():
         raise InputError(f"there is no folder {place}: name the folder of a site")
@@ -130,11 +174,11 @@ def _log_folder(folder: Path, site: int | None) -> Path:
 
 def _row(facts: dict[str, Any] | Any) -> tuple[str, ...]:
     tensors = facts.get("tensors") or []
-    kinds = Counter(str(one["kind"]) for one in tensors)
+    kinds = Counter(str(one.get("kind", "tensors")) for one in tensors)
     what = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     if not what:
         what = capital(str(facts.get("sentence") or ", ".join(facts.get("facts", {}))))
-    receiver = ", ".join(facts.get("to", ()))
+    receiver = ", ".join(facts.get("to", ())) or (f"from {facts['sender']}" if "sender" in facts else "")
     amount = size(facts["bytes"]) if "bytes" in facts else ""
     time = str(facts.get("at", ""))[5:19].replace("T", " ")
     named = (str(facts.get(name, "")) for name in ("what", "round", "exchange"))

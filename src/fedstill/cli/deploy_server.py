@@ -13,6 +13,7 @@ from fedstill.cli.deploy import (
     INSECURE,
     Folder,
     Insecure,
+    Proxies,
     SiteData,
     SiteNumber,
     load_site_data,
@@ -20,7 +21,7 @@ from fedstill.cli.deploy import (
     stop_cleanly,
 )
 from fedstill.cli.flags import Flags, with_flags
-from fedstill.cli.options import Device, DryRun, ExperimentName, Json, Out, Plugin, Quiet, Root
+from fedstill.cli.options import Device, DryRun, ExperimentName, Json, Out, Plugin, Quiet, Root, Track
 from fedstill.cli.run import manifest_table, print_plan, print_run
 from fedstill.cli.screen import errors
 from fedstill.core.errors import InputError
@@ -48,9 +49,19 @@ def deploy_server(
         int | None, typer.Option(help="Port to listen on; default: the one given to `deploy init`.")
     ] = None,
     patience: Annotated[
-        float, typer.Option(help="Seconds to wait for one reply before the site counts as failed.")
+        float,
+        typer.Option(help="Seconds to wait for one reply before the site counts as failed, and for sites to enrol."),
     ] = 3600,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for missing sites when resuming a run.")] = 60,
+    wait: Annotated[
+        float,
+        typer.Option(
+            help="Seconds to wait for a site that lost its connection, that is missing when a run is resumed, or that"
+            " was refused."
+        ),
+    ] = 60,
+    min_sites: Annotated[
+        int | None, typer.Option(help="Number of sites that are enough to start with if others refuse; default: all.")
+    ] = None,
     limit: Annotated[float, typer.Option(help="Largest reply that is accepted, in megabytes.")] = 1024,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start a new run with the data that the sites have now.")
@@ -58,21 +69,24 @@ def deploy_server(
     data_root: Root = None,
     device: Device = "cpu",
     insecure: Insecure = False,
+    track: Track = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Run or resume an experiment as the server, without data."""
     from fedstill.deploy.server_options import ServerOptions, bytes_of
+    from fedstill.runtime.tracked import check_track
 
     chosen = flags.assemble(experiment)
     sites, largest = _site_numbers(only), bytes_of(limit)
-    terms = ServerOptions(host, port, insecure, sites, patience, wait, largest, fresh, data_root, device)
+    terms = ServerOptions(host, port, insecure, sites, patience, wait, min_sites, largest, fresh, data_root, device)
     need_extra()
     if dry_run:
+        check_track(track)
         _show_plan(folder, chosen, terms, json)
     else:
-        _serve(folder, chosen, out, terms, quiet, json)
+        _serve(folder, chosen, out, terms, quiet, json, track)
 
 
 def deploy_site(
@@ -83,6 +97,10 @@ def deploy_site(
         str | None, typer.Option(help="HOST:PORT of the server; default: the one given to `deploy init`.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Exit after one experiment.")] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(help="Seconds to try to reach the server before giving up; default: until it can be reached."),
+    ] = None,
     query: Annotated[
         list[str] | None,
         typer.Option(help="Class that this site asks its peers for, in experiments with queries; repeatable."),
@@ -91,9 +109,7 @@ def deploy_site(
         bool,
         typer.Option("--earlier", help="Ask the models that peers offered in an earlier experiment, without a server."),
     ] = False,
-    proxy: Annotated[
-        list[str] | None, typer.Option(help="Name of shared samples that experiments may use here; repeatable.")
-    ] = None,
+    proxy: Proxies = None,
     insecure: Insecure = False,
     data_root: Root = None,
     device: Device = "cpu",
@@ -106,12 +122,14 @@ def deploy_site(
     from fedstill.data.bundle import class_number
     from fedstill.deploy.deployment_folder import open_site
     from fedstill.deploy.rehearsal import die_with_parent
+    from fedstill.deploy.server_options import check_seconds
     from fedstill.deploy.site import take_part
 
     stop_cleanly()
     die_with_parent()
     use_plugins(plugin or [])
     check_device(device)
+    check_seconds("--wait", wait)
     if server is not None and not _ADDRESS.fullmatch(server):
         raise InputError(f"cannot read the server's address {server!r}: write HOST:PORT, as in fl.example.org:9092")
     place = open_site(folder, site)
@@ -134,6 +152,7 @@ def deploy_site(
         address=server,
         insecure=insecure,
         once=once,
+        wait=wait,
         data_root=data_root,
         proxies=proxy or [],
         device=device,
@@ -182,7 +201,15 @@ def _show_plan(folder: Path, experiment: Experiment, terms: ServerOptions, as_js
     print_plan(for_sites(experiment, sites, place.name), f"for {count(sites, 'site')} of {place.name}", as_json)
 
 
-def _serve(folder: Path, experiment: Experiment, out: Path, terms: ServerOptions, quiet: bool, as_json: bool) -> None:
+def _serve(
+    folder: Path,
+    experiment: Experiment,
+    out: Path,
+    terms: ServerOptions,
+    quiet: bool,
+    as_json: bool,
+    track: Sequence[str] | None,
+) -> None:
     from fedstill.cli.progress import RunDisplay
     from fedstill.core.hardware import check_device
     from fedstill.deploy import server as deployed
@@ -197,7 +224,7 @@ def _serve(folder: Path, experiment: Experiment, out: Path, terms: ServerOptions
         errors.print(INSECURE, style="bold red")
     display = RunDisplay(quiet or as_json)
     try:
-        done = deployed.serve(open_server(folder), experiment, out, _ServerLog(quiet), terms, [display])
+        done = deployed.serve(open_server(folder), experiment, out, _ServerLog(quiet), terms, [display], track)
     finally:
         display.close()
     print_run(Run(done.path), as_json)

@@ -17,15 +17,16 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from fedstill.core.errors import InputError, RunError
-from fedstill.core.files import append_line, disk_trouble, sweep_temporaries, write_atomically
+from fedstill.core.files import append_line, disk_trouble, read_file, sweep_temporaries, write_atomically
 from fedstill.core.message import Message, digest
+from fedstill.core.noise import StepNoise
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,10 @@ _IDENTIFYING = ("run", "exchange", "round", "attempt", "client", "since", "kept"
 
 class OtherRequestError(InputError):
     """The place of a question has been taken by another request, or lies in the past."""
+
+
+class TakenError(OtherRequestError):
+    """Another request took that very place: the server may name a further attempt, if the policy accepts one."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,15 @@ class LoggedAnswer:
     header: Header  # sent with it
     withheld: tuple[str, ...] = ()  # patterns that the policy took out of it
     noise: float | None = None  # in units of the clip; 0: none in what was learnt from data; None: nothing of the kind
+    steps: StepNoise | None = None  # the noisy steps of training behind it; None: there were none
+
+    @property
+    def counts(self) -> bool:
+        """Whether something left that may depend on the data: a reply, or that there is none, which a request can seek.
+
+        What this site withheld by its policy does not.
+        """
+        return bool(self.reply) or self.header.get("status") != "refused"
 
 
 @dataclass(frozen=True)
@@ -71,8 +85,9 @@ class Used:
     """What this site has given so far, over all of its runs."""
 
     rounds: int
-    answers: int
+    answers: int  # replies, and failures to reply
     noise: tuple[float, ...]  # of each reply with something learnt from the data
+    steps: tuple[StepNoise | None, ...]  # of training behind each of these replies; None: without noise
 
 
 class AnswerLog:
@@ -89,9 +104,24 @@ class AnswerLog:
     @property
     def used(self) -> Used:
         """Rounds and answers over all runs; a round that was answered in part counts."""
-        given = [(run, one) for run, lines in self.runs.items() for one in lines if one.reply]
-        noise = tuple(one.noise for _, one in given if one.noise is not None)
-        return Used(len({(run, one.round) for run, one in given}), len(given), noise)
+        given = [(run, one) for run, one in self._all() if one.counts]
+        learnt = [(one.noise, one.steps) for _, one in given if one.reply and one.noise is not None]
+        noise, steps = tuple(one for one, _ in learnt), tuple(one for _, one in learnt)
+        return Used(len({(run, one.round) for run, one in given if one.reply}), len(given), noise, steps)
+
+    def check_holds(self, departed: Iterable[tuple[str, int, str, int]]) -> None:
+        """Refuse to answer where replies left of which nothing is known here: each could be asked for again."""
+        known = {(run.partition("~")[0], one.round, one.exchange, one.attempt) for run, one in self._all()}
+        for run, round, exchange, attempt in departed:
+            if (run, round, exchange, attempt) not in known:
+                raise InputError(
+                    f"the log of what left has {QuestionPlace(run, round, exchange, attempt)} of run {run}, and"
+                    f" {self.folder} does not: it was deleted, or comes from a backup; restore the latest one, since"
+                    " without it a server could ask for the same again"
+                )
+
+    def _all(self) -> Iterator[tuple[str, LoggedAnswer]]:
+        return ((run, one) for run, lines in self.runs.items() for one in lines)
 
     def begun(self, place: QuestionPlace) -> bool:
         """Whether an answer was given in that round already."""
@@ -104,13 +134,14 @@ class AnswerLog:
         if place.round < last:
             raise OtherRequestError(
                 f"this site has answered round {last + 1} of this run, and is asked for round {place.round + 1} again:"
-                " a server that was restored from a backup needs `fedstill deploy reset` here"
+                " the server must go on in the run's own folder; if that was lost, or restored from a backup, it needs"
+                " `fedstill deploy reset` here"
             )
         held = next((one for one in lines if _place(one, place.run) == place), None)
         if held is None:
             return None
         if held.request != request:
-            raise OtherRequestError(f"this site has answered another request for {place}")
+            raise TakenError(f"this site has answered another request for {place}")
         if not held.reply:
             return None  # it failed then: the same request may be tried again
         if held.withheld != withheld:
@@ -120,7 +151,7 @@ class AnswerLog:
     def _reply(self, run: str, held: LoggedAnswer) -> Message:
         path = self.folder / run / held.reply
         try:
-            data = path.read_bytes()
+            data = read_file(path)
         except OSError as error:
             raise RunError(f"the reply that this site gave before is missing in {path}: {error.strerror}") from None
         if sha256(data).hexdigest() != held.reply:
@@ -135,6 +166,7 @@ class AnswerLog:
         header: Mapping[str, str | int | float],
         withheld: tuple[str, ...] = (),
         noise: float | None = None,
+        steps: StepNoise | None = None,
     ) -> LoggedAnswer:
         """Commit an answer, before it leaves; without a message, that this request was not answered with one."""
         reply = ""
@@ -142,14 +174,17 @@ class AnswerLog:
             data = message.encode()
             reply = sha256(data).hexdigest()
             write_atomically(self._made(place.run) / reply, data)
-        made = LoggedAnswer(place.round, place.exchange, place.attempt, request, reply, dict(header), withheld, noise)
+        made = LoggedAnswer(
+            place.round, place.exchange, place.attempt, request, reply, dict(header), withheld, noise, steps
+        )
         lines = self.runs.setdefault(place.run, [])
         append_line(self._made() / f"{place.run}.jsonl", f"{json.dumps(asdict(made), sort_keys=True)}\n".encode())
         earlier = {one.reply for one in lines if one.round < place.round}
         lines[:] = [*(one for one in lines if _place(one, place.run) != place), made]
         current = {one.reply for one in lines if one.round == place.round}
-        for old in earlier - current - {""}:
-            (self.folder / place.run / old).unlink(missing_ok=True)
+        for path in (self.folder / place.run).glob("*") if earlier else ():
+            if path.name in earlier - current:
+                path.unlink(missing_ok=True)
         return made
 
     def _made(self, run: str = "") -> Path:
@@ -166,7 +201,7 @@ class AnswerLog:
         The answers still count as given: the lines are kept under another name.
         """
         path = self.folder / f"{run}.jsonl"
-        if not path.exists():
+        if run not in self.runs or "~" in run:  # the latter were set aside already
             raise InputError(f"this site has answered nothing in a run {run!r}: {_known(self.runs)}")
         lines = self.runs.pop(run)
         number = 1 + max((int(one.stem.rpartition("~")[2]) for one in self.folder.glob(f"{run}~*.jsonl")), default=0)
@@ -177,7 +212,7 @@ class AnswerLog:
 
 
 def request_digest(request: Mapping[str, Any], header: Mapping[str, Any]) -> str:
-    """The digest of a request: its tensors, and what its header says of the place and the site's state."""
+    """The digest of a request: its tensors, and the place and the site's state in its header."""
     said = json.dumps({name: header.get(name, 0 if name == "attempt" else None) for name in _IDENTIFYING})
     return sha256(f"{said}\n{digest(request)}".encode()).hexdigest()
 
@@ -193,7 +228,7 @@ def _known(runs: Mapping[str, Any]) -> str:
 
 def _read(path: Path) -> list[LoggedAnswer]:
     """The lines of a run's log, the last for each place; one that was cut off by a power failure is removed."""
-    data = path.read_bytes()
+    data = read_file(path)
     whole, _, rest = data.rpartition(b"\n")
     if rest:
         _log.warning("the last line of %s is incomplete and was never acted on: it is removed", path)
@@ -202,7 +237,8 @@ def _read(path: Path) -> list[LoggedAnswer]:
     for line in whole.splitlines():
         try:
             told = json.loads(line)
-            one = LoggedAnswer(**{**told, "withheld": tuple(told["withheld"])})
+            steps = StepNoise(**told["steps"]) if told.get("steps") else None  # which earlier versions did not write
+            one = LoggedAnswer(**{**told, "withheld": tuple(told["withheld"]), "steps": steps})
             found[one.round, one.exchange, one.attempt] = one
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise RunError(

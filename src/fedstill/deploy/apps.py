@@ -16,7 +16,7 @@ from fedstill.engines.flower.encoding import packed, salted, unpacked, unsalted
 
 _log = logging.getLogger(__name__)
 
-ENROL, ACCEPT, FINISH = "query.enrol", "query.accept", "query.finish"
+ENROL, ACCEPT, REFUSE, FINISH = "query.enrol", "query.accept", "query.refuse", "query.finish"
 
 
 def client_app(service: SiteService) -> ClientApp:
@@ -28,6 +28,7 @@ def client_app(service: SiteService) -> ClientApp:
             tensors, header = unpacked(unsalted(message.content))
         except MessageError as error:
             _log.info("a message of the server cannot be read", exc_info=True)
+            service.unanswered(message.metadata.message_type, f"a message of the server cannot be read: {error}")
             return failed(message, str(error))
         return Message(salted(packed(*answer(tensors, header))), reply_to=message)
 
@@ -38,6 +39,10 @@ def client_app(service: SiteService) -> ClientApp:
     @app.query("accept")
     def _accept(message: Message, context: Context) -> Message:
         return replied(message, lambda _, header: ({}, service.accept(header)))
+
+    @app.query("refuse")
+    def _refuse(message: Message, context: Context) -> Message:
+        return replied(message, lambda _, header: ({}, service.turned_away(header)))
 
     @app.train("exchange")
     def _exchange(message: Message, context: Context) -> Message:
@@ -55,12 +60,12 @@ def failed(message: Message, why: str) -> Message:
     return Message(salted(packed({}, {"status": "failed", "detail": why})), reply_to=message)
 
 
-def server_app(play: Callable[[Grid], None]) -> ServerApp:
+def server_app(run_experiment: Callable[[Grid], None]) -> ServerApp:
     """The same round loop as everywhere: Flower only gives it a grid."""
     app = ServerApp()
 
     @app.main()
     def _main(grid: Grid, context: Context) -> None:
-        play(grid)
+        run_experiment(grid)
 
     return app

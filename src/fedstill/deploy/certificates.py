@@ -121,7 +121,7 @@ def check_certificate(ca: Path, certificate: Path, address: str, now: datetime |
     authority, made = read_certificate(ca), read_certificate(certificate)
     try:
         made.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (*UNREADABLE, InvalidSignature):
         raise InputError(
             f"{certificate} was signed by another authority than {ca}:"
             " copy the whole folder again, so that both come from the same deployment"

@@ -3,7 +3,8 @@
 README.md              what to do with it
 authority/             ca.key, ca.crt, deployment.yaml: kept offline, needed for new certificates only
 server/                ca.crt, server.crt, server.key, deployment.yaml, sites/0.pub ...: for the server's machine
-site-0/ ...            ca.crt, site.key, site.pub, site.yaml, policy.yaml: for that site, and nobody else
+site-0/ ...            ca.crt, site.key, site.pub, site.yaml, policy.yaml, and for secure aggregation secure.key and
+                       peers.json (the public keys of all sites, signed by the authority): for that site alone
 """
 
 from __future__ import annotations
@@ -35,6 +36,14 @@ from fedstill.deploy.certificates import (
 from fedstill.deploy.keys import make_key, site_key_bytes, site_public_bytes, tls_key_bytes
 from fedstill.deploy.policy import EXAMPLE
 from fedstill.deploy.private_files import site_name
+from fedstill.deploy.secure_keys import (
+    PEERS,
+    SIGNING_KEY,
+    make_signing_key,
+    public_bytes,
+    signed_peers,
+    signing_key_bytes,
+)
 from fedstill.deploy.server_options import check_port
 
 AUTHORITY, SERVER = "authority", "server"
@@ -94,13 +103,16 @@ def _fill(draft: Path, facts: Mapping[str, Any], days: int) -> None:
     _write(server, {"ca.crt": known, "server.crt": certificate_bytes(certificate), SERVER_FILE: as_yaml(facts)})
     registered = private_folder(server / "sites")
 
+    signing = {site: make_signing_key() for site in range(int(facts["sites"]))}
+    peers = signed_peers(signer, str(facts["name"]), {site: public_bytes(key) for site, key in signing.items()})
     for site in range(int(facts["sites"])):
         pair = make_key()
         public = site_public_bytes(pair.public_key(), site_name(site))
         own = private_folder(draft / site_name(site))
         write_private(own / "site.key", site_key_bytes(pair))
+        write_private(own / SIGNING_KEY, signing_key_bytes(signing[site]))
         told = as_yaml({"name": facts["name"], "site": site, **facts})
-        _write(own, {"ca.crt": known, "site.pub": public, SITE_FILE: told, POLICY_FILE: EXAMPLE.encode()})
+        _write(own, {"ca.crt": known, PEERS: peers, "site.pub": public, SITE_FILE: told, POLICY_FILE: EXAMPLE.encode()})
         _write(registered, {f"{site}.pub": public})
     _write(draft, {PAGE: _page(facts, now, expiry(server / "server.crt"), expiry(server / "ca.crt"))})
 

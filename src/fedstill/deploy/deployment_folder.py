@@ -14,8 +14,9 @@ from fedstill.core.settings import Settings
 from fedstill.deploy.certificates import check_certificate, check_key
 from fedstill.deploy.create import POLICY_FILE, SERVER, SERVER_FILE, SITE_FILE, make_deployment
 from fedstill.deploy.keys import read_site_key, read_site_public, registered_bytes
-from fedstill.deploy.policy import SitePolicy, read_policy
+from fedstill.deploy.policy import SitePolicy, earlier_form, read_policy
 from fedstill.deploy.private_files import content, private_content, read_settings, site_name
+from fedstill.deploy.site_keys import public_key_file
 
 __all__ = ["ServerFolder", "SiteFolder", "make_deployment", "open_server", "open_site"]
 
@@ -45,13 +46,22 @@ class ServerFolder:
     def public_keys(self) -> dict[int, bytes]:
         """The sites that may take part, each with its public key as Flower registers it.
 
-        A site whose file was deleted is not included: this is how a stolen key is revoked.
+        A site whose file was deleted is not included: its key was revoked.
         """
-        files = {site: self.path / "sites" / f"{site}.pub" for site in range(self.sites)}
-        known = {site: registered_bytes(read_site_public(path)) for site, path in files.items() if path.exists()}
+        files = {site: public_key_file(self.registered, site) for site in self.keyed_sites()}
+        known = {site: registered_bytes(read_site_public(path)) for site, path in files.items()}
         if not known:
-            raise InputError(f"{self.path / 'sites'} holds no public key of any site: copy the server's folder again")
+            raise InputError(f"{self.registered} holds no public key of any site: copy the server's folder again")
         return known
+
+    def keyed_sites(self) -> list[int]:
+        """The sites of which a public key is here."""
+        return [site for site in range(self.sites) if public_key_file(self.registered, site).exists()]
+
+    @property
+    def registered(self) -> Path:
+        """Where the sites' public keys are; they are read while the server runs."""
+        return self.path / "sites"
 
     def check(self) -> None:
         """Refuse a certificate that no site would accept."""
@@ -85,6 +95,10 @@ class SiteFolder:
 
     def policy(self) -> SitePolicy:
         return read_policy(self.path / POLICY_FILE)
+
+    def earlier_policy(self) -> str | None:
+        """What its operator should know of a policy file of an earlier version; None: it is of this one."""
+        return earlier_form(self.path / POLICY_FILE)
 
 
 class ServerFile(Settings):

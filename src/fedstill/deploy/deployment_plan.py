@@ -9,13 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from fedstill.core.dataset import Proxy
+from fedstill.core.keyring import Keyring
 from fedstill.core.protocols import Client, Profile, RoundContext
 from fedstill.core.streams import Streams
 from fedstill.core.task import Task, Tensors
 from fedstill.data.bundle import Bundle, Kind
 from fedstill.data.data_kinds import data_kinds
 from fedstill.deploy.site_registry import SiteFacts
-from fedstill.runtime.defaults import settled
+from fedstill.runtime.defaults import point_features, settled
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.identity import fingerprint_of, identify
 from fedstill.runtime.initial_weights import with_initial
@@ -26,9 +27,9 @@ from fedstill.runtime.plan import (
     check_augmentation,
     check_on_site,
     make_method,
-    make_participants,
     task_of_kind,
 )
+from fedstill.runtime.planned_participants import make_participants
 from fedstill.runtime.simulated_clients import parted
 from fedstill.tasks.task_choice import task_kind
 
@@ -42,25 +43,34 @@ class DataFacts:
     shape: tuple[int, ...]
     point_labels: bool
     labelled: bool
+    several_labels: bool = False
 
     @classmethod
-    def of(cls, roster: Sequence[SiteFacts]) -> DataFacts:
-        first = roster[0]
+    def of(cls, enrolled: Sequence[SiteFacts]) -> DataFacts:
+        first = enrolled[0]
         shape = (
             first.shape
             if not data_kinds[first.kind].points
-            else (min(one.shape[0] for one in roster), *first.shape[1:])
+            else (min(one.shape[0] for one in enrolled), *first.shape[1:])
         )
-        return cls(first.classes, first.kind, shape, first.point_labels, all(facts.labelled for facts in roster))
+        labelled = all(facts.labelled for facts in enrolled)
+        return cls(first.classes, first.kind, shape, first.point_labels, labelled, first.several_labels)
 
 
-def settled_for(experiment: Experiment, roster: Sequence[SiteFacts]) -> tuple[Experiment, DataFacts]:
+def settled_for(experiment: Experiment, enrolled: Sequence[SiteFacts]) -> tuple[Experiment, DataFacts]:
     """The experiment with every default filled in for the sites' data, and what that data is about."""
-    question = DataFacts.of(roster)
-    experiment = settled(experiment, question.kind, question.point_labels, question.shape[0])
+    question = DataFacts.of(enrolled)
+    experiment = settled(experiment, question.kind, question.point_labels, question.shape[0], question.several_labels)
     if experiment.points is not None:
-        question = replace(question, shape=(experiment.points, *question.shape[1:]))
+        question = replace(question, shape=(experiment.points, *_columns(experiment, question)))
     return experiment, question
+
+
+def _columns(experiment: Experiment, question: DataFacts) -> tuple[int, ...]:
+    """The columns of points with the features that the experiment asks for; sites add them to their data."""
+    columns = data_kinds[question.kind].columns
+    features = point_features(experiment)
+    return question.shape[1:] if columns is None or not features else (columns(features),)
 
 
 def sites_plan(
@@ -74,10 +84,12 @@ def sites_plan(
     initial: Tensors | None = None,
     device: str = "cpu",
     own_query: tuple[str, ...] | None = None,
+    keyring: Keyring | None = None,
 ) -> Plan:
     """The plan of a settled experiment: the server's, which has no data, or that of a site with its `own`."""
     assert experiment.model is not None
-    kind = task_kind(question.kind, question.point_labels, experiment.model, "the sites' data")
+    several = question.several_labels
+    kind = task_kind(question.kind, question.point_labels, experiment.model, "the sites' data", several)
     check_augmentation(experiment, question.kind, question.shape)
     task = replace(task_of_kind(kind, experiment, question.classes, question.shape, device), initial=initial or {})
     streams = Streams(experiment.seed)
@@ -93,7 +105,7 @@ def sites_plan(
         method,
         make_participants(experiment, method, question.labelled),
         list(profiles),
-        _NoClients(proxy) if own is None else OwnClient(task, own, experiment.validation, proxy),
+        _NoClients(proxy) if own is None else OwnClient(task, own, experiment.validation, proxy, keyring),
         OnSiteEvaluator.of(experiment, method, task, streams),
         streams,
         [],
@@ -102,18 +114,18 @@ def sites_plan(
 
 
 def server_plan(
-    experiment: Experiment, roster: Sequence[SiteFacts], data_root: Path | None = None, device: str = "cpu"
+    experiment: Experiment, enrolled: Sequence[SiteFacts], data_root: Path | None = None, device: str = "cpu"
 ) -> tuple[Plan, DataFacts]:
     """The server's plan, from what the sites say of their data; client k is the k-th of them.
 
     What a site keeps to select a round by it keeps of its own rows, and only it can say how many are left: see
     `with_samples`.
     """
-    experiment, question = settled_for(experiment, roster)
+    experiment, question = settled_for(experiment, enrolled)
     experiment, initial = with_initial(experiment, question.shape, len(question.classes))
-    fingerprint = sha256(json.dumps([facts.fingerprint for facts in roster]).encode()).hexdigest()
+    fingerprint = sha256(json.dumps([facts.fingerprint for facts in enrolled]).encode()).hexdigest()
     models = experiment.architectures
-    profiles = [Profile(client, facts.samples, models[client]) for client, facts in enumerate(roster)]
+    profiles = [Profile(client, facts.samples, models[client]) for client, facts in enumerate(enrolled)]
     plan = sites_plan(experiment, question, profiles, fingerprint, data_root=data_root, initial=initial, device=device)
     return plan, question
 
@@ -121,6 +133,7 @@ def server_plan(
 def with_samples(plan: Plan, samples: Sequence[int]) -> Plan:
     """The plan with each client's number of training samples as its site reports it."""
     profiles = [replace(who, samples=count) for who, count in zip(plan.profiles, samples, strict=True)]
+    plan.method.check_profiles(profiles)
     return replace(plan, profiles=profiles)
 
 
@@ -148,9 +161,20 @@ class OwnClient:
     bundle: Bundle
     share: float  # kept to select a round by
     proxy: Proxy | None  # samples that everybody has
+    keyring: Keyring | None = None  # its secrets, with secure aggregation
 
     def __call__(self, profile: Profile, state: Tensors, context: RoundContext) -> Client:
         data, validation = parted(self.bundle.train, self.share, context.streams.seed, profile.id)
         streams = context.streams.at("client", profile.id)
         test = self.bundle.test
-        return Client(profile, self.task, data, streams, state, test=test, proxy=self.proxy, validation=validation)
+        return Client(
+            profile,
+            self.task,
+            data,
+            streams,
+            state,
+            test=test,
+            proxy=self.proxy,
+            validation=validation,
+            keyring=self.keyring,
+        )

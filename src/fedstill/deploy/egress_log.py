@@ -1,28 +1,37 @@
 """A log that an auditor can read: a line for every message that left, and for every request that was refused.
 
+A site has one of what it sent; the server has one of what it sent and received (`deploy/server_log.py`).
+
 `egress.jsonl` is appended to and never changed. Each line contains the sha256 of the line before it, so that a changed,
 removed or inserted line breaks the chain; `fedstill deploy log` checks it. A full file is renamed to
 `egress-0001.jsonl` and so on, and the next one continues the chain. Lines that are taken off the end leave a chain that
-is whole: to notice that, note the last line's digest elsewhere, as `fedstill deploy log` prints it.
+is whole: to notice that, note the last line's digest elsewhere, as `fedstill deploy log` prints it, and give it to
+`fedstill deploy log --noted` later.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from fedstill.core.errors import InputError, RunError
-from fedstill.core.files import append_line, disk_trouble
+from fedstill.core.files import append_line, disk_trouble, parse_json, read_file
 
 LOG_FILE = "egress.jsonl"
 FIRST = "0" * 64  # stands for the line before the first
 FULL = 16 * 2**20  # bytes of one file
+REFUSALS = 1000  # kinds of refusals that are counted one by one in an hour; the others together
+_HOUR = 3600.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,9 @@ class EgressLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.last: str | None = None  # the digest of the last line
+        self._lock = threading.Lock()
+        self._refusals: Counter[tuple[Any, ...]] = Counter()  # how often each was noted
+        self._counted_from = monotonic()
 
     @property
     def path(self) -> Path:
@@ -48,6 +60,28 @@ class EgressLog:
 
     def add(self, **facts: Any) -> None:
         """Append a line, and flush it to the disk before anything leaves."""
+        with self._lock:
+            self._add(facts)
+
+    def refuse(self, why: str, **place: Any) -> None:
+        """A line for a refusal; of equal ones the 1st, 2nd, 4th, 8th, ..., and so of all that are too many: no disk is
+        filled, however a server varies what it asks.
+        """
+        key: tuple[Any, ...] = (why, *place.values())
+        with self._lock:
+            if monotonic() - self._counted_from > _HOUR:
+                self._refusals.clear()
+                self._counted_from = monotonic()
+            others = key not in self._refusals and len(self._refusals) >= REFUSALS
+            if others:
+                key = ()  # counted together from now on
+            self._refusals[key] += 1
+            times = self._refusals[key]
+            if times & (times - 1) == 0:
+                kinds = {"kinds": "others"} if others else {}
+                self._add({"what": "refused", **place, **kinds, "times": times, "sentence": why[:500]})
+
+    def _add(self, facts: Mapping[str, Any]) -> None:
         if self.last is None:
             self.last = self._last_digest()
         if self.path.exists() and self.path.stat().st_size > FULL:
@@ -60,8 +94,10 @@ class EgressLog:
     def lines(self) -> Iterator[LogLine]:
         """Every line in order; a broken chain is an error that names its place."""
         before, number = FIRST, 0
-        for path in self.files():
-            for line in path.read_bytes().splitlines():
+        files = self.files()
+        self._check_complete(files)
+        for path in files:
+            for line in read_file(path).splitlines():
                 number += 1
                 where = f"line {number} of the log, in {path}"
                 try:
@@ -74,29 +110,48 @@ class EgressLog:
                 before = sha256(line).hexdigest()
                 yield LogLine(path, number, facts, before)
 
+    def _check_complete(self, files: Sequence[Path]) -> None:
+        """Name the first file that is not here, where others show that there was one."""
+        last = max((int(path.stem[-4:]) for path in files if path.name != LOG_FILE), default=0)
+        for number in range(1, last):
+            path = self.folder / f"egress-{number:04d}.jsonl"
+            if path not in files:
+                raise RunError(f"{path} is missing: bring it back from where it is kept to have the chain checked")
+
     def files(self) -> list[Path]:
         """The files of the log, the oldest first."""
         found = sorted(self.folder.glob("egress-[0-9][0-9][0-9][0-9].jsonl"))
         return [*found, *([self.path] if self.path.exists() else [])]
+
+    def departed(self) -> Iterator[tuple[str, int, str, int]]:
+        """The place of each reply that left, as far as the files that are here tell: run, round, exchange, attempt."""
+        for path in self.files():
+            for line in read_file(path).splitlines():
+                try:
+                    facts = json.loads(line)
+                    if facts["what"] == "sent" and "attempt" in facts:
+                        yield str(facts["run"]), facts["round"] - 1, str(facts["exchange"]), facts["attempt"] - 1
+                except (ValueError, KeyError, TypeError, RecursionError):  # `lines` says what is wrong with the log
+                    continue
 
     def _last_digest(self) -> str:
         """The digest of the last line; a line that a power failure cut is ended, and breaks no chain of whole ones."""
         files = self.files()
         if not files:
             return FIRST
-        data = files[-1].read_bytes()
+        data = read_file(files[-1])
         if data and not data.endswith(b"\n"):
             try:
-                json.loads(data.rpartition(b"\n")[2])
+                parse_json(data.rpartition(b"\n")[2])
             except ValueError:
                 self._cut(files[-1], data)
                 data = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
             else:
                 append_line(files[-1], b"\n")
-        whole = data.splitlines()
-        if whole:
-            return sha256(whole[-1]).hexdigest()
-        return FIRST if len(files) == 1 else sha256(files[-2].read_bytes().splitlines()[-1]).hexdigest()
+        for path in reversed(files):  # a file that was just begun may have no whole line
+            if whole := (data if path == files[-1] else read_file(path)).splitlines():
+                return sha256(whole[-1]).hexdigest()
+        return FIRST
 
     def _cut(self, path: Path, data: bytes) -> None:
         """Take an incomplete last line off: what it was about to say had not left."""
@@ -107,7 +162,7 @@ class EgressLog:
             raise disk_trouble(path, error) from error
 
     def _rotate(self) -> None:
-        number = 1 + len(self.files()[:-1])
+        number = 1 + max((int(path.stem[-4:]) for path in self.files()[:-1]), default=0)
         target = self.folder / f"egress-{number:04d}.jsonl"
         if number > 9999 or target.exists():
             raise RunError(f"{self.path} is full and {target.name} exists: move older files of the log elsewhere")
@@ -125,14 +180,23 @@ def described(message: Mapping[str, Any], leaves: Sequence[Mapping[str, Any]]) -
                 "kind": line.get("kind", "undeclared"),
                 "to": line.get("to", "server"),
                 "shape": list(tensor.shape),
+                **({"masked": True} if line.get("masked") else {}),
             }
         )
     return found
 
 
-def read_log(folder: Path) -> list[LogLine]:
-    """The lines of the log in a folder, whose chain is checked."""
+def read_log(folder: Path, noted: str | None = None) -> list[LogLine]:
+    """The lines of the log in a folder, whose chain is checked; it must hold the line whose digest was `noted`."""
+    if noted is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", noted.strip()):
+        raise InputError(f"{noted!r} is no digest: give the 64 letters and digits that this command printed")
     log = EgressLog(folder)
     if not log.files():
         raise InputError(f"{folder} holds no {LOG_FILE}: nothing has left from here")
-    return list(log.lines())
+    lines = list(log.lines())
+    if noted is not None and noted.strip().lower() not in (line.digest for line in lines):
+        raise RunError(
+            f"no line of the log in {folder} has the digest {noted}: lines were removed from its end, or it was written"
+            " anew, since that digest was noted"
+        )
+    return lines

@@ -20,11 +20,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
     load_ssh_public_key,
 )
+from cryptography.x509 import InvalidVersion
 
 from fedstill.core.errors import InputError
 from fedstill.deploy.private_files import content, private_content
 
-UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)  # what cryptography says of files that are something else
+# What cryptography raises for bytes that are no key or certificate, a compressed point or a strange version among them.
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError, InvalidVersion)
 
 
 def make_key() -> EllipticCurvePrivateKey:

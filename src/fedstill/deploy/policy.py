@@ -5,21 +5,24 @@ No server can change it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedstill.core.egress import Kind
 from fedstill.core.errors import InputError, did_you_mean
+from fedstill.core.noise import StepNoise
 from fedstill.core.numbers import listed
 from fedstill.core.settings import Settings
-from fedstill.deploy.private_files import read_settings
+from fedstill.deploy.private_files import read_mapping, read_settings
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _RECEIVERS = ("server", "peers")
+_ADVICE = "write what may leave, as in `allow: [parameters, statistics, metrics]`"
 
 EXAMPLE = """\
 # What may leave this site, and to whom. An experiment that sends anything else is refused here, before it starts.
@@ -39,7 +42,8 @@ experiment:
 # Methods that may be used, as in [fedavg, fedprox]. Left empty, any.
 methods:
 
-# The most that this site answers, over all runs together: rounds, and replies. Each reply tells a little of the data.
+# The most that this site answers, over all runs together: rounds, and replies. Each reply tells a little of the data,
+# and so does a failure to reply, which counts as one.
 rounds: 1000
 answers: 5000
 
@@ -50,23 +54,38 @@ attempts: 1
 least_samples: 20
 least_class_samples:
 
-# The largest reply, in megabytes.
+# The largest message from the server that is received, and the largest reply, in megabytes.
+largest_request: 4096
 largest_reply: 1024
+
+# The most that a server can make this site store, over all runs: models of other sites (offers/), and megabytes of
+# these and of final models (received/).
+stored_models: 1000
+stored_megabytes: 10240
 
 # Noise that an experiment must add at this site, before anything leaves. Left empty, none is needed. For example
 #   privacy: {noise: 0.5, clip: 1.0, epsilon: 8.0, delta: 0.00001}
 # noise: least standard deviation of the noise in each reply, in units of the clip; clip: largest norm of an update;
-# epsilon: most that all replies of this site together may reveal to the server, for this delta.
+# epsilon: most that all models sent by this site together may reveal to the server, for this delta. What the site sends
+# of an evaluation (sums over its test data) gets no noise and is not counted: least_samples bounds that. With secure
+# aggregation (below) noise can be in the sum instead, a share of it from each site: `colluding: 1` accepts that if the
+# noise is enough when one other site tells the server its share.
+# Or it can be in each step of training (an experiment's privacy=record-level), which hides one record, from everybody,
+# and not the whole of this site's data:
+#   privacy: {level: record, noise: 1.0, clip: 1.0, epsilon: 8.0, delta: 0.00001}
+# noise: on the sum of a step's gradients, in units of the clip; clip: largest norm of the gradient of one record.
 privacy:
 
-# Whether this site takes part only where the server sees nothing but sums over sites (no experiment offers that yet).
+# Whether this site takes part only where the server sees nothing but sums over sites (an experiment's `secure: true`),
+# and the fewest sites that must be in such a sum: with 3, two others share what is left when one subtracts its own.
 secure_aggregation: false
+least_sites:
 """
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What an experiment asks of a site, beside the lines of its manifest."""
+    """What an experiment requires of a site, beside the lines of its manifest."""
 
     method: str
     rounds: int
@@ -75,19 +94,82 @@ class Terms:
     noise: float | None = None  # deviation of the noise in each reply, in units of the clip; None: there is none
     clip: float | None = None  # norm to which updates are clipped
     secure: bool = False  # whether the server sees only sums
+    sites: int = 1  # the most sites in a sum
+    colluding: int | None = None  # where the noise is in sums: how many sites may give theirs away; None: in replies
+    steps: StepNoise | None = None  # noise in each step of training here; None: there is none
 
 
 class PrivacyDemand(Settings):
     """The noise that a site demands."""
 
-    noise: float | None = Field(None, gt=0, description="least deviation of the noise in a reply, in units of the clip")
-    clip: float | None = Field(None, gt=0, description="largest norm of an update")
-    epsilon: float | None = Field(None, gt=0, description="most that all replies together may reveal to the server")
+    level: Literal["client", "record"] = Field(
+        "client",
+        description="client: noise in replies hides all data of this site; record: noise in steps of training hides one"
+        " record",
+    )
+    noise: float | None = Field(
+        None, gt=0, description="least deviation of the noise in a reply, or in a step, in units of the clip"
+    )
+    clip: float | None = Field(None, gt=0, description="largest norm of an update, or of one record's gradient")
+    epsilon: float | None = Field(None, gt=0, description="most that all models sent may reveal to the server")
     delta: float = Field(1e-5, gt=0, lt=1, description="delta of that epsilon")
+    colluding: int | None = Field(
+        None,
+        ge=0,
+        description="accept noise in sums over sites, if it suffices when so many of the others tell the server theirs;"
+        " unset: the noise must be in this site's own replies",
+    )
+
+    @model_validator(mode="after")
+    def _steps_hold_alone(self) -> PrivacyDemand:
+        if self.level == "record" and self.colluding is not None:
+            raise ValueError(
+                "colluding is for noise in sums over sites: leave it out with level: record, where each site's own"
+                " noise suffices"
+            )
+        return self
 
     def refusal(self, terms: Terms) -> str | None:
+        return self._refusal_of_steps(terms.steps) if self.level == "record" else self._refusal_of_replies(terms)
+
+    def _refusal_of_steps(self, steps: StepNoise | None) -> str | None:
+        if steps is None:
+            return (
+                "its policy requires noise in every step of training (privacy=record-level), and the experiment adds"
+                " none"
+            )
+        if self.noise is not None and steps.deviation < self.noise:
+            has = f"and the experiment has {steps.deviation:g}"
+            return f"its policy requires noise of at least {self.noise:g} in each step of training, {has}"
+        if self.clip is not None and steps.clip > self.clip:
+            return (
+                f"its policy requires the gradient of each record clipped to {self.clip:g}, and the experiment clips to"
+                f" {steps.clip:g}"
+            )
+        return None
+
+    def _refusal_of_replies(self, terms: Terms) -> str | None:
+        if terms.noise is None and terms.steps is not None:
+            return (
+                "its policy requires noise in what leaves (privacy=client-level with where=client, or"
+                " privacy=distributed with secure=true), and the experiment has it in steps of training: `level:"
+                " record` under `privacy` would demand that instead"
+            )
         if terms.noise is None:
-            return "its policy requires noise at the site (privacy, with where=client), and the experiment adds none"
+            return (
+                "its policy requires noise at the site (privacy=client-level with where=client, or privacy=distributed"
+                " with secure=true), and the experiment adds none"
+            )
+        if terms.colluding is not None and self.colluding is None:
+            return (
+                "its policy requires noise in its own replies, and the experiment has it in sums over sites: write"
+                " `colluding` under `privacy` to accept that"
+            )
+        if terms.colluding is not None and self.colluding is not None and terms.colluding < self.colluding:
+            return (
+                f"its policy assumes {self.colluding} sites that work with the server, and the experiment"
+                f" {terms.colluding} (privacy.colluding)"
+            )
         if self.noise is not None and terms.noise < self.noise:
             has = f"and the experiment has {terms.noise:g}"
             return f"its policy requires noise of at least {self.noise:g} in each reply, {has}"
@@ -125,11 +207,23 @@ class SitePolicy(Settings):
     least_class_samples: int | None = Field(
         None, ge=1, description="fewest samples behind a figure of one class; unset: any number"
     )
+    largest_request: float | None = Field(
+        None, gt=0, le=4096, description="largest message of the server in megabytes; unset: 4096"
+    )
     largest_reply: float | None = Field(None, gt=0, description="largest reply in megabytes; unset: any size")
+    stored_models: int | None = Field(
+        None, ge=0, description="most models of other sites that are stored here; unset: any number"
+    )
+    stored_megabytes: float | None = Field(
+        None, ge=0, description="most megabytes of models that a server sent here; unset: any size"
+    )
     privacy: PrivacyDemand | None = Field(
         None, description="noise that an experiment must add at this site; unset: none"
     )
     secure_aggregation: bool = Field(False, description="take part only where the server sees nothing but sums")
+    least_sites: int | None = Field(
+        None, ge=2, description="fewest sites in a sum, which requires secure aggregation; unset: any number"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -213,7 +307,23 @@ class SitePolicy(Settings):
             found.append(f"its policy agrees to experiment {self.experiment} only, and {asked}")
         if (lines := self._lines(manifest)) is not None:
             found.append(lines)
+        if (too_large := self._too_large(manifest)) is not None:
+            found.append(too_large)
         return found if terms is None else [*found, *self._demands(manifest, terms)]
+
+    def _too_large(self, manifest: Mapping[str, Any]) -> str | None:
+        """A reply of the rehearsed round that is larger than any that may leave."""
+        sizes: Counter[str] = Counter()
+        for line in manifest["leaves"]:
+            if self.allows(line):
+                sizes[str(line.get("exchange"))] += int(line.get("bytes", 0))
+        exchange, most = max(sizes.items(), key=lambda one: one[1], default=("", 0))
+        if self.largest_reply is None or most <= self.largest_reply * 2**20:
+            return None
+        return (
+            f"its policy allows replies of {self.largest_reply:g} megabytes, and one of the exchange {exchange} has"
+            f" {most / 2**20:.2g}"
+        )
 
     def _lines(self, manifest: Mapping[str, Any]) -> str | None:
         withheld = self.withheld(manifest["leaves"])
@@ -236,17 +346,21 @@ class SitePolicy(Settings):
             found.append(f"its policy allows {allowed}, and not {terms.method}")
         if self.secure_aggregation and not terms.secure:
             found.append(
-                "its policy requires secure aggregation, and this experiment shows single replies to the server"
+                "its policy requires secure aggregation, and this experiment shows single replies to the server: set"
+                " secure=true, and no secure.reports=clear"
+            )
+        if self.least_sites is not None and terms.sites < self.least_sites:
+            found.append(
+                f"its policy requires {self.least_sites} sites in every sum, and there are {terms.sites} at most"
             )
         if self.privacy is not None and (why := self.privacy.refusal(terms)):
             found.append(why)
         if self.least_samples is not None and terms.samples < self.least_samples:
-            least = f"its policy requires {self.least_samples} samples behind every reply"
-            found.append(f"{least}, and there are {terms.samples} behind one")
+            found.append(f"its policy requires {self.least_samples} samples behind every reply, and one has fewer")
         by_class = any(line.get("by_class") for line in manifest["leaves"] if self.allows(line))
         if self.least_class_samples is not None and by_class and terms.class_samples < self.least_class_samples:
             least = f"its policy requires {self.least_class_samples} samples behind every figure of a class"
-            found.append(f"{least}, and one has {terms.class_samples}")
+            found.append(f"{least}, and one has fewer")  # how many is what must not leave, and the server gets this
         return found
 
 
@@ -260,8 +374,22 @@ def _only(kinds: frozenset[Kind], what: str) -> str:
     return f"{listed(allowed)} only" if allowed else f"nothing {what}"
 
 
+def earlier_form(path: Path) -> str | None:
+    """What a policy file written for an earlier version newly forbids, and what it leaves open; None: it is no such."""
+    given = read_mapping(path, _ADVICE)
+    if not isinstance(given.get("allow"), list):
+        return None
+    closed = "" if given.get("peers") else " to the server only: nothing may be passed on to other sites any more"
+    unset = [name for name in ("rounds", "answers", "least_samples", "privacy") if given.get(name) is None]
+    opened = f"; it sets no {listed(unset)}" if unset else ""
+    return (
+        f"{path.name} was written for an earlier version: what it allows may leave{closed}{opened}."
+        " `fedstill deploy init` writes an example of the present form"
+    )
+
+
 def read_policy(path: Path) -> SitePolicy:
     """Read a site's policy file; an invalid file is an error, so that nothing is allowed by mistake."""
     if not path.exists():
         raise InputError(f"{path} is missing: without a policy nothing leaves; write `allow: [...]` into it")
-    return read_settings(path, SitePolicy, "write what may leave, as in `allow: [parameters, statistics, metrics]`")
+    return read_settings(path, SitePolicy, _ADVICE)

@@ -1,22 +1,25 @@
-"""What an experiment would send from a site, and what the site's policy says to each part of it."""
+"""What an experiment would send from a site, and whether the site's policy allows each part of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedstill.data.bundle import Bundle
+from fedstill.deploy.answer_limits import epsilon_spent
 from fedstill.deploy.answer_log import AnswerLog, Used
 from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.deployment_plan import server_plan
-from fedstill.deploy.policy import SitePolicy, Terms, rule
+from fedstill.deploy.policy import PrivacyDemand, SitePolicy, Terms, rule
+from fedstill.deploy.secure_keys import SiteKeyring
 from fedstill.deploy.site_registry import SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_session import Agreement, SiteSession
-from fedstill.methods.wrappers.privacy_accounting import replies_epsilon
 from fedstill.runtime.experiment import Experiment
+
+_NOTHING = Used(0, 0, (), ())
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,17 @@ class PolicyVerdict:
     used: Used  # by earlier runs
     reasons: Sequence[str]  # why the site would not take part; empty: it would
     epsilon: float | None  # against the server, after all rounds of this run alone; None: no noise at the site
+    spent: float | None  # the same of what earlier runs sent with noise; None: nothing
+    by_record: bool  # whether these are of one record, and not of all data of this site
 
     @property
     def takes_part(self) -> bool:
         return not self.reasons
+
+    @property
+    def without_noise(self) -> int:
+        """How many models or outputs earlier runs sent without noise, for which there is no epsilon."""
+        return sum(not one for one in (self.used.steps if self.by_record else self.used.noise))
 
     def to_dict(self) -> dict[str, Any]:
         lines = [
@@ -46,8 +56,14 @@ class PolicyVerdict:
             "reasons": list(self.reasons),
             "leaves": lines,
             "terms": asdict(self.terms),
-            "used": {"rounds": self.used.rounds, "answers": self.used.answers},
+            "used": {
+                "rounds": self.used.rounds,
+                "answers": self.used.answers,
+                "epsilon_server": self.spent,
+                "without_noise": self.without_noise,
+            },
             "epsilon_server": self.epsilon,
+            "epsilon_of": "record" if self.by_record else "client",
         }
 
 
@@ -65,26 +81,39 @@ def checked_policy(
     told = {"experiment": plan.experiment.model_dump(mode="json"), "question": asdict(question), "client": folder.site}
     agreement = Agreement.model_validate({**told, "fingerprint": facts.fingerprint})
     with TemporaryDirectory() as states:
-        session = SiteSession(agreement, bundle, Path(states), data_root, proxies)
+        keyring = SiteKeyring(folder.path, folder.site, "")  # which is looked at, and makes no secrets
+        session = SiteSession(agreement, bundle, Path(states), data_root, proxies, keyring=keyring)
         manifest = session.rehearsed()
     used = AnswerLog(folder.path / "answers").used
     digest = experiment_digest(plan.experiment)
-    reasons = [*policy.reasons(manifest, digest, session.terms), *_budget(policy, used, session.terms)]
-    noise, delta = session.terms.noise, 1e-5 if policy.privacy is None else policy.privacy.delta
-    epsilon = None if noise is None else replies_epsilon([noise] * plan.rounds, delta)
-    limit = None if policy.privacy is None else policy.privacy.epsilon
-    if limit is not None and epsilon is not None and epsilon > limit:
-        reasons.append(f"its policy allows an epsilon of {limit:g} against the server, and this run has {epsilon:.3g}")
+    answers = plan.rounds * len({line["exchange"] for line in manifest["leaves"]} & set(session.exchanges))
+    reasons = [*policy.reasons(manifest, digest, session.terms), *_budget(policy, used, session.terms, answers)]
+    terms = session.terms
+    demand = policy.privacy or PrivacyDemand(level="record" if terms.steps else "client")
+    by_record = demand.level == "record"
+    noise = terms.steps if by_record else terms.noise
+    epsilon = None if noise is None else epsilon_spent(demand, _NOTHING, terms, plan.rounds)
+    noisy = replace(used, noise=tuple(one for one in used.noise if one), steps=tuple(one for one in used.steps if one))
+    before = epsilon_spent(demand, noisy, terms, 0) if (noisy.steps if by_record else noisy.noise) else None
+    if demand.epsilon is not None and noise is not None:
+        spent = epsilon_spent(demand, used, terms, plan.rounds)
+        if spent > demand.epsilon:
+            after = f", after {len(used.noise)} replies in earlier runs," if used.noise else ""
+            reasons.append(
+                f"its policy allows an epsilon of {demand.epsilon:g} against the server, and with this run{after} it is"
+                f" {spent:.3g}"
+            )
     decisions = [_decision(policy, line) for line in manifest["leaves"]]
-    return PolicyVerdict(digest, manifest, decisions, session.terms, used, reasons, epsilon)
+    return PolicyVerdict(digest, manifest, decisions, terms, used, reasons, epsilon, before, by_record)
 
 
-def _budget(policy: SitePolicy, used: Used, terms: Terms) -> list[str]:
-    if policy.rounds is None or used.rounds + terms.rounds <= policy.rounds:
-        return []
+def _budget(policy: SitePolicy, used: Used, terms: Terms, answers: int) -> list[str]:
+    """Why the rounds and replies that are left do not suffice for a whole run."""
+    needs = (("rounds", policy.rounds, used.rounds, terms.rounds), ("replies", policy.answers, used.answers, answers))
     return [
-        f"its policy allows {policy.rounds} rounds over all runs, {used.rounds} were answered, and this run has"
-        f" {terms.rounds}"
+        f"its policy allows {most} {what} over all runs, {before} were answered, and this run has up to {needed}"
+        for what, most, before, needed in needs
+        if most is not None and before + needed > most
     ]
 
 

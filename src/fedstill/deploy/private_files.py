@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from fedstill.core.errors import BusyError, InputError
-from fedstill.core.files import take_lock
+from fedstill.core.files import read_file
+from fedstill.core.locks import lock_folder
 from fedstill.core.settings import Settings
+from fedstill.core.yaml_text import parse_yaml
 from fedstill.runtime.experiment import sentence
 
 Known = TypeVar("Known", bound=Settings)
@@ -28,7 +31,7 @@ def site_name(site: int | str) -> str:
 def content(path: Path) -> bytes:
     """The bytes of a file of a deployment, or an `InputError`."""
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing: copy the folder again, whole, from where it was made") from None
     except OSError as error:
@@ -37,20 +40,37 @@ def content(path: Path) -> bytes:
 
 def read_settings(path: Path, kind: type[Known], advice: str) -> Known:
     """Read and validate a short YAML file; `advice` is the remedy for one without settings."""
-    try:
-        given = yaml.safe_load(content(path).decode())
-    except (ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(given, dict):
-        raise InputError(f"{path} holds no settings: {advice}")
+    given = read_mapping(path, advice)
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise InputError(f"{path}: {sentence(error, kind.model_fields)}") from None
+        raise InputError(f"{path}: {sentence(error, kind.model_fields).removeprefix('the experiment: ')}") from None
+
+
+class _EachOnce(yaml.SafeLoader):
+    """Refuses a name that stands twice: YAML lets the last one count, which the reader of a policy may not notice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = Counter(one.value for one, _ in node.value if isinstance(one, yaml.ScalarNode))
+        for name, times in names.items():
+            if times > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} stands there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_mapping(path: Path, advice: str) -> dict[str, Any]:
+    """The content of a short YAML file, before its names and values are checked."""
+    try:
+        given = parse_yaml(content(path).decode(), _EachOnce)
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(given, dict):
+        raise InputError(f"{path} holds no settings: {advice}")
+    return given
 
 
 def private_content(path: Path) -> bytes:
-    """The bytes of a private key, which nobody but its owner may be able to read."""
+    """The bytes of a private key, which only its owner may be able to read."""
     data = content(path)
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InputError(f"the private key {path} is readable by others: restrict it with `chmod 600 {path}`")
@@ -61,7 +81,7 @@ def private_content(path: Path) -> bytes:
 def only_one(folder: Path, what: str) -> Iterator[None]:
     """Held while a server or a site runs from a folder; the system frees it when that process dies, however it dies."""
     try:
-        lock = take_lock(folder / ".lock")
+        lock = lock_folder(folder)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
     if lock is None:

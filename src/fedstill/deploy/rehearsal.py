@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,9 +62,11 @@ class LocalDeployment:
             start_new_session=True,  # Ctrl-C is for us; we stop them
         )
 
-    def wait(self, name: str) -> None:
-        """Wait until a process has ended; its failure, or another process ending first, is an error."""
+    def wait(self, name: str, trouble: Callable[[], str | None] = lambda: None) -> None:
+        """Wait until a process has ended; its failure, another process ending first, or `trouble` is an error."""
         while (code := self.processes[name].poll()) is None:
+            if why := trouble():
+                raise RunError(why)
             for other, process in self.processes.items():
                 if other != name and process.poll() not in (None, 0):
                     raise RunError(f"{other} ended early: {self.last_words(other)}")

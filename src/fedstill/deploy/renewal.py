@@ -20,7 +20,7 @@ from fedstill.deploy.private_files import content
 
 
 def renew_certificate(path: Path, address: str | None = None, days: int = DEFAULT_DAYS) -> None:
-    """A certificate and key for the server, signed by the authority that every site knows already.
+    """A certificate and key for the server, signed by the authority that every site trusts already.
 
     They are written to the server's folder beside the authority's, which need not be there any more.
     """

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
@@ -37,13 +38,19 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.main import create_app
 
 from fedstill.core.errors import InputError, RunError
-from fedstill.deploy.request_guard import RequestGuard
+from fedstill.deploy.keys import make_key, registered_bytes
+from fedstill.deploy.request_guard import InnerIdentity, RequestGuard
+from fedstill.deploy.server_log import ServerLog
 from fedstill.deploy.server_options import check_port
+from fedstill.deploy.site_keys import SiteKeys
+from fedstill.deploy.timed_protocol import TimedProtocol
+from fedstill.engines.flower.correspondence import UNREADABLE
 
 _log = logging.getLogger(__name__)
 
 _ALIVE_EVERY = 10.0  # seconds
-_PATIENCE = 30.0  # seconds for a reply's last pieces to arrive
+_LOOK_EVERY = 1.0  # seconds between looks for a new certificate
+_PATIENCE = 30.0  # seconds for the next piece of a reply to arrive
 # Layers of Flower's other interfaces, which every request would pass although it can never be theirs.
 _ELSEWHERE = frozenset(
     {
@@ -71,36 +78,56 @@ class ServerEndpoint(Grid):
         self,
         host: str,
         port: int,
-        public_keys: Mapping[int, bytes],
+        public_keys: SiteKeys | Mapping[int, bytes],
         certificates: Certificates | None,
         limit: int = 2**30,
+        log: ServerLog | None = None,
     ) -> None:
         self.app = create_app()
         layers = self.app.user_middleware
         self.app.user_middleware = [one for one in layers if getattr(one.cls, "__name__", "") not in _ELSEWHERE]
         self.app.state.enable_supernode_auth = True
         self.state: LinkState = self.app.state.linkstate_factory.state()
-        if len(set(public_keys.values())) < len(public_keys):
-            raise InputError("two sites have the same public key: each needs its own file in server/sites/")
-        self.nodes = {
-            site: self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0, name=f"site {site}")
-            for site, key in public_keys.items()
-        }
-        self.door = RequestGuard(self.app, public_keys.values(), limit)
-        self._keys = {self.nodes[site]: key for site, key in public_keys.items()}
-        self._coming: dict[str, tuple[Message, float]] = {}  # replies of which pieces are missing, and until when
+        keys = public_keys if isinstance(public_keys, SiteKeys) else SiteKeys(public_keys)
+        inside = {site: self._registered(site) for site in keys.sites}
+        self.nodes = {site: one.node for site, one in inside.items()}
+        self.log = log
+        self.guard = RequestGuard(
+            self.app, keys, inside, limit, observer=log, on_connect=self._reconnect, on_leave=self._take_last_replies
+        )
+        self._sites = {node: site for site, node in self.nodes.items()}
+        self._coming: dict[str, _Incomplete] = {}  # replies of which pieces are missing, by what they answer
+        self._receivers: dict[str, int] = {}  # by message under way, its site: Flower's own errors do not name it
+        self._replies = threading.Lock()  # both are also used where sites' requests are served
+        self._tokens: dict[int, str] = {}  # by site, what the connected process calls itself
         self._socket = _bound(host, port)
+        self._certificates = certificates
         files: dict[str, Any] = {}
         if certificates is not None:
             files = {"ssl_certfile": str(certificates.certificate), "ssl_keyfile": str(certificates.key)}
         self._server = uvicorn.Server(
             uvicorn.Config(
-                self.door, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, **files
+                self.guard,
+                http=TimedProtocol,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                **files,
             )
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self._closing = threading.Event()
         self._run: Run | None = None
+
+    def _registered(self, site: int) -> InnerIdentity:
+        """A site as Flower identifies it: by a key of this process, which stays when the site's own key changes."""
+        key = make_key()
+        public = registered_bytes(key.public_key())
+        return InnerIdentity(
+            key, self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public, 0, name=f"site {site}")
+        )
 
     @property
     def port(self) -> int:
@@ -117,6 +144,7 @@ class ServerEndpoint(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SUPERLINK_NODE_ID, task
         self._thread.start()
         threading.Thread(target=self._stay_alive, args=(task,), daemon=True).start()
+        threading.Thread(target=self._watch_certificates, daemon=True).start()
         while not self._server.started:
             if not self._thread.is_alive():
                 raise RunError("the server could not be started: check its certificate and key")
@@ -135,6 +163,27 @@ class ServerEndpoint(Grid):
     def _stay_alive(self, task: int) -> None:
         while not self._closing.wait(_ALIVE_EVERY):
             self.state.acknowledge_task_heartbeat(task)
+
+    def _watch_certificates(self) -> None:
+        """Use a new certificate for new connections as soon as both of its files are there."""
+        if self._certificates is None:
+            return
+        files = (self._certificates.certificate, self._certificates.key)
+        before = [_changed_at(path) for path in files]
+        while not self._closing.wait(_LOOK_EVERY):
+            if (found := [_changed_at(path) for path in files]) == before:
+                continue
+            before = found
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files)  # tried, since both must fit
+                # In the thread of the connections: a handshake in between would use a new certificate with an old key.
+                loop = self._server.servers[0].get_loop()
+                loop.call_soon_threadsafe(self._server.config.ssl.load_cert_chain, *files)
+                _log.info("a new certificate is in use")
+                if self.log is not None:
+                    self.log.event("a new certificate is in use")
+            except (OSError, ssl.SSLError):
+                _log.warning("the certificate %s and its key cannot be used: the earlier ones are", files[0])
 
     @property
     def run(self) -> Run:
@@ -165,7 +214,9 @@ class ServerEndpoint(Grid):
         return [self._push(message) for message in messages]
 
     def _push(self, message: Message) -> str:
-        self.door.refill(self._keys[message.metadata.dst_node_id])
+        self.guard.refill(self._sites[message.metadata.dst_node_id])
+        if self.log is not None:
+            self.log.sent(self._sites[message.metadata.dst_node_id], message)
         with no_object_id_recompute():
             message.metadata.__dict__["_message_id"] = message.object_id
             session = self.state.start_session(self.run.run_id)
@@ -176,33 +227,69 @@ class ServerEndpoint(Grid):
             objects = get_all_nested_objects(message)
             for name in missing:
                 self.state.store_object(self.run.run_id, session, name, objects[name].deflate())
+        with self._replies:
+            self._receivers[message.metadata.message_id] = self._sites[message.metadata.dst_node_id]
         return str(message.metadata.message_id)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Complete replies that have arrived; one whose pieces do not arrive becomes an error reply."""
         asked = set(message_ids)
-        for reply in self.state.get_message_res(message_ids=asked - self._coming.keys(), run_id=self.run.run_id):
-            self._coming[reply.metadata.reply_to_message_id] = (reply, monotonic() + _PATIENCE)
-        came = {name: self._whole(*self._coming[name]) for name in asked & self._coming.keys()}
-        came = {name: reply for name, reply in came.items() if reply is not None}
-        self.state.delete_messages(set(came))
-        for name in came:
-            del self._coming[name]
+        with self._replies:
+            self._note_announced(asked)
+            coming = {name: self._coming[name] for name in asked & self._coming.keys()}
+        found = {name: self._whole(one) for name, one in coming.items()}
+        came = {name: reply for name, reply in found.items() if reply is not None}
+        with self._replies:
+            self.state.delete_messages(set(came))
+            sites = {name: self._receivers.pop(name) for name in came}
+            for name in came:
+                del self._coming[name]
+        if self.log is not None:
+            for name, reply in came.items():
+                self.log.received(sites[name], reply)
         return list(came.values())
 
-    def _whole(self, reply: Message, until: float) -> Message | None:
+    def _note_announced(self, names: set[str]) -> None:
+        """Note replies to these messages that have been announced since the last look."""
+        for reply in self.state.get_message_res(message_ids=names - self._coming.keys(), run_id=self.run.run_id):
+            self._coming[reply.metadata.reply_to_message_id] = _Incomplete(reply)
+
+    def _take_last_replies(self, site: int) -> None:
+        """Note what a site has replied before it signs off: Flower gives no replies of nodes that are not there."""
+        with self._replies:
+            self._note_announced({name for name, receiver in self._receivers.items() if receiver == site})
+
+    def drop_messages(self, message_ids: Iterable[str]) -> None:
+        """Forget messages, and what has come of their replies: they are sent anew, or not wanted any more."""
+        names, store = set(message_ids), self.state.object_store
+        with self._replies:
+            self.state.delete_messages(names)
+            for name in names:
+                if (coming := self._coming.pop(name, None)) is not None:
+                    store.delete(coming.reply.metadata.message_id)
+                store.delete(name)
+                self._receivers.pop(name, None)
+
+    def _reconnect(self, site: int, token: str) -> None:
+        """Let a site whose connection broke connect again at once; another process with its key has to wait."""
+        if self.nodes[site] not in self.get_node_ids():
+            self._tokens[site] = token
+        elif token and self._tokens.get(site) == token:
+            _log.info("site %d connects again before its last connection has ended", site)
+            self.state.deactivate_node(self.nodes[site])
+
+    def _whole(self, coming: _Incomplete) -> Message | None:
         """The reply with its content; None while pieces are missing."""
+        reply = coming.reply
         if reply.has_error():
             return reply
         store, name = self.state.object_store, reply.metadata.message_id
         try:
             wanted = [tree.object_id for tree in iterate_object_tree(store.get_object_tree(name))]
-            if self._keys[reply.metadata.src_node_id] in self.door.over:
-                raise ValueError(f"it is over the limit of {self.door.limit} bytes")
-            if any(self.state.get_object(self.run.run_id, one) == b"" for one in wanted):
-                if monotonic() < until:
-                    return None
-                raise ValueError("it did not arrive completely")
+            if self._sites[reply.metadata.src_node_id] in self.guard.over:
+                raise ValueError(f"it is over the limit of {self.guard.limit} bytes")
+            if missing := sum(self.state.get_object(self.run.run_id, one) == b"" for one in wanted):
+                return None if coming.goes_on(missing) else _lost(reply.metadata)
             contents = {one: self.state.get_object(self.run.run_id, one) for one in wanted}
             message = cast(Message, inflate_object_from_contents(name, contents))
             if not isinstance(message, Message) or not message.has_content():
@@ -225,8 +312,34 @@ class ServerEndpoint(Grid):
         return replies
 
 
+@dataclass
+class _Incomplete:
+    """A reply that was announced."""
+
+    reply: Message
+    missing: int | None = None  # pieces
+    until: float = field(default_factory=lambda: monotonic() + _PATIENCE)
+
+    def goes_on(self, missing: int) -> bool:
+        """Whether pieces still arrive; so many are missing now."""
+        if self.missing is None or missing < self.missing:
+            self.missing, self.until = missing, monotonic() + _PATIENCE
+        return monotonic() < self.until
+
+
 def _unreadable(about: Metadata, why: str) -> Message:
-    return make_message(metadata=about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, why))
+    return make_message(metadata=about, error=Error(UNREADABLE, why))
+
+
+def _lost(about: Metadata) -> Message:
+    return make_message(metadata=about, error=Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "some of it is missing"))
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -19,7 +19,8 @@ class ServerOptions:
     insecure: bool = False
     sites: Sequence[int] = ()  # else all
     patience: float = 3600.0  # seconds for one reply
-    wait: float = 60.0  # seconds for sites that were there before, when a run goes on
+    wait: float = 60.0  # seconds for sites that lost their connection, were there before a restart, or were refused
+    min_sites: int | None = None  # that are enough to start with if others refuse; else all
     limit: int = 2**30  # bytes of one reply
     fresh: bool = False  # forget who took part before
     data_root: Path | None = None  # where data is that everybody shares
@@ -28,8 +29,15 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if not (isfinite(self.patience) and self.patience > 0):
             raise InputError(f"--patience must be a number of seconds above zero, not {self.patience:g}")
-        if not (isfinite(self.wait) and self.wait >= 0):
-            raise InputError(f"--wait must be a number of seconds, zero or more, not {self.wait:g}")
+        check_seconds("--wait", self.wait)
+        if self.min_sites is not None and self.min_sites < 1:
+            raise InputError(f"--min-sites must be 1 or more, not {self.min_sites}")
+
+
+def check_seconds(option: str, seconds: float | None) -> None:
+    """Refuse what is no time to wait."""
+    if seconds is not None and not (isfinite(seconds) and seconds >= 0):
+        raise InputError(f"{option} must be a number of seconds, zero or more, not {seconds:g}")
 
 
 def bytes_of(megabytes: float) -> int:

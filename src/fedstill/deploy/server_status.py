@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,13 +14,14 @@ from typing import Any, Protocol, Self
 from pydantic import ValidationError
 
 from fedstill.core.errors import RunError
-from fedstill.core.files import write_json
+from fedstill.core.files import read_file, write_json
 from fedstill.core.records import RoundRecord
 from fedstill.core.settings import Settings
 from fedstill.deploy.private_files import in_use
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.plan import Plan
 
+_log = logging.getLogger(__name__)
 NAME = "status.json"
 _EVERY = 1.0  # seconds
 
@@ -31,6 +33,7 @@ class _Told(Settings):
     round: int
     rounds: int
     failures: dict[str, str]  # by site, its last failure: in which round, and why
+    refusals: dict[str, str]  # by site, why it does not take part
     run: str | None
     sites: dict[str, bool]  # whether each is connected
     at: str
@@ -54,6 +57,7 @@ class Status:
             "round": 0,
             "rounds": 0,
             "failures": {},
+            "refusals": {},
             "run": None,
         }
         self._closing = threading.Event()
@@ -71,8 +75,16 @@ class Status:
         self._thread.join()
         self._write()
 
-    def run(self, plan: Plan) -> None:
+    def run(self, plan: Plan, sites: Sequence[int]) -> None:
+        self.sites = sites  # those that take part, in the order of the plan's clients
         self._now(state="running", run=plan.folder_name, rounds=plan.rounds)
+
+    def refusal(self, site: int, why: str) -> None:
+        """A site does not take part, which is written at once; without a reason: now it does."""
+        others = {name: one for name, one in self.facts["refusals"].items() if name != str(site)}
+        self._now(refusals=others | ({str(site): why} if why else {}))
+        with suppress(RunError):  # the thread will write it
+            self._write()
 
     def start(self, experiment: Experiment, journal: Sequence[RoundRecord]) -> None:
         for record in journal:
@@ -112,8 +124,20 @@ class Status:
 
 def read_status(folder: Path) -> dict[str, Any] | None:
     """The server's last status, with `alive` for whether it still runs; None without a readable file."""
+    told = _read(folder)
+    return None if told is None else {**told.model_dump(), "alive": in_use(folder)}
+
+
+def refusal(folder: Path) -> str | None:
+    """A sentence about the sites that do not take part, by the server's last status; None: there are none."""
+    told = _read(folder)
+    refusals = {} if told is None else told.refusals
+    return "; ".join(f"site {site} does not take part: {why}" for site, why in refusals.items()) or None
+
+
+def _read(folder: Path) -> _Told | None:
     try:
-        told = _Told.model_validate_json((folder / NAME).read_bytes())
-    except (OSError, ValidationError):
+        return _Told.model_validate_json(read_file(folder / NAME))
+    except (OSError, ValidationError) as error:
+        _log.debug("no status of a server in %s: %s", folder, error)
         return None
-    return {**told.model_dump(), "alive": in_use(folder)}

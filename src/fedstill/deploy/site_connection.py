@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
@@ -31,6 +30,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_id,
     get_object_tree,
     no_object_id_recompute,
 )
@@ -46,18 +46,22 @@ from flwr.supercore.inflatable.inflatable_utils import (
     push_objects,
 )
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.interceptors.http.utils import add_headers
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClientInterceptor, ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedstill.core.errors import InputError
+from fedstill.core.message import DEFAULT_LIMIT
+from fedstill.deploy.key_rotation import ROTATE, Keys, rotation_request
+from fedstill.deploy.request_guard import CLOCKS_DIFFER, TOKEN_HEADER, signature_headers
+from fedstill.deploy.server_responses import check_tree, fleet_client, one_server
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT = 10.0  # seconds, Flower's least: a site that is silent for twice as long counts as gone
 _BEAT = 4.0  # seconds between heartbeats, so that one may be lost
 
-Keys = tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]
 T = TypeVar("T")
 
 
@@ -65,8 +69,22 @@ class SiteConnectionError(Exception):
     """The server cannot be reached at the moment; retry."""
 
 
+class UntrustedServerError(InputError):
+    """What answers has no certificate that this site trusts; a bit that was flipped on the way looks the same."""
+
+
 class StillConnectedError(SiteConnectionError):
     """The server still lists this site as connected: it was just restarted, or runs twice."""
+
+
+class _Signing:
+    """Signs each call with the key that is in use at that moment."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.by = NodeAuthHttpInterceptor(*keys)
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        return self.by.intercept(context, call_next)
 
 
 @dataclass
@@ -76,12 +94,15 @@ class SiteConnection:
     address: str
     keys: Keys
     authority: Path | None  # None: without TLS
+    token: str = ""  # what this process calls itself: with the same one it may connect again at once
+    limit: int = DEFAULT_LIMIT  # bytes of one message of the server
     node: Node | None = None
 
     def __enter__(self) -> Self:
-        signing = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(*self.keys)]
-        trusted = None if self.authority is None else self.authority.read_bytes()
-        self._client = FleetHttpClient.from_server_address(self.address, self.authority is None, trusted, signing)
+        self._signing = _Signing(self.keys)
+        version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+        layers: list[ProtobufClientInterceptor] = [version, self._signing, _Token(self.token)]
+        self._client = fleet_client(self.address, self.authority, layers)
         self._closing = threading.Event()
         request = ActivateNodeRequest(public_key=public_key_to_bytes(self.keys[1]), heartbeat_interval=HEARTBEAT)
         try:
@@ -96,11 +117,15 @@ class SiteConnection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
+        if not (self.token and isinstance(error, SiteConnectionError)):  # else it connects again
+            self._sign_off()
+        self._client.close()
+
+    def _sign_off(self) -> None:
         try:
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
         except Exception:  # the server forgets a silent site by itself
             _log.debug("could not sign off at %s", self.address, exc_info=True)
-        self._client.close()
 
     def receive(self) -> Message | None:
         """The next message; None if there is none just now."""
@@ -108,10 +133,11 @@ class SiteConnection:
         if not pulled.messages_list:
             return None
         run_id, tree = pulled.messages_list[0].metadata.run_id, pulled.message_object_trees[0]
+        self._guarded(lambda: check_tree(tree))
         message = self._guarded(
             lambda: pull_and_inflate_object_from_tree(
                 tree,
-                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id),
+                _verified(make_pull_object_fn_protobuf(self._client.PullObject, self._node, run_id), self.limit),
                 make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run_id),
                 return_type=Message,
             )
@@ -136,6 +162,21 @@ class SiteConnection:
             )
             objects = get_all_nested_objects(reply)
             self._guarded(lambda: push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push)))
+
+    def propose_key(self, site: int, new: Keys) -> bool:
+        """Ask the server to accept a site's next key beside the present one; whether it does."""
+        where = f"{'http' if self.authority is None else 'https'}://{self.address}{ROTATE}"
+
+        def ask() -> httpx.Response:
+            body = rotation_request(site, self.keys, new)
+            with one_server(self.authority) as client:
+                return client.post(where, content=body, headers=list(signature_headers(*self.keys).items()))
+
+        return self._guarded(ask).status_code == 200
+
+    def use_key(self, keys: Keys) -> None:
+        """Sign everything from now on with another key, which the server has accepted; the connection stays."""
+        self.keys, self._signing.by = keys, NodeAuthHttpInterceptor(*keys)
 
     @property
     def _node(self) -> Node:
@@ -169,7 +210,8 @@ class SiteConnection:
             case 401 if self.node is None:
                 return InputError(
                     f"the server at {self.address} does not know this site's key: ask its operator to put site.pub into"
-                    " server/sites/ and to restart the server; or the clocks of both machines differ by over 5 seconds"
+                    " server/sites/, unless it was revoked; or the clocks of both machines differ by over"
+                    f" {CLOCKS_DIFFER:.0f} seconds"
                 )
             case 412 if self.node is None:
                 return StillConnectedError(
@@ -189,12 +231,41 @@ class SiteConnection:
         while cause is not None and not isinstance(cause, ssl.SSLError):
             cause = cause.__cause__ or cause.__context__
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return InputError(_certificate_trouble(self.address, cause))
+            return UntrustedServerError(_certificate_trouble(self.address, cause))
         if cause is not None and "WRONG_VERSION_NUMBER" in str(cause):
-            return InputError(
+            return UntrustedServerError(
                 f"the server at {self.address} does not use TLS, and this site requires it: nothing was sent"
             )
         return SiteConnectionError(f"no answer from the server at {self.address} ({type(error).__name__})")
+
+
+@dataclass(frozen=True)
+class _Token:
+    """Adds this process's name for itself to each request."""
+
+    token: str
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        if self.token:
+            add_headers(context.request, {TOKEN_HEADER: self.token})
+        return call_next(context)
+
+
+def _verified(pull: Callable[[str], bytes], limit: int = DEFAULT_LIMIT) -> Callable[[str], bytes]:
+    """The same for bytes that have the digest by which they were announced, up to a limit; others are refused."""
+    left, lock = [limit], threading.Lock()
+
+    def pulled(name: str) -> bytes:
+        content = pull(name)
+        if get_object_id(content) != name:
+            raise ObjectPullError(name, "its bytes do not have the digest that was announced")
+        with lock:  # several pieces are fetched at once
+            left[0] -= len(content)
+            if left[0] < 0:
+                raise ObjectPullError(name, f"the message has over {limit} bytes")
+        return content
+
+    return pulled
 
 
 def _certificate_trouble(address: str, error: ssl.SSLCertVerificationError) -> str:

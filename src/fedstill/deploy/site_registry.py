@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedstill._version import __version__
+from fedstill.core.dataset import has_several_labels
 from fedstill.core.errors import InputError
 from fedstill.core.passed_objects import is_passed
 from fedstill.core.plugins import loaded_plugins
@@ -23,7 +24,7 @@ from fedstill.methods.wrappers.choices import Privacy
 from fedstill.runtime.assemble import make_experiment, overlay
 from fedstill.runtime.experiment import BEHAVIOUR, Experiment
 
-PROTOCOL = 3
+PROTOCOL = 4
 LEAST_POINTS = 32  # of a cloud: all sites' clouds are cut to the smallest
 
 
@@ -39,9 +40,10 @@ class SiteFacts(Settings):
     samples: int = Field(ge=0, le=10**12)  # for training; those kept to select a round by are not counted
     classes: tuple[str, ...] = Field(min_length=1, max_length=100_000)
     kind: Annotated[str, AfterValidator(_known_kind)]
-    shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=2, max_length=3)
+    shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field(min_length=1, max_length=3)
     labelled: bool
     point_labels: bool
+    several_labels: bool = False
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
@@ -59,6 +61,7 @@ class SiteFacts(Settings):
             shape=bundle.shape,
             labelled=bundle.train.labels() is not None,
             point_labels=has_point_labels(bundle.train),
+            several_labels=has_several_labels(bundle.train),
             fingerprint=bundle.fingerprint(),
         )
 
@@ -77,6 +80,7 @@ class SiteFacts(Settings):
             self.classes,
             self.kind,
             self.point_labels,
+            self.several_labels,
             self.shape[1:] if data_kinds[self.kind].points else self.shape,
         )
 
@@ -94,7 +98,15 @@ def other_label_spaces(facts: Mapping[int, SiteFacts]) -> dict[int, str]:
 def _differ(own: tuple[Any, ...], common: tuple[Any, ...]) -> str:
     if own[0] != common[0]:
         return f"its classes are {_some(own[0])}, the others' {_some(common[0])}"
-    return f"it has {own[1]}s of shape {own[3]}, the others {common[1]}s of shape {common[3]}"
+    several = own[3], common[3]
+    if several[0] != several[1]:
+        each = [("any number of classes" if one else "one class") for one in several]
+        return f"its samples have {each[0]}, the others' {each[1]}"
+    shape, usual = own[4], common[4]
+    remedy = ""
+    if own[1] == common[1] == "image":
+        remedy = f": set its data's size={usual[1]} and channels={usual[0]}"
+    return f"it has {own[1]}s of shape {shape}, the others {common[1]}s of shape {usual}{remedy}"
 
 
 def _some(classes: Sequence[str]) -> str:
@@ -112,6 +124,8 @@ def for_sites(experiment: Experiment, sites: int, called: str) -> Experiment:
         raise InputError(why)
     if experiment.attack.name != "none":
         raise InputError("attacks are simulated, and this is a deployment: leave `attack` out")
+    if experiment.secure is not None and not getattr(experiment.secure.settings, "masks", False):
+        raise InputError("secure=fixed-point hides nothing and is for simulations: set secure=true")
     if any(one.simulated for one in experiment.sections().values()) or experiment.dropout.name == "trace":
         raise InputError("batteries and traces are simulated, and this is a deployment: leave `fleet` and `trace` out")
     if passed := [f"training.{setting}" for setting, name in experiment.training.own().items() if is_passed(name)]:

@@ -15,32 +15,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
-from math import inf
 from os.path import expanduser
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 from fedstill.core.errors import FedstillError, InputError, RunError
-from fedstill.core.files import write_atomically
+from fedstill.core.files import read_text_file, write_atomically
 from fedstill.core.message import Message
 from fedstill.core.protocols import Failure, Reply
 from fedstill.data.bundle import Bundle
 from fedstill.data.roots import data_root
-from fedstill.deploy.answer_log import AnswerLog, QuestionPlace, request_digest
+from fedstill.deploy.answer_limits import LEARNT, check_budget, check_reply
+from fedstill.deploy.answer_log import AnswerLog, QuestionPlace, TakenError, request_digest
 from fedstill.deploy.deployment_folder import SiteFolder
 from fedstill.deploy.egress_log import EgressLog, described
-from fedstill.deploy.policy import SitePolicy, rule
+from fedstill.deploy.key_rotation import fingerprint_key
+from fedstill.deploy.policy import rule
 from fedstill.deploy.received_model import write_received
-from fedstill.deploy.site_registry import SiteFacts, plugins, versions
+from fedstill.deploy.secure_keys import SiteKeyring, forget_secrets
+from fedstill.deploy.site_registry import SiteFacts, experiment_digest, plugins, versions
 from fedstill.deploy.site_session import Agreement, SiteSession
+from fedstill.deploy.stored_models import OFFERS, RECEIVED, check_storage
+from fedstill.engines.flower.correspondence import one_line
 from fedstill.engines.flower.grid_engine import answered
 from fedstill.methods import methods
-from fedstill.methods.wrappers.privacy_accounting import replies_epsilon
+from fedstill.runtime.assemble import make_experiment
 
 _log = logging.getLogger(__name__)
 
 Header = dict[str, str | int | float]
 
+PLANS = 4  # of experiments that are kept in memory
+AGREEMENTS = 100  # that are kept although nothing was answered in them
 _RUN = re.compile(r"[0-9a-f]{16}")
 _PATH = re.compile(r"…?(?:[A-Za-z]:)?[/\\][^\s:'\",)]+")
 
@@ -75,7 +82,7 @@ class SiteService:
         self.data_root, self.proxies = data_root, proxies  # shared samples that the site's own people have named
         self.parts: dict[str, SiteSession] = {}
         self.answers, self.egress = AnswerLog(folder.path / "answers"), EgressLog(folder.path)
-        self._refusals: tuple[tuple[Any, ...], int] = ((), 0)  # the last one, and how often in a row
+        self._one_at_a_time = Lock()  # two requests for one place must not both find it free
 
     def enrol(self, header: Mapping[str, Any]) -> Header:
         """Compare versions with the server, and describe the data."""
@@ -117,6 +124,7 @@ class SiteService:
             if part.digest != called:
                 return self._refused(f"it computes {part.digest} as the digest of {called}: their recipes differ")
             part.check_shared(header.get("shared"))
+            self._check_same(run, part)
             manifest = part.rehearsed()
             self.watcher.manifest(manifest, part.digest)
             facts = {"fingerprint": self.fingerprint, "shared": header.get("shared"), "manifest": manifest}
@@ -126,9 +134,10 @@ class SiteService:
             place = self._agreements / f"{run}.json"
             place.parent.mkdir(exist_ok=True)
             write_atomically(place, part.agreement.model_dump_json(indent=2).encode() + b"\n")
+            self._clear_agreements()
         except (FedstillError, OSError) as error:
             return self._refused(str(error))
-        self.parts[run] = part
+        self._remember(run, part)
         samples = part.plan.profiles[0].samples
         told = {"run": run, "experiment": part.digest, "rounds": part.plan.rounds, "facts": {"samples": samples}}
         self.egress.add(what="agreed", exchange="accept", to=["server"], **told, rules=["allow statistics: server"])
@@ -138,8 +147,31 @@ class SiteService:
         _log.info("run %s: takes part as client %d", run, agreement.client)
         return {"status": "ready", "samples": samples}
 
+    def note_event(self, what: str) -> None:
+        """Something happened at this site that belongs in its log."""
+        self.watcher.note(what)
+        _log.info("%s", what)
+        self.egress.add(what="event", sentence=what)
+
+    def unanswered(self, what: str, why: str) -> None:
+        """A message that could not be read, or ended in an error of ours: it belongs in the log, too."""
+        _log.info("%s is not answered: %s", what, why)
+        self.egress.refuse(self.told(one_line(why)), exchange=one_line(what)[:80])
+
+    def turned_away(self, header: Mapping[str, Any]) -> Header:
+        """The server did not take this site: its operator sees why, and so does the log."""
+        why = f"the server does not take this site: {one_line(header.get('detail', 'it gave no reason'))}"
+        self.watcher.note(why)
+        _log.info("%s", why)
+        self.egress.refuse(why, exchange="enrol or accept")
+        return {"status": "noted"}
+
     def exchange(self, request: Message, header: Mapping[str, Any]) -> tuple[Message, Header]:
         """The reply to a request; one that was answered before gets the same bytes again."""
+        with self._one_at_a_time:
+            return self._exchange(request, header)
+
+    def _exchange(self, request: Message, header: Mapping[str, Any]) -> tuple[Message, Header]:
         try:
             part = self._part(str(header.get("run")))
             place, policy = part.place(header), self.folder.policy()
@@ -150,18 +182,27 @@ class SiteService:
                 self.watcher.note(f"{place}: asked again, the same reply is sent")
                 self._note_departure(part, place, before[0], again=True)
                 return before
-            self._check_budget(policy, part, place)
-            outcome, kept = part.answer(request, header, withheld)
-            if isinstance(outcome, Reply):
-                self._check_size(policy, outcome.message)
-            notes = part.kept_notes(request, header, outcome, self.folder.path) if isinstance(outcome, Reply) else ()
+            part.check_attempt(place)
+            check_budget(policy, self.answers, part.terms, part.lines(place.exchange), place)
+            if (models := part.models_to_keep(request, place.exchange)) is not None:
+                check_storage(policy, self.folder.path, self.folder.path / OFFERS / place.run, models, request.nbytes)
         except FedstillError as error:
             return Message({}), self._not_answered(header, error)
+        try:
+            outcome, kept = part.answer(request, header, withheld)
+            if isinstance(outcome, Reply):
+                check_reply(policy, part.lines(place.exchange), place, outcome.message)
+            notes = part.kept_notes(request, header, outcome, self.folder.path) if isinstance(outcome, Reply) else ()
+        except FedstillError as error:  # it was computed: no other request may be tried at this place
+            told = self._not_answered(header, error)
+            self.answers.add(place, asked, None, told, withheld)
+            return Message({}), told
         if isinstance(outcome, Failure):
-            outcome = replace(outcome, detail=self._told(outcome.detail))
+            outcome = replace(outcome, detail=self.told(outcome.detail))
         message, told = answered(outcome, kept)
         sent = message if isinstance(outcome, Reply) else None
-        self.answers.add(place, asked, sent, told, withheld, self._noise(part, message))
+        noise = self._noise(part, place.exchange, message)
+        self.answers.add(place, asked, sent, told, withheld, noise, None if noise is None else part.terms.steps)
         self._note_departure(part, place, message, sentence=outcome.detail if isinstance(outcome, Failure) else "")
         self.watcher.answered(place.exchange, place.round, part.plan.rounds, outcome)
         for line in notes:
@@ -173,43 +214,16 @@ class SiteService:
         """The reply to a request that this site does not answer, which is logged."""
         self.watcher.note(f"request not answered: {error}")
         _log.info("a request of the server is not answered", exc_info=True)
-        self._note_refusal(str(error), exchange=str(header.get("exchange"))[:80], round=_shown(header.get("round")))
+        self.egress.refuse(str(error), exchange=str(header.get("exchange"))[:80], round=_shown(header.get("round")))
         status = "refused" if isinstance(error, InputError) else "failed"
-        return {"status": status, "detail": self._told(str(error)), "work": 0.0}
-
-    def _check_budget(self, policy: SitePolicy, part: SiteSession, place: QuestionPlace) -> None:
-        """Refuse an answer that this site's policy has no budget for, over all of its runs."""
-        used = self.answers.used
-        if place.attempt > policy.attempts:
-            raise InputError(f"{place}: its policy accepts {policy.attempts} further attempts at a question")
-        if policy.answers is not None and used.answers >= policy.answers:
-            raise InputError(f"its policy allows {policy.answers} replies over all runs, and it has given them")
-        if policy.rounds is not None and used.rounds >= policy.rounds and not self.answers.begun(place):
-            raise InputError(f"its policy allows {policy.rounds} rounds over all runs, and it has answered them")
-        limit = policy.privacy
-        if limit is not None and limit.epsilon is not None:
-            assert part.terms.noise is not None  # or the policy refuses the experiment
-            noise = [*used.noise, part.terms.noise]
-            spent = replies_epsilon(noise, limit.delta) if all(noise) else inf
-            if spent > limit.epsilon:
-                raise InputError(
-                    f"its policy allows an epsilon of {limit.epsilon:g} against the server over all runs, and with this"
-                    f" reply it would be {spent:.3g}"
-                )
+        taken: Header = {"taken": 1} if isinstance(error, TakenError) else {}
+        return {"status": status, "detail": self.told(str(error)), "work": 0.0, **taken}
 
     @staticmethod
-    def _check_size(policy: SitePolicy, message: Message) -> None:
-        if policy.largest_reply is not None and message.nbytes > policy.largest_reply * 2**20:
-            raise InputError(
-                f"its policy allows replies of {policy.largest_reply:g} megabytes, and this one has"
-                f" {message.nbytes / 2**20:.1f}"
-            )
-
-    def _noise(self, part: SiteSession, message: Message) -> float | None:
+    def _noise(part: SiteSession, exchange: str, message: Message) -> float | None:
         """The noise in a reply that contains something learnt from single samples; None without such content."""
-        lines = part.agreement.manifest["leaves"]
-        kinds = {one["kind"] for one in described(message, lines)}
-        if not kinds & {"parameters", "logits", "features", "labels", "inputs"}:
+        kinds = {one["kind"] for one in described(message, part.lines(exchange))}
+        if not kinds & LEARNT:
             return None
         return part.terms.noise or 0.0
 
@@ -217,8 +231,7 @@ class SiteService:
         self, part: SiteSession, place: QuestionPlace, message: Message, again: bool = False, sentence: str = ""
     ) -> None:
         """A line of the log for a message, before it leaves."""
-        lines = [one for one in part.agreement.manifest["leaves"] if one.get("exchange") == place.exchange]
-        tensors = described(message, lines)
+        tensors = described(message, part.lines(place.exchange))
         rules = sorted({rule(one) for one in tensors})
         self.egress.add(
             what="sent again" if again else "failed" if sentence else "sent",
@@ -235,23 +248,27 @@ class SiteService:
             **({"sentence": sentence} if sentence else {}),
         )
 
-    def _note_refusal(self, why: str, **place: Any) -> None:
-        """A line of the log for a refusal; of equal ones in a row the 1st, 2nd, 4th, 8th, ...: they fill no disk."""
-        key = (why, *place.values())
-        self._refusals = (key, self._refusals[1] + 1 if self._refusals[0] == key else 1)
-        times = self._refusals[1]
-        if times & (times - 1) == 0:
-            self.egress.add(what="refused", **place, times=times, sentence=why[:500])
-
     def finish(self, models: Message, header: Mapping[str, Any]) -> Header:
         """Store the final models, and this site's own, where `fedstill export` finds them."""
         try:
-            part = self._part(str(header.get("run")))
+            part, place = self._part(str(header.get("run"))), self.folder.path / RECEIVED / str(header.get("name"))
+            check_storage(self.folder.policy(), self.folder.path, place, 0, models.nbytes)
             self.watcher.received(write_received(self.folder.path, part.plan, part.states, models, header))
+            forget_secrets(self.folder.path, str(header.get("run")))
         except FedstillError as error:
             self.watcher.note(f"the final model could not be kept: {error}")
             _log.info("the final model could not be kept", exc_info=True)
-            return {"status": "failed", "detail": self._told(str(error))}
+            self.egress.refuse(str(error), exchange="finish")
+            return {"status": "failed", "detail": self.told(str(error))}
+        self.egress.add(
+            what="received",
+            sender="server",
+            exchange="finish",
+            run=str(header.get("run")),
+            experiment=part.digest,
+            bytes=models.nbytes,
+            sha256=sha256(models.encode()).hexdigest(),
+        )
         return {"status": "kept"}
 
     @property
@@ -264,17 +281,45 @@ class SiteService:
             place = self._agreements / f"{run}.json"
             if not _RUN.fullmatch(run) or not place.is_file():
                 raise InputError("this site has not accepted this run")
-            agreement = Agreement.read(place.read_text())
+            agreement = Agreement.read(read_text_file(place))
             if agreement.fingerprint != self.fingerprint:
                 raise RunError(f"this site accepted run {run} with other data than it has now, or another --query")
             part = self._made(agreement, run)
             part.check_shared(agreement.shared)
-            self.parts[run] = part
+            self._remember(run, part)
         return self.parts[run]
+
+    def _remember(self, run: str, part: SiteSession) -> None:
+        """Keep the plans of the last experiments in memory: each is made again from its file when it is needed."""
+        self.parts.pop(run, None)
+        self.parts[run] = part
+        while len(self.parts) > PLANS:
+            del self.parts[next(iter(self.parts))]
+
+    def _clear_agreements(self) -> None:
+        """Delete the oldest agreements in which nothing was answered: a server can have any number of them made."""
+        unanswered = [path for path in self._agreements.glob("*.json") if not self.answers.runs.get(path.stem)]
+        unanswered.sort(key=lambda path: path.stat().st_mtime_ns)
+        for path in unanswered[:-AGREEMENTS]:
+            path.unlink(missing_ok=True)
+
+    def _check_same(self, run: str, part: SiteSession) -> None:
+        """Refuse to go on with a run as another experiment than the one in which this site has answered."""
+        place = self._agreements / f"{run}.json"
+        if not self.answers.runs.get(run) or not place.exists():
+            return
+        before = Agreement.read(read_text_file(place))
+        same = (before.question, before.client) == (part.agreement.question, part.agreement.client)
+        if not same or experiment_digest(make_experiment(before.experiment)) != part.digest:
+            raise InputError(
+                f"this site has answered in run {run} as another experiment: another experiment needs a run of its own"
+            )
 
     def _made(self, agreement: Agreement, run: str) -> SiteSession:
         states = self.folder.path / "states" / run
-        return SiteSession(agreement, self.bundle, states, self.data_root, self.proxies, self.device, self.query)
+        keyring = SiteKeyring(self.folder.path, self.folder.site, run, self.folder.policy().least_sites or 0)
+        rest = (self.data_root, self.proxies, self.device, self.query, keyring)
+        return SiteSession(agreement, self.bundle, states, *rest)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -282,7 +327,7 @@ class SiteService:
         plain = self.bundle.fingerprint()
         if self.query is None:
             return plain
-        return hmac.new(self.folder.key.read_bytes(), json.dumps([plain, self.query]).encode(), sha256).hexdigest()
+        return hmac.new(fingerprint_key(self.folder), json.dumps([plain, self.query]).encode(), sha256).hexdigest()
 
     def _withheld(self, part: SiteSession, exchange: str) -> list[str]:
         """Patterns of tensors that this site's policy takes out of its replies in an exchange."""
@@ -296,10 +341,10 @@ class SiteService:
     def _refused(self, why: str) -> Header:
         self.watcher.note(f"this site does not take part: {why}")
         _log.info("declined to take part: %s", why)
-        self._note_refusal(why, exchange="enrol or accept")
-        return {"status": "refused", "detail": self._told(why)}
+        self.egress.refuse(why, exchange="enrol or accept")
+        return {"status": "refused", "detail": self.told(why)}
 
-    def _told(self, text: str) -> str:
+    def told(self, text: str) -> str:
         """The part of an error that is sent to the server: our messages without paths, otherwise only the type."""
         kind, colon, _ = text.partition(": ")
         foreign = colon and kind.isidentifier() and kind.endswith(("Error", "Exception", "Exit", "Warning"))

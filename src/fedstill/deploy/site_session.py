@@ -25,9 +25,12 @@ from fedstill.data.data_kinds import data_kinds
 from fedstill.deploy.answer_log import QuestionPlace
 from fedstill.deploy.deployment_plan import DataFacts, shared_digest, sites_plan
 from fedstill.deploy.policy import Terms
+from fedstill.deploy.secure_keys import SiteKeyring
 from fedstill.deploy.site_registry import LEAST_POINTS, SiteFacts, experiment_digest, for_sites
 from fedstill.deploy.site_state import SiteStates
+from fedstill.methods.secure.sum_settings import MaskSettings
 from fedstill.runtime.assemble import make_experiment
+from fedstill.runtime.defaults import prepared
 from fedstill.runtime.egress_manifest import egress_manifest
 from fedstill.runtime.experiment import Experiment
 from fedstill.runtime.on_site_evaluation import OnSiteEvaluator
@@ -53,6 +56,7 @@ WORDS: dict[str, Any] = {
     "when": "if it does not answer",
     "why": "a sentence: what kind of error, no paths and no data",
 }
+_OTHER_DATA = "the experiment has other classes or sample shapes than this site's data"
 _PUBLIC = re.compile(r"patches:(china|flower|noise:\d+x\d+|heads:\d+|skimage:\w+)")  # what is on every machine
 
 
@@ -86,21 +90,27 @@ class SiteSession:
         proxies: Sequence[str] = (),
         device: str = "cpu",
         query: tuple[str, ...] | None = None,
+        keyring: SiteKeyring | None = None,
     ) -> None:
         self.query = query  # classes that this site asks its peers for, instead of the experiment's choice
         self.agreement, self.data_root, self.proxies, self.device = agreement, data_root, proxies, device
         self.experiment: Experiment = make_experiment(agreement.experiment)
         self.shared = "nothing"  # the name of samples that all sites share with the server
         self._check(bundle)
-        self.bundle = bundle if self.experiment.points is None else bundle.with_points(self.experiment.points)
+        self.bundle = prepared(self.experiment, bundle)
+        if self.bundle.shape != agreement.question.shape:
+            raise InputError(_OTHER_DATA)
         self.digest = experiment_digest(self.experiment)
+        self.keyring = keyring if self.experiment.secure is not None else None
+        if self.keyring is not None:
+            self.keyring.check()
         self.plan = self._planned(self.experiment)
         self.states = SiteStates(states)
         assert isinstance(self.plan.evaluator, OnSiteEvaluator)
         method = self.plan.method
         trained = [*method.every_exchange(), *self.plan.participants.exchanges()]
-        known = [*(one.on_site() for one in trained), *self.plan.evaluator.exchanges(method)]
-        self.exchanges: dict[str, Exchange] = {one.name: one for one in known}
+        known = [*trained, *self.plan.evaluator.exchanges(method)]
+        self.exchanges: dict[str, Exchange] = {one.name: one.on_site() for one in known}
 
     def _check(self, bundle: Bundle) -> None:
         """An experiment for real sites, and for data such as is here."""
@@ -112,11 +122,11 @@ class SiteSession:
             raise InputError(f"there is no client {self.agreement.client} among {experiment.clients}")
         own = SiteFacts.of(bundle)
         fits = question.shape == own.shape
-        if data_kinds[own.kind].points:
-            fits = question.shape[1:] == own.shape[1:] and LEAST_POINTS <= question.shape[0] <= own.shape[0]
-        asked, here = ((one.classes, one.kind, one.point_labels) for one in (question, own))
+        if data_kinds[own.kind].points:  # columns are compared when features have been added
+            fits = LEAST_POINTS <= question.shape[0] <= own.shape[0]
+        asked, here = ((one.classes, one.kind, one.point_labels, one.several_labels) for one in (question, own))
         if asked != here or not fits:
-            raise InputError("the experiment has other classes or sample shapes than this site's data")
+            raise InputError(_OTHER_DATA)
 
     def _planned(self, experiment: Experiment) -> Plan:
         client = self.agreement.client
@@ -133,6 +143,7 @@ class SiteSession:
             self._may_share,
             device=self.device,
             own_query=self.query,
+            keyring=self.keyring,
         )
 
     def check_shared(self, digest: object) -> None:
@@ -160,9 +171,10 @@ class SiteSession:
 
     @cached_property
     def terms(self) -> Terms:
-        """What the experiment asks of this site, for its policy."""
+        """What the experiment requires of this site, for its policy."""
         noise, (own,) = self.plan.method.reply_noise, self.plan.profiles
-        parts = [one for one in (self.bundle.train, self.bundle.test) if len(one)]
+        _, held = parted(self.bundle.train, self.experiment.validation, self.experiment.seed, own.id)
+        parts = [one for one in (self.bundle.train, self.bundle.test, held) if one is not None and len(one)]
         counts = [class_counts(one, len(self.bundle.classes)) for one in parts]
         return Terms(
             self.experiment.method.name,
@@ -171,7 +183,27 @@ class SiteSession:
             min((int(some[some > 0].min()) for some in counts if bool(some.any())), default=0),
             None if noise is None else noise.deviation,
             None if noise is None else noise.clip,
+            self._shows_sums_only,
+            self.plan.method.clients_in_a_sum,
+            None if noise is None else noise.colluding,
+            self.plan.method.step_noise(own),
         )
+
+    def lines(self, exchange: str) -> list[Mapping[str, Any]]:
+        """What an exchange's replies may contain: as it was agreed, or as it declares if it is not in every round."""
+        agreed = [one for one in self.agreement.manifest["leaves"] if one.get("exchange") == exchange]
+        return agreed or [{"name": one.name, "kind": one.kind, "to": one.to} for one in self.exchanges[exchange].egress]
+
+    @property
+    def _shows_sums_only(self) -> bool:
+        """Whether the server sees nothing but sums over sites."""
+        chosen = None if self.experiment.secure is None else self.experiment.secure.settings
+        return isinstance(chosen, MaskSettings) and chosen.reports != "clear"
+
+    def check_attempt(self, place: QuestionPlace) -> None:
+        """Refuse to answer again, for whatever reason, what may be answered once a round."""
+        if place.attempt and self.exchanges[place.exchange].single_answer:
+            raise InputError(f"{place}: under secure aggregation a site answers once a round, and no further attempt")
 
     def place(self, header: Mapping[str, Any]) -> QuestionPlace:
         """The place of a question in the experiment that this site agreed to; refuses one outside it."""
@@ -208,6 +240,11 @@ class SiteSession:
             return outcome, ""  # it never had a state, and has none now
         return outcome, self.states.save(round, outcome.state)
 
+    def models_to_keep(self, request: Message, exchange: str) -> int | None:
+        """The number of models that a request makes this site store; None: it stores nothing."""
+        one = self.exchanges[exchange]
+        return one.models_to_keep(request) if isinstance(one, KeepsOnSite) else None
+
     def kept_notes(self, request: Message, header: Mapping[str, Any], reply: Reply, folder: Path) -> Sequence[str]:
         """Let the exchange store files for this site alone, after its reply; gives lines for its operator."""
         exchange = self.exchanges[str(header["exchange"])]
@@ -230,6 +267,6 @@ def _without(message: Message, patterns: Sequence[str]) -> Message:
 def _number(header: Mapping[str, Any], name: str, least: int = -1) -> int:
     """A number of a round as the server names it."""
     number = header.get(name)
-    if not isinstance(number, int) or not least <= number < 2**31:
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number < 2**31:
         raise InputError(f"the server's request has an invalid {name}")
     return number

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from fedstill.core.errors import RunError
-from fedstill.core.files import disk_trouble, sweep_temporaries, write_atomically
+from fedstill.core.files import disk_trouble, read_file, sweep_temporaries, write_atomically
 from fedstill.core.message import Message, MessageError, digest
 from fedstill.core.protocols import StateVersion
 from fedstill.core.task import Tensors
@@ -41,7 +41,7 @@ class SiteStates:
             return {}
         path = self._path(kept)
         try:
-            state = Message.decode(path.read_bytes())
+            state = Message.decode(read_file(path))
         except FileNotFoundError:
             what = f"the state of round {kept.round + 1} that the server knows"
             raise RunError(f"this site does not have {what}: restore it in {self.folder}") from None

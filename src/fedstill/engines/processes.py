@@ -6,6 +6,7 @@ Two workers on two cores beat two threads in one process, which collapse as soon
 from __future__ import annotations
 
 import io
+import logging
 import pickle
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
@@ -22,7 +23,10 @@ from fedstill.core.message import Message
 from fedstill.core.own_parts import OwnParts, own_modules_by_value, pickled
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.task import Tensors
+from fedstill.engines.client_job import ClientJob
 from fedstill.engines.workers import WorkerEnded, WorkerPool
+
+_log = logging.getLogger(__name__)
 
 _SHARE_ABOVE = 2**16  # bytes: larger tensors of the factory are mapped from a file instead of being copied
 
@@ -33,7 +37,8 @@ class Processes:
     at_sites = False
 
     def __init__(self, workers: int = 2, device: str = "cpu") -> None:
-        self.pool: WorkerPool[Profile] = WorkerPool(workers, answer_clients, lambda: ("hello",), device)
+        self.report: Callable[[str], None] = _log.info
+        self.pool: WorkerPool[ClientJob] = WorkerPool(workers, answer_clients, lambda: ("hello",), device)
         self.size = workers
         self._own = OwnParts()
         self._own_parts = self._factory = b""
@@ -46,13 +51,14 @@ class Processes:
     def dispatch(
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
     ) -> Generator[Reply | Failure]:
-        queue = iter(jobs)
+        queue = (ClientJob(*job) for job in jobs)
+        repeated: list[ClientJob] = []
         described = pickled(("exchange", exchange, context))
         answered: Reply | Failure | None = None
         self.pool.fill()
         try:
             while True:
-                while self.pool.idle and (job := next(queue, None)) is not None:
+                while self.pool.idle and (job := repeated.pop() if repeated else next(queue, None)) is not None:
                     self._hand_over(described, job)
                 if answered is not None:  # looked at only now that its worker has something else to do
                     yield answered
@@ -60,18 +66,21 @@ class Processes:
                 if not self.pool.busy:
                     return
                 worker, outcome = self.pool.receive()
-                answered = _outcome(self.pool.finish(worker), outcome)
+                job = self.pool.finish(worker)
+                if isinstance(outcome, WorkerEnded):
+                    repeated.append(job.again(context, str(outcome), self.report))
+                else:
+                    answered = _outcome(outcome)
         finally:
             self.pool.abandon()  # left in mid-exchange: what these workers would still send belongs to nobody
 
-    def _hand_over(self, described: bytes, job: tuple[Profile, Message, Tensors]) -> None:
+    def _hand_over(self, described: bytes, job: ClientJob) -> None:
         """A worker is sent the factory and the exchange once, and of each client only what is its own."""
-        who, request, state = job
-        worker = self.pool.assign(who)
+        worker = self.pool.assign(job)
         worker.provide("own parts", self._own_parts)
         worker.provide("factory", self._factory)
         worker.provide("exchange", described)
-        worker.send(("job", who, request.encode(), Message(state).encode()))
+        worker.send(("job", job.who, job.request.encode(), Message(job.state).encode()))
 
     def __enter__(self) -> Self:
         self.pool.__enter__()
@@ -83,9 +92,7 @@ class Processes:
         self.pool.__exit__(kind, error, trace)
 
 
-def _outcome(who: Profile, received: Any) -> Reply | Failure:
-    if isinstance(received, WorkerEnded):
-        return Failure(who, "failed", str(received))
+def _outcome(received: Any) -> Reply | Failure:
     if isinstance(received, Failure):
         return received
     if isinstance(received, RunError):

@@ -31,6 +31,14 @@ engines.register("flower-ray")(flower_ray)
 WITH_WORKERS = ("processes", "flower-ray")
 
 
+def check_engine(name: str, workers: int = 2, device: str = "cpu") -> None:
+    """The refusals of `make_engine` where nothing is to be started, for `--dry-run`."""
+    if name == "flower-ray" or engines[name] is not Processes:
+        make_engine(name, workers, device)
+    elif workers < 1:
+        raise InputError(f"workers is {workers}: at least one is needed")
+
+
 def make_engine(name: str, workers: int = 2, device: str = "cpu") -> Engine:
     """An engine by name; only those that start processes have workers, which share out the devices."""
     make = engines[name]

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from filelock import FileLock
 
-from fedstill.core.files import take_lock
+from fedstill.core.locks import take_lock
 
 _PREFIX, _LOCK = "fedstill-", ".lock"
 

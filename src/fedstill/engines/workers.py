@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import struct
 import subprocess
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 Job = TypeVar("Job")
 Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]  # in a worker: receives items and sends items
 
+ATTEMPTS = 3  # at a job whose worker process ended: one that ends every worker must end itself some day
+
 _LENGTH = struct.Struct("<Q")
 _PIPE = 2**20  # bytes that a pipe holds, where the system allows it
 _POLL = 1.0  # seconds; a wait without end would not notice an interruption on every system
@@ -44,6 +47,13 @@ class WorkerEnded:
     code: int
 
     def __str__(self) -> str:
+        """The reason in words.
+
+        >>> print(WorkerEnded(-9), WorkerEnded(3), sep="; ")
+        its worker process was ended by SIGKILL; its worker process ended with code 3
+        """
+        if -self.code in set(signal.Signals):
+            return f"its worker process was ended by {signal.Signals(-self.code).name}"
         return f"its worker process ended with code {self.code}"
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -23,12 +25,11 @@ from fedstill.deploy.rehearsal import LocalDeployment
 from fedstill.deploy.server_endpoint import Certificates, ServerEndpoint
 from fedstill.deploy.server_options import ServerOptions
 from fedstill.deploy.site_registry import for_sites
-from fedstill.engines.flower.grid_engine import EXCHANGE, Answer, Letter, corresponded
+from fedstill.engines.flower.correspondence import Answer, Letter, corresponded
+from fedstill.engines.flower.grid_engine import EXCHANGE
 from fedstill.runtime.assemble import make_experiment
 
 from ..conftest import TINY, Notes, Stage, make_stage
-
-pytestmark = pytest.mark.xdist_group("attacks")  # one deployment for all
 
 POLICY = """\
 allow: {parameters: server, statistics: server, metrics: server}
@@ -45,9 +46,10 @@ class Malicious:
     link: ServerEndpoint
     plan: Any
     terms: ServerOptions
+    kept: Mapping[str, Any] = field(default_factory=lambda: {"kept": -1, "state": ""})  # the site's state
 
     def ask(self, message: Mapping[str, Any], **header: Any) -> Answer:
-        told = {"run": self.plan.identity, "round": 0, "client": 0, "since": -1, "kept": -1, "state": "", **header}
+        told = {"run": self.plan.identity, "round": 0, "client": 0, "since": -1, **self.kept, **header}
         letter = Letter(0, self.link.nodes[0], EXCHANGE, message, told)
         (answer,) = corresponded(self.link, [letter], 60.0, self.terms.limit)
         assert not answer.trouble, answer.trouble
@@ -66,21 +68,30 @@ class Malicious:
         return [line.facts for line in read_log(self.stage.folder / "site-0")]
 
 
+@contextmanager
+def enrolled(path: Path, company: LocalDeployment, policy: str, **changes: Any) -> Iterator[Malicious]:
+    """A site in a process of its own, and the malicious server that it has agreed with."""
+    stage = make_stage(path, 1, company)
+    (stage.folder / "site-0" / "policy.yaml").write_text(policy)
+    stage.start_site(0)
+    folder = open_server(stage.folder)
+    terms = ServerOptions(host="127.0.0.1", port=stage.port)
+    chosen = make_experiment({**TINY, "method": "fedavg", "model": "mlp", "rounds": 2, "data": "not-here", **changes})
+    certificates = Certificates(folder.certificate, folder.key)
+    with ServerEndpoint("127.0.0.1", stage.port, folder.public_keys(), certificates, terms.limit) as link:
+        wanted = for_sites(chosen, 1, folder.name)
+        plan = Enrolment(link, wanted, (0,), Notes(), terms, path / "rosters").gather()
+        yield Malicious(stage, link, plan, terms)
+
+
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Malicious]:
     path = tmp_path_factory.mktemp("evil")
-    with LocalDeployment(path / "logs", {"FEDSTILL_DATA": str(path / "nothing")}) as company:
-        stage = make_stage(path, 1, company)
-        (stage.folder / "site-0" / "policy.yaml").write_text(POLICY)
-        stage.start_site(0)
-        folder = open_server(stage.folder)
-        terms = ServerOptions(host="127.0.0.1", port=stage.port)
-        chosen = make_experiment({**TINY, "method": "fedavg", "model": "mlp", "rounds": 2, "data": "not-here"})
-        certificates = Certificates(folder.certificate, folder.key)
-        with ServerEndpoint("127.0.0.1", stage.port, folder.public_keys(), certificates, terms.limit) as link:
-            wanted = for_sites(chosen, 1, folder.name)
-            plan = Enrolment(link, wanted, (0,), Notes(), terms, path / "rosters").gather()
-            yield Malicious(stage, link, plan, terms)
+    with (
+        LocalDeployment(path / "logs", {"FEDSTILL_DATA": str(path / "nothing")}) as company,
+        enrolled(path, company, POLICY) as server,
+    ):
+        yield server
 
 
 def test_weights_crafted_to_read_out_test_data_are_evaluated_once(evil: Malicious) -> None:
@@ -148,6 +159,7 @@ def test_a_site_killed_and_restarted_gives_the_same_bytes(evil: Malicious) -> No
     process = evil.stage.company.processes["site-0"]
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    evil.link.state.deactivate_node(evil.link.nodes[0])  # as its silence does after twenty seconds
     evil.stage.start_site(0)
     connected = evil.link.since(evil.link.nodes[0])
     while evil.link.nodes[0] not in evil.link.get_node_ids() or evil.link.since(evil.link.nodes[0]) == connected:

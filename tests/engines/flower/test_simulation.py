@@ -1,7 +1,4 @@
-"""Clients in Flower's simulation on Ray: the same bits, the same losses, and nothing left behind.
-
-All quick tests share one simulation, since starting Ray takes many seconds.
-"""
+"""Clients in Flower's simulation on Ray: the same bits, the same losses, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -21,17 +18,25 @@ import torch
 from torch import Tensor
 
 from fedstill.core.egress import Egress, UndeclaredEgressError
-from fedstill.core.errors import InputError
+from fedstill.core.errors import InputError, RunError
 from fedstill.core.message import Message
-from fedstill.core.protocols import Abstain, Client, Engine, Exchange, Failure, Profile, Reply, RoundContext
+from fedstill.core.protocols import (
+    Abstain,
+    Client,
+    Engine,
+    Exchange,
+    Failure,
+    Profile,
+    Reply,
+    ReportsFaults,
+    RoundContext,
+)
 from fedstill.core.streams import Streams
 from fedstill.engines import make_engine, registered
 from fedstill.runtime.run import execute
 
 if TYPE_CHECKING:
     from ..warm import Warm
-
-pytestmark = pytest.mark.xdist_group("flower-ray")  # so that one worker starts Ray
 
 DATA = torch.arange(2**15, dtype=torch.float32)  # large enough to be read in Ray's own memory
 TURN = RoundContext(2, 4, 9, "exchange", Streams(0))
@@ -59,6 +64,11 @@ class Obedient(Exchange):
 
         (order,) = request
         client.meter.add(forward=3)
+        if order.startswith("die once"):
+            died = Path(order.removeprefix("die once "))
+            if not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
         if order == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if order == "sleep":
@@ -129,14 +139,24 @@ def everything(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in sorted(files)}
 
 
-# That of SCAFFOLD shows what that of FedAvg does, and the state of clients besides; each starts a simulation.
-@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.slow), "scaffold"])
+# That of SCAFFOLD shows what that of FedAvg does, and the state of clients besides. Each client process takes many
+# seconds to start.
+@pytest.mark.parametrize(
+    ("method", "workers"),
+    [
+        ("scaffold", 1),
+        pytest.param("scaffold", 2, marks=pytest.mark.slow),
+        pytest.param("fedavg", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_the_bits_are_those_of_one_process(
-    method: str, engine: Engine, engines: dict[str, Engine], tiny_plan: Any, tmp_path: Path
+    method: str, workers: int, engines: dict[str, Engine], tiny_plan: Any, tmp_path: Path
 ) -> None:
     plan = tiny_plan(method=method, rounds=2, model="cnn-bn", clients=3)
     here = everything(execute(plan, engines["in-process"], tmp_path / "here").path)
-    assert everything(execute(plan, engine, tmp_path / "ray").path) == here
+    with make_engine("flower-ray", workers) as engine:
+        assert everything(execute(plan, engine, tmp_path / "ray").path) == here
+    assert not ray.is_initialized()
     assert any(name.startswith("clients/") for name in here) == (method == "scaffold")
 
 
@@ -188,10 +208,22 @@ def test_a_client_that_fails_or_abstains_is_lost_alone(engine: Engine) -> None:
 
 
 @pytest.mark.slow  # a new process takes seconds
-def test_a_process_that_dies_costs_one_reply_and_is_replaced(engine: Engine) -> None:
-    outcomes = carried(engine, job(0, "die"), *(job(client) for client in range(1, 6)))
-    assert outcomes[0] == Failure(job(0)[0], "failed", "its worker process ended")
-    assert all(isinstance(outcomes[client], Reply) for client in range(1, 6))
+def test_a_reply_whose_process_dies_is_computed_again(engine: Engine, tmp_path: Path) -> None:
+    died, notes = tmp_path / "died", list[str]()
+    assert isinstance(engine, ReportsFaults)
+    engine.report = notes.append
+    outcomes = carried(engine, job(0, f"die once {died}"), *(job(client) for client in range(1, 6)))
+    assert died.exists()
+    assert all(isinstance(outcomes[client], Reply) for client in range(6))
+    assert notes == [
+        "round 3, exchange, client 0: its worker process ended: the reply is computed again by another one"
+    ]
+
+
+@pytest.mark.slow  # new processes take seconds
+def test_a_job_that_ends_every_process_ends_the_run(engine: Engine) -> None:
+    with pytest.raises(RunError, match=r"round 3, exchange, client 0: .* in each of 3 attempts"):
+        carried(engine, job(0, "die"), *map(job, range(1, 4)))
     assert all(isinstance(outcome, Reply) for outcome in carried(engine, *map(job, range(6))).values())
 
 

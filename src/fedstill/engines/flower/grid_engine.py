@@ -2,99 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Self
 
-from flwr.app import Message as Envelope
-
-from fedstill.core.message import DEFAULT_LIMIT, Message, MessageError
+from fedstill.core.errors import RunError
+from fedstill.core.message import DEFAULT_LIMIT, Message
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
-from fedstill.engines.flower.encoding import Header, new_salt, packed, salted, unpacked, unsalted
+from fedstill.engines.flower.correspondence import POLL, Answer, Letter, Lines, Outages, corresponded, one_line
+
+_log = logging.getLogger(__name__)
 
 EXCHANGE = "train.exchange"
-_POLL = 0.05  # seconds
+LEAST_WAIT = 30.0  # seconds that a server gives its sites to come back before it ends because none is there
+ATTEMPTS = 4  # at one question, the first included
 _REASONS: tuple[Reason, ...] = ("failed", "refused", "abstained")
-_SILENT = 5  # Flower's number for a node that is not there any more
-
-
-class Lines(Protocol):
-    """The part of Flower's grid that is needed, and when each site connected."""
-
-    def push_messages(self, messages: Iterable[Envelope]) -> Iterable[str]: ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Envelope]: ...
-
-    def get_node_ids(self) -> Iterable[int]: ...
-
-    def since(self, node: int) -> str: ...
-
-
-@dataclass(frozen=True)
-class Letter:
-    """A message to a node, and its receiver."""
-
-    to: Any  # whatever the sender knows the receiver by
-    node: int
-    what: str  # Flower's message type
-    message: Mapping[str, Any]
-    header: Header
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A node's reply; without one, `trouble` is the reason."""
-
-    letter: Letter
-    message: Message
-    header: Mapping[str, Any]
-    trouble: str = ""
-    unreadable: bool = False  # something came that is no answer
-
-
-def corresponded(lines: Lines, letters: Iterable[Letter], patience: float, limit: int) -> Iterator[Answer]:
-    """Send letters, and give the answers as they come.
-
-    A site that is not there, falls silent, is restarted or takes longer than `patience` is trouble, not a wait.
-    """
-    salt, waiting = new_salt(), dict[str, tuple[Letter, str, float]]()
-    for letter in letters:
-        if letter.node not in lines.get_node_ids():
-            yield Answer(letter, Message({}), {}, "its site is not connected")
-            continue
-        content = salted(packed(letter.message, letter.header), salt)
-        envelope = Envelope(content, letter.node, letter.what, ttl=patience + 60)
-        connected = lines.since(letter.node)
-        (name,) = lines.push_messages([envelope])
-        waiting[name] = (letter, connected, monotonic())
-    while waiting:
-        for reply in lines.pull_messages(list(waiting)):
-            letter, _, _ = waiting.pop(reply.metadata.reply_to_message_id)
-            yield _opened(letter, reply, limit)
-        for name, (letter, connected, sent) in list(waiting.items()):
-            if lines.since(letter.node) != connected:
-                del waiting[name]
-                yield Answer(letter, Message({}), {}, "its site was restarted")
-            elif monotonic() - sent > patience:
-                del waiting[name]
-                yield Answer(letter, Message({}), {}, f"no reply within {patience:.0f} seconds")
-        sleep(_POLL)
-
-
-def _opened(letter: Letter, reply: Envelope, limit: int) -> Answer:
-    """Decode and check a site's reply."""
-    if reply.has_error():
-        silent = reply.error.code == _SILENT
-        trouble = "its site fell silent" if silent else f"its reply could not be read: {_one_line(reply.error.reason)}"
-        return Answer(letter, Message({}), {}, trouble, unreadable=not silent)
-    try:
-        return Answer(letter, *unpacked(unsalted(reply.content), limit))
-    except MessageError as error:
-        return Answer(letter, Message({}), {}, _one_line(error), unreadable=True)
 
 
 @dataclass
@@ -106,6 +33,9 @@ class Flower:
     run: str  # what sites know the run by
     patience: float = 3600.0  # seconds for one reply
     limit: int = DEFAULT_LIMIT  # bytes of one reply
+    outages: Outages = field(default_factory=Outages)  # how long a site that lost its connection is waited for
+    sites: Sequence[int] = ()  # what people call them, by client
+    report: Callable[[str], None] = _log.info
     at_sites: bool = field(default=True, init=False)
 
     def open(self, factory: ClientFactory) -> None:
@@ -115,12 +45,31 @@ class Flower:
         self, exchange: Exchange, jobs: Iterable[tuple[Profile, Message, Tensors]], context: RoundContext
     ) -> Generator[Reply | Failure]:
         self._wait_for_anybody()
-        letters = (
+        letters: Iterable[Letter] = (
             Letter(who, self.nodes[who.id], EXCHANGE, request, self._header(exchange, who, context))
             for who, request, _ in jobs
         )
-        for answer in corresponded(self.lines, letters, self.patience, self.limit):
-            yield _outcome(answer)
+        for attempt in range(1, ATTEMPTS + 1):
+            again = []
+            for answer in corresponded(self.lines, letters, self.patience, self.limit, self.outages, self.report):
+                if _is_taken(answer) and attempt < ATTEMPTS:
+                    again.append(answer.letter)
+                else:
+                    yield _outcome(answer)
+            if not again:
+                return
+            letters = [self._further(letter, attempt) for letter in again]
+
+    def _further(self, letter: Letter, attempt: int) -> Letter:
+        """The same question under a further attempt: its site answered another one before this server lost others.
+
+        A site accepts as many as its policy says, and counts each.
+        """
+        where = (
+            f"round {int(letter.header['round']) + 1}, {letter.header['exchange']}, client {letter.header['client']}"
+        )
+        self.report(f"{where}: its site has answered another request: it is asked as attempt {attempt + 1}")
+        return replace(letter, header={**letter.header, "attempt": attempt})
 
     def _header(self, exchange: Exchange, who: Profile, context: RoundContext) -> dict[str, str | int | float]:
         """All that a site needs beside the request; -1 stands for never."""
@@ -135,10 +84,22 @@ class Flower:
         }
 
     def _wait_for_anybody(self) -> None:
-        """While no site at all is connected the round waits: the trouble is the network's or the server's own."""
-        nodes = set(self.nodes.values())
+        """While no site at all is connected the round waits, for a while: the trouble is the network's or our own."""
+        nodes, wait = set(self.nodes.values()), max(self.outages.wait, LEAST_WAIT)
+        until, said = monotonic() + wait, False
         while not nodes & set(self.lines.get_node_ids()):
-            sleep(_POLL)
+            if monotonic() > until:
+                raise RunError(
+                    f"no site was connected for {wait:.0f} seconds (missing: {self._called()}): see to the network, or"
+                    " give --wait more seconds, then run the same command again to go on from the last round"
+                )
+            if not said:
+                self.report(f"no site is connected: waiting {wait:.0f} seconds for {self._called()}")
+                said = True
+            sleep(POLL)
+
+    def _called(self) -> str:
+        return f"site {', '.join(map(str, self.sites or sorted(self.nodes)))}"
 
     def __enter__(self) -> Self:
         return self
@@ -156,6 +117,11 @@ def answered(outcome: Reply | Failure, kept: str = "") -> tuple[Message, dict[st
     return Message({}), {"status": outcome.reason, "detail": outcome.detail, "work": outcome.work}
 
 
+def _is_taken(answer: Answer) -> bool:
+    """Whether a site refuses because it answered another request at that place."""
+    return not answer.trouble and answer.header.get("status") == "refused" and answer.header.get("taken") == 1
+
+
 def _outcome(answer: Answer) -> Reply | Failure:
     """A site that cannot be reached drops out; one that answers wrongly is refused, or has failed."""
     who, header = answer.letter.to, answer.header
@@ -169,12 +135,9 @@ def _outcome(answer: Answer) -> Reply | Failure:
             return Failure(who, "refused", "what it says of its state is not a digest", work)
         return Reply(who, answer.message, None, work, kept)
     reason: Reason = next((known for known in _REASONS if known == header.get("status")), "failed")
-    return Failure(who, reason, _one_line(header.get("detail", "it gave no reason")), work)
+    detail = one_line(header.get("detail", "it gave no reason"))
+    return Failure(who, reason, detail, work, declined=reason == "refused")
 
 
 def _is_digest(text: str) -> bool:
     return len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())[:500]

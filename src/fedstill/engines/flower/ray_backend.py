@@ -22,7 +22,7 @@ from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from flwr.simulation.ray_transport.ray_actor import ClientAppActor, pool_size_from_resources
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError
 
 from fedstill.core.errors import RunError
 from fedstill.engines.ray_connection import ONE_THREAD
@@ -30,7 +30,7 @@ from fedstill.engines.ray_connection import ONE_THREAD
 _log = logging.getLogger(__name__)
 
 _CLIENT = {"num_cpus": 1, "num_gpus": 0.0}  # Flower's default of two processors would leave every second one idle
-_CRASHED = 8  # Flower's code for a client process that ended before it replied
+CRASHED = 8  # Flower's code for a client process that ended before it replied
 _POLL = 0.02  # seconds; Flower's grid cannot be waited for
 _PATIENCE = 120.0  # seconds until a simulation that has not started is given up
 _LIFETIME = 30 * 24 * 3600.0  # seconds a message may take; Flower's default of half a day is short for some clients
@@ -67,13 +67,13 @@ class Workers:
         worker = self._idle.get()
         try:
             _, reply, context = ray.get(worker.run.remote(self.app_fn, message, str(context.node_id), context))
-        except RayActorError:
+        except (RayActorError, OutOfMemoryError):
             _log.info("a worker process of Ray ended", exc_info=True)
             with self._lock:
                 self._all.discard(worker)
                 if not self._stopped:
                     worker = self._started()
-            reply = Message(Error(_CRASHED, "its worker process ended"), reply_to=message)
+            reply = Message(Error(CRASHED, "its worker process ended"), reply_to=message)
         finally:
             self._idle.put(worker)
         return reply, context

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import TracebackType
@@ -31,8 +31,9 @@ from fedstill.core.own_parts import OwnParts
 from fedstill.core.protocols import ClientFactory, Exchange, Failure, Profile, Reply, RoundContext
 from fedstill.core.records import Reason
 from fedstill.core.task import Tensors
+from fedstill.engines.client_job import ClientJob
 from fedstill.engines.flower.encoding import packed, unpacked
-from fedstill.engines.flower.ray_backend import FlowerSimulation
+from fedstill.engines.flower.ray_backend import CRASHED, FlowerSimulation
 from fedstill.engines.ray_connection import named_connection
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class FlowerRay:
         if workers < 1:
             raise InputError(f"workers is {workers}: at least one is needed")
         self.size = workers
+        self.report: Callable[[str], None] = _log.info
         self._factory: ClientFactory | None = None
         self._clients = Clients()
         self._simulation: FlowerSimulation | None = None
@@ -65,21 +67,24 @@ class FlowerRay:
     ) -> Generator[Reply | Failure]:
         simulation = self._started()
         self._clients.exchange = _stored((exchange, context))
-        queue = iter(jobs)
+        queue = (ClientJob(*job) for job in jobs)
+        repeated: list[ClientJob] = []
         idle = list(simulation.nodes)
-        busy: dict[str, tuple[Profile, int]] = {}
+        busy: dict[str, tuple[ClientJob, int]] = {}
         try:
             while True:
-                while idle and (job := next(queue, None)) is not None:
-                    who, request, state = job
+                while idle and (job := repeated.pop() if repeated else next(queue, None)) is not None:
                     node = idle.pop()
-                    busy[simulation.send(node, _asked(who, request, state))] = who, node
+                    busy[simulation.send(node, _asked(job.who, job.request, job.state))] = job, node
                 if not busy:
                     return
                 for reply in simulation.receive(busy):
-                    who, node = busy.pop(reply.metadata.reply_to_message_id)
+                    job, node = busy.pop(reply.metadata.reply_to_message_id)
                     idle.append(node)
-                    yield _outcome(who, reply)
+                    if reply.has_error() and reply.error.code == CRASHED:
+                        repeated.append(job.again(context, reply.error.reason, self.report))
+                    else:
+                        yield _outcome(job.who, reply)
         finally:
             if busy:  # Left in mid-exchange: what these clients would still say belongs to nobody.
                 self._stop()

@@ -1,0 +1,76 @@
+"""A site's end of the connection: bytes are checked, and attempts to connect end some day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+import pytest
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+from fedstill.core.errors import InputError, RunError
+from fedstill.deploy import site
+from fedstill.deploy.site import _Outage
+from fedstill.deploy.site_connection import (
+    HEARTBEAT,
+    SiteConnectionError,
+    StillConnectedError,
+    UntrustedServerError,
+    _verified,
+)
+
+from .conftest import Notes
+
+
+def test_bytes_that_do_not_have_the_announced_digest_are_refused() -> None:
+    content = b"weights"
+    name = sha256(content).hexdigest()
+    pull: Callable[[str], bytes] = _verified(lambda asked: content)
+    assert pull(name) == content
+    with pytest.raises(ObjectPullError, match="do not have the digest"):
+        pull(sha256(b"others").hexdigest())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(site, "monotonic", lambda: now[0])
+    return now
+
+
+def test_attempts_come_less_and_less_often_until_the_server_is_reached(clock: list[float]) -> None:
+    notes = Notes()
+    outage = _Outage("there", notes, None)
+    delays = [outage.delay(SiteConnectionError("no answer")) for _ in range(10)]
+    assert 0.05 < delays[0] < 0.15
+    assert 3 < delays[-1] < 7
+    assert notes.notes == ["no answer: trying again until it can be reached"], "shown once, and logged each time"
+    outage.over()
+    assert outage.delay(SiteConnectionError("no answer")) < 0.15
+
+
+def test_a_wait_that_is_over_ends_the_site(clock: list[float]) -> None:
+    outage = _Outage("there", Notes(), 10)
+    outage.delay(SiteConnectionError("no answer"))
+    clock[0] = 9.99
+    assert outage.delay(SiteConnectionError("no answer")) <= 0.0101
+    clock[0] = 10
+    with pytest.raises(RunError, match="no answer: given up after 10 seconds"):
+        outage.delay(SiteConnectionError("no answer"))
+
+
+def test_a_certificate_that_is_wrong_three_times_in_a_row_ends_the_site(clock: list[float]) -> None:
+    """Once may be a flipped bit, after which another trouble, or none, comes."""
+    outage, wrong = _Outage("there", Notes(), None), UntrustedServerError("not trusted")
+    for error in (wrong, wrong, SiteConnectionError("no answer"), wrong, wrong):
+        outage.delay(error)
+    with pytest.raises(InputError, match="not trusted"):
+        outage.delay(wrong)
+
+
+def test_a_site_that_runs_twice_is_told_so(clock: list[float]) -> None:
+    outage = _Outage("there", Notes(), None)
+    outage.delay(StillConnectedError("connected already"))
+    clock[0] = 6 * HEARTBEAT + 1
+    with pytest.raises(InputError, match="stop the other one"):
+        outage.delay(StillConnectedError("connected already"))
